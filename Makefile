@@ -1,0 +1,57 @@
+# SynergAI. `make` alone lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+PROTOS := $(shell find proto -name '*.proto')
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# One stamp stands for the whole environment; it is renewed when its inputs change.
+$(VENV)/.installed: pyproject.toml constraints.txt requirements-interop.txt
+	@test -x $(BIN)/python || { command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found; set PYTHON=/path/to/python3.11 or newer"; exit 1; }; $(PYTHON) -m venv $(VENV); }
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-interop.txt
+	@touch $@
+
+install: $(VENV)/.installed  ## create .venv with every pinned dependency
+
+demo: install  ## build, profile, serve and measure on this machine; see README
+	$(BIN)/python -m demo
+
+proto: install  ## regenerate the stubs from proto/
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
+	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. $(PROTOS)
+
+format: install  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix --quiet . || true
+
+lint: install  ## ruff, format and rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+type: install  ## mypy --strict
+	$(BIN)/mypy
+
+test: lint type  ## lint, types and the whole test suite
+	$(BIN)/pytest
+
+acceptance: install  ## the long tests: crashes by the hundred, large loads
+	$(BIN)/pytest tests/acceptance --timeout 3600
+
+bench: install  ## every benchmark; they print ratios within one run
+	$(BIN)/python benchmarks/hop.py
+	$(BIN)/python benchmarks/serving.py
+
+wheel: install  ## build the wheel into dist/
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
+
+clean:  ## remove what was built, but not .venv
+	rm -rf build dist runs models *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help install demo proto format lint type test acceptance bench wheel clean

@@ -1,0 +1,1 @@
+"""The catalogue of inference engines: definitions, builders, samples, pre- and post-processing."""

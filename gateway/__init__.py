@@ -1,0 +1,1 @@
+"""The gateway: accepts requests and jobs with deadlines, and dispatches them to workers."""

@@ -1,0 +1,292 @@
+"""What the core is told (events) and what it answers (commands).
+
+Both are plain immutable values, so that a recorded run can be replayed and compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+
+if TYPE_CHECKING:
+    from synergai.dictionary import ProfileEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A machine that has joined, as the scheduler sees it.
+
+    Attributes:
+        configurations: what it can be switched to.
+        sessions: what is resident in its memory when it joins.
+    """
+
+    id: WorkerId
+    worker_class: WorkerClass
+    engines: frozenset[EngineName]
+    configurations: tuple[Configuration, ...]
+    sessions: frozenset[Session] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Queries [first, first + count) of a job, on a worker, in a configuration.
+
+    Attributes:
+        id: a fencing token; reports under an id that is not outstanding are refused.
+        setup_s: what is estimated to be paid before the first query: load, switch.
+        estimate_s: estimated time from dispatch to the last query, setup and the worker's
+            earlier obligations included.
+        probe: the first queries of an engine that the dictionary lacks on this worker's class;
+            they become its profile.
+    """
+
+    id: AssignmentId
+    job_id: JobId
+    engine: EngineName
+    worker_id: WorkerId
+    configuration: Configuration
+    first: int
+    count: int
+    setup_s: float = 0.0
+    estimate_s: float = 0.0
+    probe: bool = False
+
+
+# --- events -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker registered. If the id was known, its earlier life has ended."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDraining:
+    """The worker finishes what it has and takes nothing new."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """The worker is gone; what it had not reported has to be run again."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesChanged:
+    """The set of engines that the worker can run is another."""
+
+    worker_id: WorkerId
+    engines: frozenset[EngineName]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLoaded:
+    """The engine became resident; `setup_s` is what loading took, 0 if unknown."""
+
+    worker_id: WorkerId
+    session: Session
+    setup_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDropped:
+    """The engine is no longer resident."""
+
+    worker_id: WorkerId
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class JobArrived:
+    """Accepted work.
+
+    Attributes:
+        ready: how many of its queries can be run now, counted from the first: all of them,
+            unless their tensors are still being streamed in.
+        done: ranges that were recorded before a restart of the gateway.
+    """
+
+    job: Job
+    ready: int
+    done: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesReady:
+    """More of the job's queries can be run: now the first `ready`."""
+
+    job_id: JobId
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """Nobody wants the rest of the job."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentStarted:
+    """Setup is over, the first query runs. Not sent for single queries."""
+
+    assignment_id: AssignmentId
+    setup_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesDone:
+    """The first `done` queries of the assignment are recorded.
+
+    Attributes:
+        done: counted from the assignment's start.
+        compute_s: time inside the engine from the assignment's start; 0 if unknown.
+    """
+
+    assignment_id: AssignmentId
+    done: int
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentEnded:
+    """The assignment is over; its first `done` queries are recorded."""
+
+    assignment_id: AssignmentId
+    done: int
+    outcome: Outcome
+    fault: Fault = Fault.UNSPECIFIED
+    detail: str = ""
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileAdded:
+    """The dictionary has a new or better entry."""
+
+    entry: ProfileEntry
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing happened, but it is time to look again (see ``SchedulerCore.wakeup``)."""
+
+
+Event: TypeAlias = (
+    WorkerJoined
+    | WorkerDraining
+    | WorkerLeft
+    | EnginesChanged
+    | SessionLoaded
+    | SessionDropped
+    | JobArrived
+    | QueriesReady
+    | JobCancelled
+    | AssignmentStarted
+    | QueriesDone
+    | AssignmentEnded
+    | ProfileAdded
+    | TimePassed
+)
+
+
+# --- commands ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the assignment to its worker."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the assignment at its next query; the worker will still report its end."""
+
+    assignment_id: AssignmentId
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All queries of the job are recorded."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job cannot be finished; `fault` and `reason` say why."""
+
+    job_id: JobId
+    reason: str
+    fault: Fault = Fault.UNSPECIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """No worker can finish the job in time, and the gateway is told to refuse such work."""
+
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The perishable job's deadline has passed."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A probe's queries became a profile entry, labelled ``observed``."""
+
+    entry: ProfileEntry
+
+
+Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """What the operator chooses about scheduling.
+
+    Attributes:
+        policy: name in the registry of policies.
+        infeasible: ``defer`` runs work that no worker can finish in time last (thesis);
+            ``reject`` refuses it.
+        prefetch_s: a worker gets its next assignment while it still has this much to do, so
+            that it never waits for the network.
+        probe_queries: how many queries measure an engine that the dictionary lacks.
+        max_faults: how often a job's assignments may fail before the job does.
+        options: options of the policy itself, by name.
+    """
+
+    policy: str = "synergai"
+    infeasible: str = "defer"
+    prefetch_s: float = 0.02
+    prefetch_count: int = 64
+    probe_queries: int = 16
+    max_faults: int = 3
+    options: dict[str, str] = field(default_factory=dict)

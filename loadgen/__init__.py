@@ -1,0 +1,1 @@
+"""MLPerf LoadGen with the gateway as its system under test, and job experiments."""

@@ -1,0 +1,1 @@
+"""The offline phase: measures every engine in every configuration and writes the dictionary."""

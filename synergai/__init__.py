@@ -1,0 +1,1 @@
+"""SynergAI: inference under QoS deadlines on unlike machines."""

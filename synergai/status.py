@@ -1,0 +1,45 @@
+"""The one place where domain errors become gRPC status codes, and back.
+
+Texts that cross the wire are the errors' own messages; nothing else about the server does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from synergai import errors
+
+CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
+    errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.IdempotencyConflict: grpc.StatusCode.ALREADY_EXISTS,
+    errors.EngineUnusable: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.InternalFault: grpc.StatusCode.INTERNAL,
+}
+
+_ERRORS: Final = {code: error for error, code in CODES.items()}
+
+
+def code_of(error: errors.SynergaiError) -> grpc.StatusCode:
+    """The status code for `error`, by its class or the nearest base that has one."""
+    for cls in type(error).__mro__:
+        if cls in CODES:
+            return CODES[cls]
+    return grpc.StatusCode.INTERNAL
+
+
+def error_from_rpc(failure: grpc.aio.AioRpcError) -> errors.SynergaiError:
+    """The domain error that the caller of a failed call should see."""
+    return error_from_status(failure.code(), failure.details() or failure.code().name)
+
+
+def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:
+    """The domain error for a status code and its text."""
+    return _ERRORS.get(code, errors.SynergaiError)(details)

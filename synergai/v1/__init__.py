@@ -1,0 +1,1 @@
+"""SynergAI wire contract, generated from proto/synergai/v1."""

@@ -1,0 +1,1 @@
+"""The agent: owns engines on one machine and runs the gateway's assignments."""

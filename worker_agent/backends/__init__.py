@@ -1,0 +1,1 @@
+"""Inference runtimes behind one protocol; imported in engine hosts only."""
