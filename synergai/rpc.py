@@ -1,0 +1,287 @@
+"""What every gRPC server of ours does alike: safe parsing, errors to status codes, binding.
+
+A message that cannot be parsed never raises inside gRPC, where it would reach the client as
+Python text; it becomes `MALFORMED`, and the call ends with INVALID_ARGUMENT. A handler raises
+`SynergaiError` and the client sees its code and message; whatever else a handler raises is
+logged under an id, and the client sees the id. Raw handlers keep a request's bytes beside the
+parsed message and take responses that are serialised already, so that tensors are passed on
+untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from synergai.errors import InternalFault, InvalidInput, SynergaiError, Unavailable
+from synergai.status import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+    Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
+
+_log = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound=Message)
+RequestT = TypeVar("RequestT")
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""gRPC's own 4 MiB are exceeded by a batch of eight ordinary images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for a message whose bytes are not one of its type.
+
+    Attributes:
+        expected: full name of the protobuf message that was expected.
+    """
+
+    expected: str
+
+    def error(self) -> InvalidInput:
+        """What the sender should be told."""
+        return InvalidInput(f"the message is not a valid {self.expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class Raw(Generic[MessageT]):
+    """A message together with the bytes that it came as, to be passed on untouched."""
+
+    data: bytes
+    message: MessageT
+
+
+def parse(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
+    """A deserialiser for `cls` that does not raise: it answers `Malformed` instead."""
+    malformed = Malformed(cls.DESCRIPTOR.full_name)
+    from_string = cls.FromString
+
+    def deserialise(data: bytes) -> MessageT | Malformed:
+        try:
+            return from_string(data)
+        except DecodeError:
+            return malformed
+
+    return deserialise
+
+
+def parse_raw(cls: type[MessageT]) -> Callable[[bytes], Raw[MessageT] | Malformed]:
+    """Like `parse`, but keeps the bytes beside the message."""
+    malformed = Malformed(cls.DESCRIPTOR.full_name)
+    from_string = cls.FromString
+
+    def deserialise(data: bytes) -> Raw[MessageT] | Malformed:
+        try:
+            return Raw(data, from_string(data))
+        except DecodeError:
+            return malformed
+
+    return deserialise
+
+
+def serialise(response: Message | bytes) -> bytes:
+    """The bytes of a response; one that is serialised already passes as it is."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+async def abort(context: Context, error: SynergaiError) -> NoReturn:
+    """End the call with the status code and the message of `error`."""
+    await context.abort(code_of(error), str(error))
+
+
+def unexpected(what: str) -> InternalFault:
+    """Log the exception being handled, and return what a client may know of it: an id."""
+    fault_id = secrets.token_hex(4)
+    _log.exception("fault %s in %s", fault_id, what)
+    return InternalFault(f"internal fault {fault_id}; the server's log has the detail")
+
+
+async def _fail(context: Context, failure: BaseException, what: str) -> NoReturn:
+    """End the call for whatever a handler raised; to be called in its `except` block."""
+    match failure:
+        case grpc.aio.AbortError():
+            raise failure
+        case SynergaiError():
+            await abort(context, failure)
+        case asyncio.CancelledError():
+            # When the call itself was cancelled, gRPC waits to see the exception. One that
+            # leaks from something the handler awaited would leave the client without a status.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise failure
+            await abort(context, Unavailable("the server called the work off"))
+        case Exception():
+            await abort(context, unexpected(what))
+        case _:
+            raise failure
+
+
+def unary(
+    behaviour: Callable[[MessageT, Context], Awaitable[Message | bytes]], cls: type[MessageT]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler of a unary call whose request is a `cls`."""
+    return _unary(behaviour, parse(cls))
+
+
+def raw_unary(
+    behaviour: Callable[[Raw[MessageT], Context], Awaitable[Message | bytes]],
+    cls: type[MessageT],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Like `unary`, but `behaviour` also gets the request's bytes."""
+    return _unary(behaviour, parse_raw(cls))
+
+
+def server_stream(
+    behaviour: Callable[[MessageT, Context], Responses], cls: type[MessageT]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler of a call with one request, a `cls`, and a stream of responses."""
+
+    async def handle(request: MessageT | Malformed, context: Context) -> AsyncIterator[Any]:
+        if isinstance(request, Malformed):
+            await abort(context, request.error())
+        try:
+            async with aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    yield response
+        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
+            await _fail(context, failure, behaviour.__qualname__)
+
+    return grpc.unary_stream_rpc_method_handler(
+        handle, request_deserializer=parse(cls), response_serializer=serialise
+    )
+
+
+def stream(
+    behaviour: Callable[[AsyncIterator[MessageT], Context], Responses],
+    cls: type[MessageT],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler of a call with streams both ways; a malformed request ends it."""
+
+    async def checked(
+        requests: AsyncIterator[MessageT | Malformed],
+    ) -> AsyncIterator[MessageT]:
+        async for request in requests:
+            if isinstance(request, Malformed):
+                raise request.error()
+            yield request
+
+    async def handle(
+        requests: AsyncIterator[MessageT | Malformed], context: Context
+    ) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(behaviour(checked(requests), context)) as responses:
+                async for response in responses:
+                    yield response
+        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
+            await _fail(context, failure, behaviour.__qualname__)
+
+    return grpc.stream_stream_rpc_method_handler(
+        handle, request_deserializer=parse(cls), response_serializer=serialise
+    )
+
+
+def raw_stream(
+    behaviour: Callable[[AsyncIterator[Raw[MessageT] | Malformed], Context], Responses],
+    cls: type[MessageT],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Like `stream`, but with the requests' bytes, and malformed requests are handed on.
+
+    The protocol answers each message of a stream by itself, so that one that cannot be parsed
+    must not end the others.
+    """
+
+    async def handle(
+        requests: AsyncIterator[Raw[MessageT] | Malformed], context: Context
+    ) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(behaviour(requests, context)) as responses:
+                async for response in responses:
+                    yield response
+        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
+            await _fail(context, failure, behaviour.__qualname__)
+
+    return grpc.stream_stream_rpc_method_handler(
+        handle, request_deserializer=parse_raw(cls), response_serializer=serialise
+    )
+
+
+def _unary(
+    behaviour: Callable[[RequestT, Context], Awaitable[Message | bytes]],
+    deserialise: Callable[[bytes], RequestT | Malformed],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    async def handle(request: RequestT | Malformed, context: Context) -> Message | bytes:
+        if isinstance(request, Malformed):
+            await abort(context, request.error())
+        try:
+            return await behaviour(request, context)
+        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
+            await _fail(context, failure, behaviour.__qualname__)
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, request_deserializer=deserialise, response_serializer=serialise
+    )
+
+
+def server_options(
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+) -> list[tuple[str, int]]:
+    """Options of a server: bounded messages, a port of its own, pings that clients may send."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        # On by default, and then a second server shares the port without a word.
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        # Clients ping every 30 s; gRPC would refuse that as too eager on an idle connection.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+
+
+def channel_options(
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+) -> list[tuple[str, int]]:
+    """Options of a channel: bounded messages, a dead peer noticed, quick reconnects."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 500),
+        ("grpc.max_reconnect_backoff_ms", 10_000),
+    ]
+
+
+def bind(server: grpc.aio.Server, address: str) -> str:
+    """Let `server` listen on `address`, ``host:port``, and return the address it really has.
+
+    Port 0 takes a free one.
+
+    Raises:
+        Unavailable: the port is in use, or the host is not one of this machine.
+    """
+    host, _, _ = address.rpartition(":")
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise Unavailable(
+            f"cannot listen on {address}: the port is in use, or the address is not this "
+            "machine's; choose another one"
+        )
+    return f"{host}:{port}"
