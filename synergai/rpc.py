@@ -1,7 +1,7 @@
 """What every gRPC server of ours does alike: safe parsing, errors to status codes, binding.
 
 A message that cannot be parsed never raises inside gRPC, where it would reach the client as
-Python text; it becomes `MALFORMED`, and the call ends with INVALID_ARGUMENT. A handler raises
+Python text; it becomes `Malformed`, and the call ends with INVALID_ARGUMENT. A handler raises
 `SynergaiError` and the client sees its code and message; whatever else a handler raises is
 logged under an id, and the client sees the id. Raw handlers keep a request's bytes beside the
 parsed message and take responses that are serialised already, so that tensors are passed on

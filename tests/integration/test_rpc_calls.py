@@ -1,0 +1,178 @@
+"""The handlers of `synergai.rpc` on a real server: what a client sees when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from synergai import rpc
+from synergai.errors import EngineNotFound, Unavailable
+from synergai.v1 import common_pb2, hub_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+
+async def echo(request: rpc.Raw[hub_pb2.LoadEngine], _context: object) -> bytes:
+    return request.data
+
+
+async def unknown(request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
+    raise EngineNotFound(request.session.engine)
+
+
+async def bug(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
+    secret = "what nobody outside may read"
+    raise KeyError(secret)
+
+
+async def leak(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
+    inner: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    inner.cancel()
+    await inner
+    return hub_pb2.LoadEngine()
+
+
+async def echo_all(
+    requests: AsyncIterator[hub_pb2.LoadEngine], _context: object
+) -> AsyncGenerator[hub_pb2.LoadEngine, None]:
+    async for request in requests:
+        yield request
+
+
+async def answer_each(
+    requests: AsyncIterator[rpc.Raw[hub_pb2.LoadEngine] | rpc.Malformed], _context: object
+) -> AsyncGenerator[bytes, None]:
+    async for request in requests:
+        yield b"malformed" if isinstance(request, rpc.Malformed) else request.data
+
+
+async def count(
+    request: hub_pb2.LoadEngine, _context: object
+) -> AsyncGenerator[hub_pb2.LoadEngine, None]:
+    yield request
+    yield request
+    raise EngineNotFound(request.session.engine)
+
+
+@pytest.fixture
+async def channel() -> AsyncIterator[grpc.aio.Channel]:
+    cls = hub_pb2.LoadEngine
+    server = grpc.aio.server(options=rpc.server_options())
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(
+                "test",
+                {
+                    "Echo": rpc.raw_unary(echo, cls),
+                    "Unknown": rpc.unary(unknown, cls),
+                    "Bug": rpc.unary(bug, cls),
+                    "Leak": rpc.unary(leak, cls),
+                    "EchoAll": rpc.stream(echo_all, cls),
+                    "AnswerEach": rpc.raw_stream(answer_each, cls),
+                    "Count": rpc.server_stream(count, cls),
+                },
+            ),
+        )
+    )
+    address = rpc.bind(server, "127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(address, options=rpc.channel_options()) as channel:
+        yield channel
+    await server.stop(None)
+
+
+def message(engine: str = "digits") -> bytes:
+    return hub_pb2.LoadEngine(session=common_pb2.Session(engine=engine)).SerializeToString()
+
+
+async def call(channel: Any, method: str, data: bytes) -> bytes:
+    answer: bytes = await channel.unary_unary(f"/test/{method}")(data, timeout=5)
+    return answer
+
+
+async def failure_of(channel: Any, method: str, data: bytes) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(channel, method, data)
+    return caught.value
+
+
+async def collect(answers: Any, into: list[bytes]) -> None:
+    """Read a stream to its end, or up to its error, into a list that outlives it."""
+    try:
+        async for answer in answers:
+            into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error
+    finally:
+        answers.cancel()
+
+
+async def test_bytes_pass_through_untouched(channel: grpc.aio.Channel) -> None:
+    data = message() + b"\xf8\x07\x01"  # a field that our protos do not have
+    assert await call(channel, "Echo", data) == data
+
+
+@pytest.mark.parametrize("method", ["Echo", "Unknown"])
+async def test_malformed_request_is_invalid_argument(
+    channel: grpc.aio.Channel, method: str
+) -> None:
+    failure = await failure_of(channel, method, b"\xff\xff")
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.details() == "the message is not a valid synergai.v1.LoadEngine"
+
+
+async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.Channel) -> None:
+    failure = await failure_of(channel, "Unknown", message())
+    assert failure.code() is grpc.StatusCode.NOT_FOUND
+    assert failure.details() == "no worker serves engine 'digits'"
+
+
+async def test_unexpected_exception_shows_the_client_only_an_id(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = await failure_of(channel, "Bug", message())
+    assert failure.code() is grpc.StatusCode.INTERNAL
+    details = failure.details() or ""
+    assert "nobody" not in details
+    assert details.split()[2].rstrip(";") in caplog.text
+    assert "nobody outside" in caplog.text
+
+
+async def test_leaked_cancellation_still_gives_the_client_a_status(
+    channel: grpc.aio.Channel,
+) -> None:
+    failure = await failure_of(channel, "Leak", message())
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_malformed_message_ends_an_ordinary_stream(channel: Any) -> None:
+    answers = channel.stream_stream("/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(answers, [])
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_malformed_message_does_not_end_a_raw_stream(channel: Any) -> None:
+    sent = [message(), b"\xff\xff", message("other")]
+    got: list[bytes] = []
+    await collect(channel.stream_stream("/test/AnswerEach")(iter(sent), timeout=5), got)
+    assert got == [sent[0], b"malformed", sent[2]]
+
+
+async def test_error_after_responses_ends_a_server_stream(channel: Any) -> None:
+    got: list[bytes] = []
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(channel.unary_stream("/test/Count")(message(), timeout=5), got)
+    assert got == [message(), message()]
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_port_in_use_is_a_clear_error() -> None:
+    first, second = (grpc.aio.server(options=rpc.server_options()) for _ in range(2))
+    address = rpc.bind(first, "127.0.0.1:0")
+    with pytest.raises(Unavailable, match="port is in use"):
+        rpc.bind(second, address)
+    await first.stop(None)
+    await second.stop(None)
