@@ -191,6 +191,8 @@ class Job:
         perishable: somebody waits on the line, and a late answer is worth nothing to them:
             the job leaves at its deadline instead of running late.
         divisible: its queries may be spread over several workers at once.
+        with_tensors: its queries' tensors travel with it, instead of being drawn from the
+            engine's sample set on the worker.
     """
 
     id: JobId
@@ -202,6 +204,7 @@ class Job:
     tenant: str = ""
     perishable: bool = False
     divisible: bool = True
+    with_tensors: bool = False
 
 
 class Outcome(enum.Enum):

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gateway.scheduling.core import SchedulerCore
+from gateway.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    AssignmentStarted,
+    Dispatch,
+    Expire,
+    Fail,
+    Finish,
+    JobArrived,
+    JobCancelled,
+    Learned,
+    QueriesDone,
+    Reject,
+    SchedulingSettings,
+    Stop,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+    WorkerLeft,
+)
+from synergai.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.scheduling.events import Command
+
+DIGITS = EngineName("digits")
+ONE = Configuration(1)
+TWO = Configuration(2)
+FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
+FAST_1, SLOW_1 = WorkerId("fast-1"), WorkerId("slow-1")
+
+
+def an_entry(
+    worker_class: WorkerClass, qps: float, configuration: Configuration = ONE, t_pre: float = 0.0
+) -> ProfileEntry:
+    return ProfileEntry(
+        engine=DIGITS,
+        worker_class=worker_class,
+        configuration=configuration,
+        qps=qps,
+        model_load_s=t_pre,
+    )
+
+
+def a_core(*entries: ProfileEntry, **settings: Any) -> SchedulerCore:
+    chosen = entries or (an_entry(FAST, 100.0), an_entry(SLOW, 10.0))
+    return SchedulerCore(SchedulingSettings(**settings), ConfigurationDictionary(chosen))
+
+
+def a_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
+    sessions = frozenset({Session(DIGITS, ONE), Session(DIGITS, TWO)}) if warm else frozenset()
+    return WorkerJoined(
+        Worker(
+            id=WorkerId(f"{name}-1"),
+            worker_class=name,
+            engines=frozenset({DIGITS}),
+            configurations=(ONE, TWO),
+            sessions=sessions,
+        )
+    )
+
+
+def a_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
+    job = Job(
+        id=JobId(name), engine=DIGITS, queries=queries, arrival=0.0, deadline=deadline, **fields
+    )
+    return JobArrived(job, ready=queries)
+
+
+def dispatched(commands: Sequence[Command]) -> list[Assignment]:
+    return [c.assignment for c in commands if isinstance(c, Dispatch)]
+
+
+def test_job_goes_to_the_fastest_acceptable_worker() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 50, deadline=10.0), 0.0))
+    assert assignment.worker_id == FAST_1
+    assert (assignment.first, assignment.count) == (0, 50)
+    assert assignment.estimate_s == 0.5
+
+
+def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    core.handle(a_job("a", 500, deadline=10.0), 0.0)
+    [assignment] = dispatched(core.handle(a_job("b", 50, deadline=10.0), 0.0))
+    assert assignment.worker_id == SLOW_1
+
+
+def test_job_waits_for_an_acceptable_worker_rather_than_miss_its_deadline_at_once() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(a_job("a", 500, deadline=100.0), 0.0))
+    assert dispatched(core.handle(a_job("b", 50, deadline=4.9), 0.0)) == []
+    commands = core.handle(AssignmentEnded(first.id, 500, Outcome.COMPLETED), 4.0)
+    assert commands[0] == Finish(JobId("a"))
+    [assignment] = dispatched(commands)
+    assert assignment.worker_id == FAST_1
+
+
+def test_least_slack_goes_first_whatever_the_order_of_arrival() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
+    core.handle(a_job("loose", 100, deadline=20.0), 0.0)
+    core.handle(a_job("tight", 300, deadline=5.0), 0.0)
+    [next_one] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    assert next_one.job_id == "tight"
+
+
+def test_doomed_job_runs_after_all_that_can_still_be_met() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
+    core.handle(a_job("doomed", 300, deadline=0.5), 0.0)
+    core.handle(a_job("met", 100, deadline=50.0), 0.0)
+    [second] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    assert second.job_id == "met"
+    [third] = dispatched(core.handle(AssignmentEnded(second.id, 100, Outcome.COMPLETED), 2.0))
+    assert third.job_id == "doomed"
+
+
+def test_job_that_becomes_doomed_while_it_waits_takes_any_worker_then() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    core.handle(a_job("long", 1000, deadline=100.0), 0.0)
+    core.handle(a_job("tight", 50, deadline=3.0), 0.0)
+    wakeup = core.wakeup()
+    assert wakeup is not None
+    assert math.isclose(wakeup, 2.5)
+    [assignment] = dispatched(core.handle(TimePassed(), wakeup))
+    assert (assignment.job_id, assignment.worker_id) == (JobId("tight"), SLOW_1)
+
+
+def test_job_no_worker_can_finish_in_time_is_rejected_when_told_so() -> None:
+    core = a_core(infeasible="reject")
+    core.handle(a_worker(FAST), 0.0)
+    [command] = core.handle(a_job("late", 100, deadline=0.5), 0.0)
+    assert isinstance(command, Reject)
+    assert command.job_id == "late"
+
+
+def test_configuration_with_the_highest_profiled_qps_is_taken() -> None:
+    core = a_core(an_entry(FAST, 100.0, ONE), an_entry(FAST, 170.0, TWO))
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 10), 0.0))
+    assert assignment.configuration == TWO
+
+
+def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
+    core = a_core(an_entry(FAST, 100.0, t_pre=3.0))
+    core.handle(a_worker(FAST, warm=False), 0.0)
+    [cold] = dispatched(core.handle(a_job("a", 100), 0.0))
+    assert (cold.setup_s, cold.estimate_s) == (3.0, 4.0)
+    core.handle(AssignmentStarted(cold.id, 3.0), 3.0)
+    core.handle(AssignmentEnded(cold.id, 100, Outcome.COMPLETED), 4.0)
+    [warm] = dispatched(core.handle(a_job("b", 100), 4.0))
+    assert (warm.setup_s, warm.estimate_s) == (0.0, 1.0)
+
+
+def test_observed_pace_corrects_the_profile() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [slow] = dispatched(core.handle(a_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
+    core.handle(AssignmentEnded(slow.id, 1000, Outcome.COMPLETED), 20.0)
+    [assignment] = dispatched(core.handle(a_job("b", 100), 20.0))
+    assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.01)
+
+
+def test_what_a_lost_worker_had_reported_stays_done_and_the_rest_runs_elsewhere() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    [lost] = dispatched(core.handle(a_job("a", 100), 0.0))
+    core.handle(QueriesDone(lost.id, 40), 0.4)
+    [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
+    assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
+    assert rest.id > lost.id
+    assert core.assignment(lost.id) is None
+    assert core.handle(AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
+    assert core.handle(AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [Finish(JobId("a"))]
+
+
+def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_says_so() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(a_job("a", 1000), 0.0))
+    core.handle(a_job("b", 10), 0.0)
+    [stop, *_] = core.handle(JobCancelled(JobId("a")), 1.0)
+    assert stop == Stop(running.id, FAST_1)
+    core.handle(AssignmentEnded(running.id, 100, Outcome.STOPPED), 1.1)
+    assert core.queued == 0
+
+
+def test_perishable_job_leaves_at_its_deadline_not_when_a_worker_frees() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    core.handle(a_job("running", 10_000), 0.0)
+    core.handle(a_job("request", 1, deadline=2.0, perishable=True), 0.0)
+    assert core.handle(TimePassed(), 2.0) == [Expire(JobId("request"))]
+    assert core.queued == 0
+
+
+def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
+    core = a_core(an_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(a_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(a_job("a", 116), 0.0))
+    assert probe.probe
+    assert (probe.first, probe.count, probe.configuration) == (0, 16, TWO)
+    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
+    learned, dispatch = core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
+    assert isinstance(learned, Learned)
+    assert (learned.entry.qps, learned.entry.t_pre_s, learned.entry.label) == (
+        32.0,
+        2.0,
+        "observed",
+    )
+    assert isinstance(dispatch, Dispatch)
+    assert math.isclose(dispatch.assignment.estimate_s, 3.125)
+
+
+def test_clients_bad_input_fails_the_job_without_another_try() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 1), 0.0))
+    ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
+    assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
+
+
+def test_engine_host_that_keeps_dying_fails_the_job_after_three_tries() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    commands = core.handle(a_job("a", 10), 0.0)
+    for _ in range(3):
+        [assignment] = dispatched(commands)
+        ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.HOST_DIED, "killed")
+        commands = core.handle(ended, 1.0)
+    assert commands == [Fail(JobId("a"), "killed", Fault.HOST_DIED)]
+
+
+def test_engine_broken_on_one_worker_is_run_by_another() -> None:
+    core = a_core()
+    core.handle(a_worker(SLOW), 0.0)
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 10), 0.0))
+    ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
+    [again] = dispatched(core.handle(ended, 0.1))
+    assert again.worker_id == SLOW_1
+
+
+def test_nearly_idle_worker_gets_its_next_small_assignments_ahead() -> None:
+    core = a_core(an_entry(FAST, 1000.0), prefetch_s=0.005)
+    core.handle(a_worker(FAST), 0.0)
+    sent = [dispatched(core.handle(a_job(str(i), 1), 0.0)) for i in range(10)]
+    assert [len(s) for s in sent] == [1] * 6 + [0] * 4
+
+
+def test_higher_priority_goes_first() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
+    core.handle(a_job("tight", 100, deadline=3.0), 0.0)
+    core.handle(a_job("vip", 100, deadline=50.0, priority=5), 0.0)
+    [following] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    assert following.job_id == "vip"
+
+
+def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    job = a_job("a", 100).job
+    [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
+    assert (assignment.first, assignment.count) == (30, 30)
