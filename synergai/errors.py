@@ -35,7 +35,11 @@ class JobNotFound(NotFound):
         self.job_id = job_id
 
 
-class IdempotencyConflict(SynergaiError):
+class Conflict(SynergaiError):
+    """What the caller wants to create exists, and is something else."""
+
+
+class IdempotencyConflict(Conflict):
     """The idempotency key was used before, for other work."""
 
     def __init__(self, key: str) -> None:

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai import errors, status
+from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, checked_name
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+
+
+@given(st.builds(Configuration, st.integers(0, 1024), names, names | st.just("")))
+def test_configuration_reads_what_it_writes(configuration: Configuration) -> None:
+    assert Configuration.parse(str(configuration)) == configuration
+
+
+@pytest.mark.parametrize("text", ["", "threads", "threads=", "threads=x", "cores=2", "threads=-1"])
+def test_malformed_configuration_is_refused_in_words(text: str) -> None:
+    with pytest.raises(errors.InvalidInput, match="threads"):
+        Configuration.parse(text)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "x" * 129, "a\n"])
+def test_name_that_could_leave_a_directory_or_confuse_a_terminal_is_refused(name: str) -> None:
+    with pytest.raises(errors.InvalidInput):
+        checked_name(name, "engine name")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queries": 0},
+        {"queries": -1},
+        {"qos": 0.0},
+        {"qos": -1.0},
+        {"qos": math.nan},
+        {"priority": MAX_PRIORITY + 1},
+        {"tenant": "a/b"},
+    ],
+)
+def test_job_specification_out_of_range_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(errors.InvalidInput):
+        JobSpec(engine=EngineName("digits"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def all_errors(base: type[errors.SynergaiError]) -> set[type[errors.SynergaiError]]:
+    return {base}.union(*(all_errors(sub) for sub in base.__subclasses__()))
+
+
+def test_every_domain_error_has_a_status_code_of_its_own() -> None:
+    for cls in all_errors(errors.SynergaiError) - {errors.SynergaiError}:
+        assert any(base in status.CODES for base in cls.__mro__), cls
+
+
+@pytest.mark.parametrize("cls", list(status.CODES))
+def test_error_that_crosses_the_wire_keeps_its_class_and_text(
+    cls: type[errors.SynergaiError],
+) -> None:
+    error = status.error_from_status(status.CODES[cls], "what was wrong")
+    assert type(error) is cls
+    assert str(error) == "what was wrong"
+
+
+def test_status_without_a_domain_error_becomes_the_base_class() -> None:
+    assert type(status.error_from_status(grpc.StatusCode.DATA_LOSS, "x")) is errors.SynergaiError
