@@ -1,0 +1,188 @@
+"""Commands whose options are the fields of a settings model, and services that they run."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
+
+import typer
+from pydantic_core import PydanticUndefined
+from rich.markup import escape
+
+from synergai.settings import POSITIONAL, Address, Settings, bare_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from pydantic.fields import FieldInfo
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def settings_command(
+    model: type[SettingsT], run: Callable[[SettingsT], None]
+) -> Callable[..., None]:
+    """A typer command with one option per field of `model`, which calls `run` with the settings.
+
+    The command's help is `run`'s docstring. Register it with
+    ``app.command(epilog=…)(settings_command(GatewaySettings, run))``.
+
+    Raises (the command):
+        InvalidSettings: see ``Settings.load``.
+    """
+
+    def command(config: Path | None = None, **options: object) -> None:
+        given = {name: value for name, value in options.items() if value is not None}
+        run(model.load(given, config))
+
+    parameters = [_parameter(model, name, field) for name, field in model.model_fields.items()]
+    # Arguments come first, as in the usage line; Python's signature knows no other order here.
+    parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
+    parameters.append(_config_parameter(model))
+    signature = inspect.Signature(parameters)
+    command.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__name__ = run.__name__
+    command.__doc__ = run.__doc__
+    return command
+
+
+_ARGUMENT = type(typer.Argument())
+
+
+def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Parameter:
+    """The option or argument of a field.
+
+    Every value but a flag reaches the model as text: one place judges it, wherever it is from.
+    """
+    is_flag = bare_type(field.annotation) is bool
+    if POSITIONAL in field.metadata:
+        text = escape(field.description or "")
+        required = ... if field.is_required() else None
+        default: Any = typer.Argument(required, help=text, show_default=False)
+    else:
+        # The model itself reads the environment and fills in defaults; here they are only named.
+        text = _help(field.description, _default(field), model.variable(name))
+        spelled = f"--{name.replace('_', '-')}"
+        if is_flag:
+            spelled += f"/--no-{name.replace('_', '-')}"
+        metavar = None if is_flag else _metavar(field)
+        default = typer.Option(None, spelled, help=text, metavar=metavar, show_default=False)
+    annotation = (bool if is_flag else str) | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _config_parameter(model: type[Settings]) -> inspect.Parameter:
+    option = typer.Option(
+        None,
+        "--config",
+        metavar="FILE",
+        envvar=model.variable("config"),
+        show_envvar=False,
+        help=_help("TOML file with any of these settings.", "", model.variable("config")),
+    )
+    return inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None
+    )
+
+
+def _help(description: str | None, default: str, variable: str) -> str:
+    facts = f"default: {default}; " if default else ""
+    facts += f"env: {variable}"
+    return f"{escape(description or '')} [dim]{escape(f'[{facts}]')}[/dim]".strip()
+
+
+_METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
+_ADDRESS = get_args(Address)[1]
+
+
+def _metavar(field: FieldInfo) -> str:
+    parts = (field.annotation, *get_args(field.annotation))
+    if any(_ADDRESS in getattr(part, "__metadata__", field.metadata) for part in parts):
+        return "HOST:PORT"
+    return _metavar_of(bare_type(field.annotation))
+
+
+def _metavar_of(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return f"{_metavar_of(bare_type(get_args(kind)[0]))},…"
+    if get_origin(kind) is dict:
+        return "KEY=VALUE,…"
+    if get_origin(kind) is Literal:
+        return "|".join(str(choice) for choice in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "|".join(str(choice.value) for choice in kind)
+    return _METAVARS.get(kind, "TEXT")
+
+
+def _default(field: FieldInfo) -> str:
+    """How the help shows the default: not at all where there is none."""
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined or value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value)
+    if isinstance(value, dict):
+        return ",".join(f"{key}={part}" for key, part in value.items())
+    return str(value.value if isinstance(value, enum.Enum) else value)
+
+
+class Service(Protocol):
+    """What runs until it is told to stop."""
+
+    def stop(self) -> None:
+        """Begin to stop; again is harmless."""
+
+    async def wait_stopped(self) -> None:
+        """Return once it has stopped."""
+
+
+def run_service(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+    """Run a service on uvloop until it stops; SIGINT or SIGTERM tells it to.
+
+    A second signal ends the process at once: whoever sends it has waited long enough.
+
+    Args:
+        make: makes the service; called on the running loop, since gRPC objects belong to one.
+    """
+    import uvloop  # here, so that showing a command's help stays quick
+
+    uvloop.run(_serve(make))
+
+
+async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+    loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
+    started: Service | None = None
+    told = False
+
+    def tell(number: signal.Signals) -> None:
+        nonlocal told
+        if told:
+            os._exit(128 + number)
+        told = True
+        if started is not None:
+            started.stop()
+        elif starting is not None:
+            starting.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        async with make() as service:
+            started = service
+            await service.wait_stopped()
+    except asyncio.CancelledError:
+        # Told to stop while it was still starting: that is no error either.
+        if not told:
+            raise
