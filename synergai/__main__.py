@@ -1,0 +1,6 @@
+"""``python -m synergai`` is the ``synergai`` command."""
+
+from synergai.cli import main
+
+if __name__ == "__main__":
+    main()

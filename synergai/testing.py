@@ -1,0 +1,195 @@
+"""A whole SynergAI on one machine, in processes of its own: for tests, benchmarks and demos."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+import grpc
+
+from synergai.errors import Unavailable
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
+    """Wait until somebody listens on ``host:port``.
+
+    Raises:
+        Unavailable: nobody did in time.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=1.0):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"nobody listens on {address} after {timeout_s:g} s") from None
+            time.sleep(0.02)
+
+
+class LocalFleet:
+    """A gateway and agents as child processes on ephemeral loopback ports.
+
+    Args:
+        directory: where state, logs and ready files go; created if it is missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.gateway: subprocess.Popen[bytes] | None = None
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = f"127.0.0.1:{free_port()}"
+        self.hub_address = f"127.0.0.1:{free_port()}"
+        self.http_address = f"127.0.0.1:{free_port()}"
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start_gateway(self, options: Sequence[str] = ()) -> None:
+        """Start the gateway, or start it again on the same ports and state.
+
+        Raises:
+            Unavailable: it ended, or was not ready in time; the log is named.
+        """
+        ready = self.directory / "gateway.json"
+        ready.unlink(missing_ok=True)
+        self.gateway = self._spawn(
+            "gateway",
+            [
+                "gateway",
+                *("--listen", self.address),
+                *("--hub", self.hub_address),
+                *("--http", self.http_address),
+                *("--state", str(self.directory / "gateway")),
+                *("--ready-file", str(ready)),
+                *options,
+            ],
+        )
+        deadline = time.monotonic() + 30.0
+        while not ready.exists():
+            if self.gateway.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(f"the gateway did not start; see {self.log('gateway')}")
+            time.sleep(0.01)
+        json.loads(ready.read_text())
+
+    def start_agent(
+        self,
+        name: str,
+        *,
+        models: Path,
+        worker_class: str = "local",
+        options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """Start an agent, or start it again under the same name.
+
+        Args:
+            name: the worker's id.
+            models: the model directory.
+            worker_class: what its profile is found under.
+            options: further options of ``synergai agent``.
+            prefix: a command that runs the agent's command, such as ``nice -n 19``.
+        """
+        self.agents[name] = self._spawn(
+            name,
+            [
+                "agent",
+                *("--gateway", self.hub_address),
+                *("--models", str(models)),
+                *("--worker-id", name),
+                *("--worker-class", worker_class),
+                *("--state", str(self.directory / name)),
+                *options,
+            ],
+            prefix,
+        )
+
+    def wait_for_workers(self, count: int, timeout_s: float = 60.0) -> None:
+        """Wait until the gateway knows `count` workers with at least one usable engine.
+
+        Raises:
+            Unavailable: it did not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with grpc.insecure_channel(self.address) as channel:
+            fleet = fleet_pb2_grpc.FleetStub(channel)
+            while True:
+                with contextlib.suppress(grpc.RpcError):
+                    answer = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=2.0)
+                    usable = [w for w in answer.workers if any(not e.fault for e in w.engines)]
+                    if len(usable) >= count:
+                        return
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"not {count} workers after {timeout_s:g} s; "
+                        f"see the logs in {self.directory}"
+                    )
+                time.sleep(0.02)
+
+    def log(self, name: str) -> Path:
+        """Where the process called `name` writes its log."""
+        return self.directory / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """End a process as a power cut would; ``gateway`` names the gateway."""
+        process = self.gateway if name == "gateway" else self.agents.pop(name)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """End everything in order: agents first, then the gateway."""
+        processes = [*self.agents.values(), *([self.gateway] if self.gateway else [])]
+        self.agents.clear()
+        self.gateway = None
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _spawn(
+        self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        with self.log(name).open("ab") as log:
+            return subprocess.Popen(
+                [*prefix, sys.executable, "-m", "synergai", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
