@@ -1,0 +1,1 @@
+"""How the catalogue's engines are made: seeded or trained weights, and exporters."""
