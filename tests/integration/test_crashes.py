@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synergai.v1 import jobs_pb2
+
+SCRIPT = Path(__file__).parents[1] / "acceptance" / "crashes.py"
+
+
+def crashes() -> Any:
+    spec = importlib.util.spec_from_file_location("crashes", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["crashes"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -> jobs_pb2.Job:
+    executions = [jobs_pb2.Execution(first=first, count=count) for first, count in ranges]
+    done = sum(count for _, count in ranges)
+    return jobs_pb2.Job(id="a", state=state, queries_done=done, executions=executions)  # type: ignore[arg-type]  # enum values are ints on the wire
+
+
+def test_a_few_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--kills", "6", "--jobs", "60"]
+    command += ["--directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "fault"),
+    [
+        (a_job((0, 4), (5, 5)), "are lost"),
+        (a_job((0, 9)), "are lost"),
+        (a_job((0, 6), (5, 5)), "recorded twice"),
+        (a_job((0, 10), (0, 10)), "recorded twice"),
+        (a_job((0, 10), state=jobs_pb2.JOB_STATE_FAILED), "JOB_STATE_FAILED"),
+    ],
+)
+def test_the_oracle_sees_every_planted_fault(job: jobs_pb2.Job, fault: str) -> None:
+    assert any(fault in line for line in crashes().faults(job, 10))
+
+
+def test_the_oracle_is_content_with_a_job_done_once() -> None:
+    assert crashes().faults(a_job((5, 5), (0, 5)), 10) == []
