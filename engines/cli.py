@@ -1,0 +1,193 @@
+"""``synergai engines``: what there is to serve, and how it gets there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from engines.inspect import ModelDescription
+    from engines.model_directory import EngineDefinition
+    from synergai.domain import TensorSpec
+
+app: Final = typer.Typer(
+    help="Build, add, list and inspect inference engines.", no_args_is_help=True
+)
+
+Models = Annotated[
+    Path, typer.Option("--models", metavar="DIR", help="The model directory: a folder per engine.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+DEFAULT_MODELS: Final = Path("models")
+
+
+@app.command("list", epilog="Example: synergai engines list --models models --json")
+def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
+    """List the engines in the model directory, and what else the catalogue can build."""
+    from engines.catalogue import RECIPES
+    from engines.model_directory import ModelDirectory
+
+    found = ModelDirectory(models).engines() if models.is_dir() else []
+    names = {definition.name for definition in found}
+    missing = [recipe for recipe in RECIPES.values() if recipe.name not in names]
+    rows = [_row(definition) for definition in found]
+    rows += [
+        {"name": recipe.name, "state": "not built", "title": recipe.title} for recipe in missing
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table(Column("engine", no_wrap=True), "state", "samples", "accuracy", "what it is")
+    for row in rows:
+        accuracy = row.get("accuracy")
+        table.add_row(
+            row["name"],
+            row["state"],
+            "own" if row.get("samples") else "random" if row["state"] == "ready" else "",
+            "" if accuracy is None else f"{accuracy:.2%}",
+            Text(row["fault"], "red") if row.get("fault") else Text(row["title"]),
+        )
+    Console().print(table)
+
+
+@app.command(epilog="Example: synergai engines build onnx_mobilenet_op11 onnx_digits")
+def build(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all there are.")
+    ] = None,
+    models: Models = DEFAULT_MODELS,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build again what is there already.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build engines of the catalogue; nothing is downloaded."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from engines import catalogue
+    from engines.model_directory import ModelDirectory
+
+    recipes = [catalogue.recipe(name) for name in names or catalogue.RECIPES]
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for recipe in recipes:
+            task = progress.add_task(f"building {recipe.name}", total=1.0)
+
+            def report(share: float, task: Any = task) -> None:
+                progress.update(task, completed=share)
+
+            if not force and catalogue.is_built(recipe.name, models):
+                progress.update(task, description=f"{recipe.name} is built", completed=1.0)
+            else:
+                catalogue.build(recipe.name, models, report)
+    directory = ModelDirectory(models)
+    built = [directory.get(recipe.name) for recipe in recipes]
+    if as_json:
+        _print_json([_row(definition) for definition in built])
+        return
+    for definition in built:
+        typer.echo(f"{definition.name}: {definition.file}")
+
+
+@app.command(
+    epilog="Example: synergai engines inspect onnx_digits, or: synergai engines inspect some.onnx"
+)
+def inspect(
+    engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model file.")],
+    models: Models = DEFAULT_MODELS,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model file takes and gives."""
+    from engines.inspect import describe
+    from engines.model_directory import ModelDirectory
+    from synergai.errors import EngineUnusable
+
+    path = Path(engine)
+    if not path.suffix or not path.exists():
+        definition = ModelDirectory(models).get(engine)
+        if definition.fault:
+            raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
+        path = definition.file
+    description = describe(path)
+    if as_json:
+        _print_json(_described(path, description))
+        return
+    facts = {
+        "file": str(path),
+        "backend": description.backend,
+        "inputs": _tensors(description.inputs),
+        "outputs": _tensors(description.outputs),
+        "opset": f"{description.opset} (IR version {description.ir_version})",
+        "parameters": f"{description.parameters:,}",
+        "size": f"{description.size_bytes:,} bytes",
+        "sha256": description.digest,
+        "written by": description.producer or "unknown",
+    }
+    if description.external_data:
+        facts["weights"] = "in other files: save it as one file to have it served"
+    table = Table("", Column("", overflow="fold"), show_header=False)
+    for fact, value in facts.items():
+        table.add_row(fact, Text(value))  # a file's own words are no markup
+    Console().print(table)
+
+
+@app.command(epilog="Example: synergai engines add ~/resnet50.onnx --name resnet50")
+def add(
+    file: Annotated[Path, typer.Argument(help="The model file.")],
+    name: Annotated[
+        str | None, typer.Option(help="The engine's name. Default: the file's, without suffix.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="What it is, for people.")] = "",
+    models: Models = DEFAULT_MODELS,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an older one.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a model file into the model directory, checked, with its digest recorded."""
+    from engines import installation
+
+    definition = installation.add(models, file, name=name, title=title, replace=replace)
+    if as_json:
+        _print_json(_row(definition))
+        return
+    typer.echo(f"{definition.name}: {definition.file}")
+
+
+def _row(definition: EngineDefinition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "state": "unusable" if definition.fault else "ready",
+        "fault": definition.fault,
+        "version": definition.version,
+        "backend": definition.backend,
+        "file": str(definition.file),
+        "samples": str(definition.samples) if definition.samples else None,
+        "sha256": definition.sha256,
+        "accuracy": definition.accuracy,
+        "title": definition.title,
+        "source": definition.source,
+    }
+
+
+def _described(path: Path, description: ModelDescription) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"file": str(path), **asdict(description)}
+
+
+def _tensors(specs: Iterable[TensorSpec]) -> str:
+    return "\n".join(
+        f"{spec.name}  {spec.datatype}  [{', '.join('?' if n < 0 else str(n) for n in spec.shape)}]"
+        for spec in specs
+    )
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
