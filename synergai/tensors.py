@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.domain import Engine, TensorSpec
     from synergai.oip.inference_pb2 import ModelInferRequest
 
@@ -61,10 +63,18 @@ _NARROW: Final = {
 """Ranges of the datatypes that travel in a wider typed field."""
 
 
-def check_request(request: ModelInferRequest, engine: Engine) -> None:
+def check_request(
+    request: ModelInferRequest, engine: Engine, raw: Sequence[bytes | memoryview] | None = None
+) -> None:
     """Check that `engine` can run `request`.
 
     The model's name is not looked at: who calls has found the engine by it.
+
+    Args:
+        request: the whole request, or its header if `raw` is given.
+        engine: what it is for.
+        raw: the request's ``raw_input_contents``, if they were cut out of it
+            (see ``synergai.envelope``).
 
     Raises:
         InvalidInput: the version is another, an input is unknown, missing or given twice, its
@@ -76,7 +86,7 @@ def check_request(request: ModelInferRequest, engine: Engine) -> None:
             f"not {request.model_version!r}"
         )
     specs = {spec.name: spec for spec in engine.inputs}
-    raw = request.raw_input_contents
+    raw = request.raw_input_contents if raw is None else raw
     if raw and len(raw) != len(request.inputs):
         raise InvalidInput(
             f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs; "
@@ -134,7 +144,7 @@ def _written(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape[:16]))}{',...' if len(shape) > 16 else ''}]"
 
 
-def _check_raw(name: str, data: bytes, datatype: str, count: int) -> None:
+def _check_raw(name: str, data: bytes | memoryview, datatype: str, count: int) -> None:
     size = ELEMENT_BYTES.get(datatype)
     if size is None:
         _check_bytes_elements(name, data, count)
@@ -145,7 +155,7 @@ def _check_raw(name: str, data: bytes, datatype: str, count: int) -> None:
         )
 
 
-def _check_bytes_elements(name: str, data: bytes, count: int) -> None:
+def _check_bytes_elements(name: str, data: bytes | memoryview, count: int) -> None:
     """Every BYTES element is a little endian 32-bit length and as many bytes."""
     found = position = 0
     while position < len(data) and found <= count:

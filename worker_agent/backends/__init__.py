@@ -1,1 +1,56 @@
-"""Inference runtimes behind one protocol; imported in engine hosts only."""
+"""Runtimes behind one small protocol; each is imported only in the host that needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from synergai.plugins import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from synergai.domain import TensorSpec
+
+    Array: TypeAlias = NDArray[Any]
+
+
+class Backend(Protocol):
+    """One model in one runtime, made as ``factory(path, threads)``.
+
+    The factory raises `EngineUnusable`, in one line for people, if the model at `path` cannot
+    be loaded. `threads` is the number of intra-op threads, at least 1.
+
+    Arrays are NumPy's of the datatype's own dtype; BYTES are object arrays of ``bytes``.
+    """
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What the model takes, read from the model itself."""
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What the model gives, read from the model itself."""
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Compute the named outputs, in that order, for one query.
+
+        Raises:
+            InvalidInput: the runtime finds the inputs impossible.
+            EngineUnusable: the runtime fails for another reason.
+        """
+
+
+class BackendFactory(Protocol):
+    """Loads a model; see `Backend`."""
+
+    def __call__(self, path: Path, threads: int) -> Backend:
+        """Load the model at `path`."""
+
+
+BACKENDS: Final = Registry[Backend](
+    "synergai.backends",
+    {"onnxruntime": "worker_agent.backends.onnxruntime:OnnxRuntimeBackend"},
+)

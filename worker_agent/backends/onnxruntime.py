@@ -1,0 +1,128 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from worker_agent.backends import Array
+
+_DATATYPES: Final = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+_FATAL: Final = 4
+"""The runtime's log severity; what it has to say, it also raises."""
+
+
+class OnnxRuntimeBackend:
+    """A model in an ONNX Runtime session.
+
+    Args:
+        path: the model file.
+        threads: intra-op threads; always set, for the runtime's own choice is wrong where
+            cores are offline.
+
+    Raises:
+        EngineUnusable: on construction, if the runtime cannot load the model, or the model
+            takes or gives what the Open Inference Protocol cannot carry.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = _FATAL
+        # Threads that spin between queries would take the cores from everybody else.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            self._session = ort.InferenceSession(
+                path, sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
+            raise EngineUnusable(
+                f"ONNX Runtime cannot load {path.name}: {_reason(error)}"
+            ) from None
+        self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
+        # A sequence or map cannot be carried; it is left out if there is a tensor beside it.
+        self.outputs = tuple(
+            _spec(value) for value in self._session.get_outputs() if value.type in _DATATYPES
+        )
+        if not self.inputs or not self.outputs:
+            raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+        self._texts = frozenset(spec.name for spec in self.inputs if spec.datatype == "BYTES")
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Compute the named outputs, in that order, for one query.
+
+        Raises:
+            InvalidInput: the runtime finds the inputs impossible.
+            EngineUnusable: the runtime fails for another reason.
+        """
+        if self._texts:
+            inputs = {
+                name: _to_text(name, array) if name in self._texts else array
+                for name, array in inputs.items()
+            }
+        try:
+            results = self._session.run(outputs, inputs)
+        except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
+            if type(error).__name__ == "InvalidArgument":
+                raise InvalidInput(f"ONNX Runtime refuses the inputs: {_reason(error)}") from None
+            raise EngineUnusable(f"ONNX Runtime failed: {_reason(error)}") from None
+        return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
+
+    @staticmethod
+    def _input(value: Any) -> TensorSpec:
+        if value.type not in _DATATYPES:
+            raise EngineUnusable(
+                f"input {value.name!r} is a {value.type}, which the Open Inference Protocol "
+                "cannot carry"
+            )
+        return _spec(value)
+
+
+def _spec(value: Any) -> TensorSpec:
+    # A dimension that the model leaves open is a name or None there.
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in value.shape)
+    return TensorSpec(value.name, _DATATYPES[value.type], shape)
+
+
+def _reason(error: Exception) -> str:
+    """The runtime's message in one line, without its source positions and the file's path."""
+    text = " ".join(str(error).split())
+    _, marker, rest = text.rpartition("failed:")
+    return (rest.strip() if marker else text)[:500] or type(error).__name__
+
+
+def _to_text(name: str, array: Array) -> Array:
+    try:
+        texts = [element.decode() for element in array.flat]
+    except UnicodeDecodeError:
+        raise InvalidInput(f"input {name!r} must hold UTF-8 texts") from None
+    return np.array(texts, dtype=object).reshape(array.shape)
+
+
+def _to_bytes(array: Array) -> Array:
+    return np.array([text.encode() for text in array.flat], dtype=object).reshape(array.shape)

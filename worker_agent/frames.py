@@ -1,0 +1,271 @@
+"""What the agent and an engine host say to each other, and how it is framed on their socket.
+
+A frame is a header (length of the body, kind, slot, run) and a body. A *run* is what the host
+does as one piece: a query that came with its tensors, or a range of sample queries. The host
+takes runs in the order in which they come, and every run ends with exactly one `Ended`.
+
+Large tensors do not pass through the socket: the body then holds only their length, and the
+header the slot of the shared arena in which they lie, see `worker_agent.arena`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from synergai.domain import Fault, Outcome, TensorSpec
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Buffer: TypeAlias = bytes | memoryview
+
+_HEADER: Final = struct.Struct("<IBBxxQ")
+_RANGE: Final = struct.Struct("<QQ")
+_TALLY: Final = struct.Struct("<QQQd")
+_ENDED: Final = struct.Struct("<BB6x")
+_LENGTH: Final = struct.Struct("<Q")
+_INLINE: Final = 0xFF
+MAX_BODY_BYTES: Final = 1 << 30
+
+
+class _Kind(enum.IntEnum):
+    QUERY = 1
+    RANGE = 2
+    STOP = 3
+    READY = 16
+    BROKEN = 17
+    PROGRESS = 18
+    ENDED = 19
+
+
+class InSlot(NamedTuple):
+    """Bytes that lie in the arena instead of in the frame."""
+
+    slot: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run has come to, counted from its start.
+
+    Attributes:
+        labelled: queries whose right answer is known.
+        correct: those of them that were answered right.
+        compute_s: time inside the engine.
+    """
+
+    done: int = 0
+    labelled: int = 0
+    correct: int = 0
+    compute_s: float = 0.0
+
+
+# --- agent to host ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Run one query that comes with its tensors, a serialised ``ModelInferRequest``."""
+
+    run: int
+    request: Buffer | InSlot
+
+    def encode(self) -> bytes:
+        """The frame."""
+        if isinstance(self.request, InSlot):
+            return _frame(_Kind.QUERY, self.run, _LENGTH.pack(self.request.size), self.request.slot)
+        return _frame(_Kind.QUERY, self.run, self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Run the queries [first, first + count), drawn from the engine's sample set."""
+
+    run: int
+    first: int
+    count: int
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(_Kind.RANGE, self.run, _RANGE.pack(self.first, self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the run at its next query; it may be over, or not begun."""
+
+    run: int
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(_Kind.STOP, self.run)
+
+
+# --- host to agent ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The engine is resident and warm, and this is what it takes and gives.
+
+    Attributes:
+        samples: size of its sample set.
+        backend_start_s: until the process and the runtime were up.
+        model_load_s: until the model was loaded, and for warming it up.
+        data_preparation_s: until the sample set was in memory.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    samples: int
+    backend_start_s: float
+    model_load_s: float
+    data_preparation_s: float
+
+    @property
+    def setup_s(self) -> float:
+        """All of the start together."""
+        return self.backend_start_s + self.model_load_s + self.data_preparation_s
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(_Kind.READY, 0, json.dumps(asdict(self)).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The engine cannot be loaded: why, in one line. The host leaves after this."""
+
+    reason: str
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(_Kind.BROKEN, 0, self.reason.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a range is."""
+
+    run: int
+    tally: Tally
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(_Kind.PROGRESS, self.run, _pack(self.tally))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over.
+
+    Attributes:
+        response: of a completed query, a serialised ``ModelInferResponse``; empty otherwise.
+        detail: of a failed run, why.
+    """
+
+    run: int
+    outcome: Outcome
+    tally: Tally = Tally()
+    response: Buffer | InSlot = b""
+    fault: Fault = Fault.UNSPECIFIED
+    detail: str = ""
+
+    def encode(self) -> bytes:
+        """The frame."""
+        head = _ENDED.pack(self.outcome.value, self.fault.value) + _pack(self.tally)
+        if self.outcome is Outcome.FAILED:
+            return _frame(_Kind.ENDED, self.run, head + self.detail.encode())
+        if isinstance(self.response, InSlot):
+            body = head + _LENGTH.pack(self.response.size)
+            return _frame(_Kind.ENDED, self.run, body, self.response.slot)
+        return _frame(_Kind.ENDED, self.run, head + self.response)
+
+
+Message: TypeAlias = Query | Range | Stop | Ready | Broken | Progress | Ended
+
+
+class Decoder:
+    """Turns the bytes of one direction of the socket back into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that `data` completes.
+
+        Raises:
+            InvalidInput: the peer does not speak this protocol.
+        """
+        data = self._rest + data if self._rest else data
+        position, end = 0, len(data)
+        try:
+            while end - position >= _HEADER.size:
+                length, kind, slot, run = _HEADER.unpack_from(data, position)
+                if length > MAX_BODY_BYTES:
+                    raise InvalidInput(f"a frame of {length:,} bytes on an engine host's socket")
+                start = position + _HEADER.size
+                if end - start < length:
+                    break
+                position = start + length
+                yield _decode(kind, slot, run, data[start:position])
+        finally:
+            self._rest = data[position:]
+
+
+def _frame(kind: _Kind, run: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:
+    return _HEADER.pack(len(body), kind, slot, run) + body
+
+
+def _pack(tally: Tally) -> bytes:
+    return _TALLY.pack(tally.done, tally.labelled, tally.correct, tally.compute_s)
+
+
+def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
+    try:
+        match kind:
+            case _Kind.QUERY:
+                return Query(run, _content(slot, body))
+            case _Kind.ENDED:
+                outcome, fault = _ENDED.unpack_from(body)
+                tally = Tally(*_TALLY.unpack_from(body, _ENDED.size))
+                rest = body[_ENDED.size + _TALLY.size :]
+                if outcome == Outcome.FAILED.value:
+                    detail = rest.decode(errors="replace")
+                    return Ended(run, Outcome.FAILED, tally, fault=Fault(fault), detail=detail)
+                return Ended(run, Outcome(outcome), tally, _content(slot, rest))
+            case _Kind.PROGRESS:
+                return Progress(run, Tally(*_TALLY.unpack(body)))
+            case _Kind.RANGE:
+                return Range(run, *_RANGE.unpack(body))
+            case _Kind.STOP:
+                return Stop(run)
+            case _Kind.READY:
+                return _decode_ready(body)
+            case _Kind.BROKEN:
+                return Broken(body.decode(errors="replace"))
+    except (struct.error, ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(f"a malformed frame on an engine host's socket: {error}") from error
+    raise InvalidInput(f"a frame of the unknown kind {kind} on an engine host's socket")
+
+
+def _content(slot: int, body: bytes) -> bytes | InSlot:
+    return body if slot == _INLINE else InSlot(slot, *_LENGTH.unpack(body))
+
+
+def _decode_ready(body: bytes) -> Ready:
+    fields = json.loads(body)
+    tensors = {
+        side: tuple(
+            TensorSpec(spec["name"], spec["datatype"], tuple(spec["shape"]))
+            for spec in fields[side]
+        )
+        for side in ("inputs", "outputs")
+    }
+    return Ready(**{**fields, **tensors})

@@ -1,0 +1,73 @@
+"""How an engine host is started: the command, and what it inherits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worker_agent.arena import Arena
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from synergai.domain import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A host about to be started.
+
+    A context manager: leaving it closes the host's end of the socket here, so that each side
+    sees the other go. What remains is `connection` and `arena`.
+
+    Attributes:
+        connection: this side of the socket.
+        theirs: the host's side.
+        arena: memory shared with the host.
+        command: what to execute, with `inherited` descriptors.
+    """
+
+    connection: socket.socket
+    theirs: socket.socket
+    arena: Arena
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, models: Path, session: Session) -> Launch:
+        """Prepare a host for `session` with an engine of the model directory `models`."""
+        connection, theirs = socket.socketpair()
+        arena = Arena()
+        command = (
+            sys.executable,
+            "-m",
+            "worker_agent.engine_host",
+            *("--models", str(models), "--engine", session.engine),
+            *("--threads", str(session.configuration.threads)),
+            *("--socket", str(theirs.fileno()), "--arena", str(arena.fd)),
+            *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
+        )
+        return cls(connection, theirs, arena, command)
+
+    @property
+    def inherited(self) -> tuple[int, int]:
+        """Descriptors to pass on."""
+        return self.theirs.fileno(), self.arena.fd
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.theirs.close()
+        if error is not None:
+            self.connection.close()
+            self.arena.close()

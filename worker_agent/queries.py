@@ -1,0 +1,133 @@
+"""A query's bytes to arrays, and arrays to a response's bytes, copying tensors only once.
+
+Inputs are views of the request's bytes wherever alignment allows. A response is a list of
+parts, tensors among them as views of the outputs, to be laid one behind the other: serialised
+fields of a protobuf message may simply be concatenated.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from synergai.envelope import Envelope, raw_output_prefix
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.tensors import TYPED_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from synergai.oip.inference_pb2 import ModelInferRequest
+
+    Array: TypeAlias = NDArray[Any]
+    Buffer: TypeAlias = bytes | memoryview
+
+_DTYPES: Final = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+_DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def read_inputs(envelope: Envelope) -> dict[str, Array]:
+    """The request's inputs by name. It must have passed ``check_request``.
+
+    Raises:
+        InvalidInput: an input's data do not fit its shape after all.
+    """
+    tensors = envelope.header.inputs
+    try:
+        if envelope.raw:
+            return {
+                tensor.name: _from_raw(tensor.datatype, tensor.shape, raw)
+                for tensor, raw in zip(tensors, envelope.raw, strict=True)
+            }
+        return {tensor.name: _from_typed(tensor) for tensor in tensors}
+    except (ValueError, KeyError, struct.error) as error:
+        raise InvalidInput("an input's data do not fit its datatype and shape") from error
+
+
+def write_response(
+    request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
+) -> list[Buffer]:
+    """The parts of the serialised ``ModelInferResponse`` to `request`, in order."""
+    arrays = {name: _little_endian(array) for name, array in outputs.items()}
+    header = ModelInferResponse(
+        model_name=request.model_name,
+        model_version=version,
+        id=request.id,
+        outputs=[
+            ModelInferResponse.InferOutputTensor(
+                name=name,
+                datatype="BYTES" if array.dtype.hasobject else _DATATYPES[array.dtype],
+                shape=array.shape,
+            )
+            for name, array in arrays.items()
+        ],
+    )
+    parts: list[Buffer] = [header.SerializeToString()]
+    for array in arrays.values():
+        content = _to_raw(array)
+        parts += (raw_output_prefix(len(content)), content)
+    return parts
+
+
+def _from_raw(datatype: str, shape: Sequence[int], raw: Buffer) -> Array:
+    if datatype == "BYTES":
+        return _objects(_split_elements(raw), shape)
+    array = np.frombuffer(raw, _DTYPES[datatype]).reshape(tuple(shape))
+    # Runtimes read whole elements; some processors cannot do that at an odd address.
+    return array if array.flags.aligned else array.copy()
+
+
+def _from_typed(tensor: ModelInferRequest.InferInputTensor) -> Array:
+    values = getattr(tensor.contents, TYPED_FIELDS[tensor.datatype])
+    if tensor.datatype == "BYTES":
+        return _objects(list(values), tensor.shape)
+    return np.array(values, _DTYPES[tensor.datatype]).reshape(tuple(tensor.shape))
+
+
+def _objects(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(tuple(shape))
+
+
+def _split_elements(raw: Buffer) -> list[bytes]:
+    elements, position = [], 0
+    while position < len(raw):
+        (size,) = struct.unpack_from("<I", raw, position)
+        position += 4
+        elements.append(bytes(raw[position : position + size]))
+        position += size
+    return elements
+
+
+def _little_endian(array: Array) -> Array:
+    """`array` as it goes over the wire: contiguous, and little endian on any machine."""
+    if array.dtype.hasobject:
+        return array
+    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+
+
+def _to_raw(array: Array) -> Buffer:
+    if array.dtype.hasobject:
+        return b"".join(struct.pack("<I", len(element)) + element for element in array.flat)
+    if not array.size:
+        return b""
+    return array.reshape(-1).data.cast("B")
