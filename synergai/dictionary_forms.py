@@ -1,0 +1,103 @@
+"""The configuration dictionary as a CSV, JSON or SQLite file; which one, the suffix says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Final
+
+from synergai.dictionary import ConfigurationDictionary
+from synergai.dictionary_text import read_csv, read_json, write_csv, write_json
+from synergai.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.dictionary import ProfileEntry
+
+DATABASE_SUFFIXES: Final = (".db", ".sqlite")
+SUFFIXES: Final = (".csv", ".json", *DATABASE_SUFFIXES)
+
+
+def load_dictionary(path: Path) -> ConfigurationDictionary:
+    """Read a dictionary file of any form.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidInput: it is none, or is damaged; the message says where.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    suffix = _suffix(path)
+    if not path.is_file():
+        raise NotFound(f"there is no dictionary file {path}")
+    if suffix in DATABASE_SUFFIXES:
+        from synergai.dictionary_store import DictionaryStore
+
+        with DictionaryStore(path) as store:
+            return store.load()
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8 text") from error
+    return (read_csv if suffix == ".csv" else read_json)(text, str(path))
+
+
+def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
+    """Add or replace entries in a dictionary file of any form, created if it is not there.
+
+    All of them are written, or none.
+
+    Raises:
+        InvalidInput: the file is none, is damaged or cannot be written.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    suffix = _suffix(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+    if suffix in DATABASE_SUFFIXES:
+        from synergai.dictionary_store import DictionaryStore
+
+        with DictionaryStore(path) as store:
+            store.put_all(entries)
+        return
+    dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
+    for entry in entries:
+        dictionary.put(entry)
+    _replace(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(
+            f"{path}: a dictionary file ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
+    return path.suffix
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    try:
+        with NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            newline="",
+            dir=path.parent,
+            prefix=f".{path.name}-",
+            delete=False,
+        ) as file:
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).chmod(0o644)
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
