@@ -1,1 +1,68 @@
-"""SynergAI: inference under QoS deadlines on unlike machines."""
+"""SynergAI: inference under QoS deadlines on unlike machines.
+
+What applications use is here: `Client` and what it returns, and the errors it raises. The names
+are imported when they are asked for, so that a process that needs but a part stays small.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from synergai.client import Client as Client
+    from synergai.client_fleet import WorkerState as WorkerState
+    from synergai.client_fleet import WorkerStatus as WorkerStatus
+    from synergai.client_job import Execution as Execution
+    from synergai.client_job import JobHandle as JobHandle
+    from synergai.client_job import JobStatus as JobStatus
+    from synergai.client_stream import InferResult as InferResult
+    from synergai.client_stream import JobRun as JobRun
+    from synergai.domain import Configuration as Configuration
+    from synergai.domain import Engine as Engine
+    from synergai.domain import JobSpec as JobSpec
+    from synergai.domain import JobState as JobState
+    from synergai.domain import TensorSpec as TensorSpec
+    from synergai.errors import Cancelled as Cancelled
+    from synergai.errors import DeadlineExceeded as DeadlineExceeded
+    from synergai.errors import EngineUnusable as EngineUnusable
+    from synergai.errors import IdempotencyConflict as IdempotencyConflict
+    from synergai.errors import InternalFault as InternalFault
+    from synergai.errors import InvalidInput as InvalidInput
+    from synergai.errors import NotFound as NotFound
+    from synergai.errors import NotSupported as NotSupported
+    from synergai.errors import Overloaded as Overloaded
+    from synergai.errors import SynergaiError as SynergaiError
+    from synergai.errors import Unavailable as Unavailable
+
+_HOMES = {
+    "synergai.client": ("Client",),
+    "synergai.client_fleet": ("WorkerState", "WorkerStatus"),
+    "synergai.client_job": ("Execution", "JobHandle", "JobStatus"),
+    "synergai.client_stream": ("InferResult", "JobRun"),
+    "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
+    "synergai.errors": (
+        "Cancelled",
+        "DeadlineExceeded",
+        "EngineUnusable",
+        "IdempotencyConflict",
+        "InternalFault",
+        "InvalidInput",
+        "NotFound",
+        "NotSupported",
+        "Overloaded",
+        "SynergaiError",
+        "Unavailable",
+    ),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

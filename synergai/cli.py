@@ -1,0 +1,186 @@
+"""The ``synergai`` command: one name for every application.
+
+Each application keeps its commands in a module of its own, which is imported when one of them is
+asked for: the help is quick, and a machine needs what its own role needs, no more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from synergai.errors import SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PACKAGES: Final = frozenset(
+    ("synergai", "gateway", "worker_agent", "engines", "profiler", "loadgen", "simulator")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Where a command's own ``typer.Typer`` is.
+
+    Attributes:
+        home: ``module:attribute``.
+        summary: what it does, in a line.
+        panel: the heading under which the help lists it.
+        extra: what ``pip install synergai[…]`` needs for it; empty means nothing more.
+    """
+
+    home: str
+    summary: str
+    panel: str
+    extra: str = ""
+
+
+_SERVE: Final = "Serve"
+_USE: Final = "Use"
+_PREPARE: Final = "Prepare and measure"
+
+APPLICATIONS: Final = {
+    "gateway": Application(
+        "gateway.cli:app", "Run the gateway: clients and agents connect to it.", _SERVE, "gateway"
+    ),
+    "agent": Application(
+        "worker_agent.cli:app",
+        "Run the agent that serves engines on this machine.",
+        _SERVE,
+        "agent",
+    ),
+    "submit": Application(
+        "synergai.jobs_cli:submit_app", "Submit a job: queries of an engine within a QoS.", _USE
+    ),
+    "jobs": Application("synergai.jobs_cli:app", "List, show, watch and cancel jobs.", _USE),
+    "workers": Application("synergai.workers_cli:app", "Show the workers that have joined.", _USE),
+    "engines": Application(
+        "engines.cli:app", "Build, add, list and inspect engines.", _PREPARE, "engines"
+    ),
+    "profile": Application(
+        "profiler.cli:app", "Measure engines here, into the dictionary.", _PREPARE, "profiler"
+    ),
+    "dictionary": Application(
+        "synergai.dictionary_cli:app",
+        "Show, import and export the configuration dictionary.",
+        _PREPARE,
+        "gateway",
+    ),
+    "loadgen": Application(
+        "loadgen.cli:app", "Load a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
+    ),
+}
+
+
+class _MissingExtra(SynergaiError):
+    def __init__(self, command: str, module: str) -> None:
+        extra = APPLICATIONS[command].extra or "all"
+        super().__init__(
+            f"'synergai {command}' needs {module}, which is not installed here; "
+            f"pip install 'synergai[{extra}]'"
+        )
+
+
+class _Applications(TyperGroup):
+    """Lists every application by its summary, and imports one when it is run."""
+
+    # Any: the parser's types are typer's own affair, and have moved between its versions.
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in APPLICATIONS:
+            command = _load(name)
+        return name, command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module in PACKAGES or ctx.invoked_subcommand not in APPLICATIONS:
+                raise
+            raise _MissingExtra(ctx.invoked_subcommand, module) from None
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = APPLICATIONS[name].home.partition(":")
+    try:
+        application = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in PACKAGES:
+            raise
+        raise _MissingExtra(name, missing) from None
+    return typer.main.get_command(application)
+
+
+app: Final = typer.Typer(
+    cls=_Applications,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=(
+        "Two engines on one machine: [bold]synergai engines build[/bold], "
+        "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
+        "[bold]synergai agent[/bold] in terminals of their own, and "
+        "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
+    ),
+)
+
+
+@app.callback()
+def _synergai(
+    show_version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    """Serve inference under QoS deadlines on unlike machines."""
+    if show_version:
+        typer.echo(f"synergai {version('synergai')}")
+        raise typer.Exit
+
+
+def _stub() -> None:
+    """Stand in the help for an application that has not been imported."""
+
+
+for _name, _application in APPLICATIONS.items():
+    app.command(_name, help=_application.summary, rich_help_panel=_application.panel)(_stub)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted."""
+    from synergai.settings import InvalidSettings
+
+    try:
+        typer.main.get_command(app)(args=arguments, prog_name="synergai")
+    except InvalidSettings as error:
+        _complain(str(error))
+        sys.exit(2)
+    except SynergaiError as error:
+        _complain(str(error))
+        sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("SYNERGAI_DEBUG"):
+            raise
+        _complain(
+            f"a fault of synergai itself, {type(error).__name__}; "
+            "SYNERGAI_DEBUG=1 in the environment shows where"
+        )
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, whatever the message has in it."""
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(" ".join(message.split()), err=True)

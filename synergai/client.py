@@ -1,0 +1,417 @@
+"""The client of a gateway: infer, stream, submit jobs, look at the fleet; NumPy in and out.
+
+::
+
+    async with synergai.Client("127.0.0.1:8001") as client:
+        result = await client.infer("onnx_digits", {"image": image}, deadline=0.5)
+        print(result["scores"].argmax())
+
+        job = await client.submit("onnx_mobilenet_op11", queries=500, qos=20.0)
+        async for status in job.watch():
+            print(status.queries_done, status.estimated_s)
+
+Failures are the errors of ``synergai.errors``. Calls that may be repeated without harm are, while
+nobody answers; every submission carries an idempotency key, so that it is one of them.
+
+The protobuf package ``inference`` of the Open Inference Protocol can be registered once in a
+process. Its stubs are imported by the first call that needs them; a process that has imported
+``tritonclient.grpc`` cannot make such calls, but can submit and watch jobs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
+
+from synergai.client_connection import Connection
+from synergai.client_fleet import WorkerStatus, worker_from_proto
+from synergai.client_job import JobHandle, JobStatus, spec_to_proto, status_from_proto
+from synergai.client_stream import InferResult, JobRun, result_of, stream
+from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState, TensorSpec
+from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.v1 import fleet_pb2, jobs_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from synergai.client_stream import Inputs, ManyInputs
+    from synergai.oip import inference_pb2
+
+    Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+
+DEFAULT_TARGET: Final = "127.0.0.1:8001"
+_CALL_TIMEOUT_S: Final = 10.0
+"""For calls that do no inference: a gateway that takes longer is not well."""
+
+
+class Client:
+    """A connection to a gateway, to be used as an asynchronous context manager.
+
+    Args:
+        target: ``host:port`` of the gateway, or any other name that gRPC can resolve.
+        max_message_bytes: largest request or answer.
+        attempts: how often a call that may be repeated is tried while nobody answers.
+        patience: seconds for which watching a job survives the absence of the gateway.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        attempts: int = 4,
+        patience: float = 30.0,
+    ) -> None:
+        if attempts < 1:
+            raise InvalidInput(f"a call needs at least one attempt, not {attempts}")
+        self.target = target
+        self._max_message_bytes = max_message_bytes
+        self._attempts = attempts
+        self._patience = patience
+        self._open: Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        # A channel belongs to the loop that runs now, so it is not made any earlier.
+        self._open = Connection(self.target, self._max_message_bytes, self._attempts)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._connection.close()
+
+    @property
+    def _connection(self) -> Connection:
+        if self._open is None:
+            raise InvalidInput("use the client in an `async with Client(...) as client:` block")
+        return self._open
+
+    # --- inference ----------------------------------------------------------------------
+
+    async def infer(
+        self,
+        engine: str,
+        inputs: Inputs,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        parameters: Parameters | None = None,
+    ) -> InferResult:
+        """Run one query.
+
+        Args:
+            engine: name of the engine.
+            inputs: an array for each of its inputs, of exactly the input's dtype and shape.
+            deadline: seconds within which the answer is wanted; later ones are not computed.
+            priority: 0 to 9 (first).
+            outputs: names of the outputs wanted; all of them if empty.
+            version: the engine's version that it must be, if any.
+            parameters: further parameters of the protocol.
+
+        Raises:
+            InvalidInput: the inputs are not what the engine takes.
+            NotFound: there is no such engine.
+            DeadlineExceeded: the answer was not there in time.
+            Overloaded: the gateway has too much to do to meet the deadline.
+            Unavailable: nobody is there to do it.
+            EngineUnusable: the engine is there but broken.
+        """
+        request_of = self._requests(engine, outputs, version, priority, None, parameters)
+        connection = self._connection
+        method = connection.oip.ModelInfer
+        return result_of(await connection.call(method, request_of(inputs, ""), timeout=deadline))
+
+    @overload
+    def stream(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        deadline: float | None = ...,
+        priority: int = ...,
+        outputs: Sequence[str] = ...,
+        version: str = ...,
+        parameters: Parameters | None = ...,
+        window: int = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> AsyncGenerator[InferResult, None]: ...
+
+    @overload
+    def stream(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        deadline: float | None = ...,
+        priority: int = ...,
+        outputs: Sequence[str] = ...,
+        version: str = ...,
+        parameters: Parameters | None = ...,
+        window: int = ...,
+        return_exceptions: Literal[True],
+    ) -> AsyncGenerator[InferResult | SynergaiError, None]: ...
+
+    async def stream(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        parameters: Parameters | None = None,
+        window: int = 16,
+        return_exceptions: bool = False,
+    ) -> AsyncGenerator[InferResult | SynergaiError, None]:
+        """Run many queries over one call, and yield their results in the order of `inputs`.
+
+        Leave it early only with ``contextlib.aclosing`` around it, so that the call ends there.
+
+        Args:
+            engine: name of the engine.
+            inputs: an iterable, asynchronous or not, of what `infer` takes.
+            deadline: seconds for each query, from its arrival at the gateway.
+            priority: 0 to 9 (first).
+            outputs: names of the outputs wanted; all of them if empty.
+            version: the engine's version that it must be, if any.
+            parameters: further parameters of the protocol.
+            window: how many queries may be on their way at once.
+            return_exceptions: yield the failure of a query in its place, instead of raising it.
+
+        Raises:
+            SynergaiError: a query failed, see `infer`; or the call did.
+        """
+        if window < 1:
+            raise InvalidInput(f"the window must hold at least one query, not {window}")
+        request_of = self._requests(engine, outputs, version, priority, deadline, parameters)
+        answers = stream(self._connection, inputs, request_of, window)
+        try:
+            async for answer in answers:
+                if isinstance(answer, SynergaiError) and not return_exceptions:
+                    raise answer
+                yield answer
+        finally:
+            await answers.aclose()
+
+    # --- jobs ---------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        engine: str,
+        *,
+        queries: int,
+        qos: float | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        idempotency_key: str = "",
+    ) -> JobHandle:
+        """Submit a job: `queries` queries of the engine's sample set, to be done within `qos`.
+
+        Once this returns, the job is in the gateway's journal and will not be lost.
+
+        Args:
+            engine: name of the engine.
+            queries: how many; query *i* is sample *i* modulo the size of the sample set.
+            qos: seconds from acceptance; None means no deadline.
+            priority: 0 to 9 (first).
+            tenant: whom the work is for.
+            idempotency_key: submitting again with the same key and specification returns the
+                same job; a fresh key is made if none is given.
+
+        Raises:
+            InvalidInput: a number is out of its range, or a name is not valid.
+            NotFound: there is no such engine.
+            IdempotencyConflict: the key was used for other work.
+            Overloaded: the job was refused.
+            Unavailable: the gateway is not there, or is going.
+        """
+        request = jobs_pb2.SubmitRequest(
+            spec=spec_to_proto(_spec(engine, queries, qos, priority, tenant)),
+            idempotency_key=idempotency_key or uuid.uuid4().hex,
+        )
+        method = self._connection.jobs.Submit
+        job = await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
+        return self.job(job.id)
+
+    def job(self, job_id: str) -> JobHandle:
+        """The handle of a job; whether the gateway knows it shows when it is used."""
+        return JobHandle(
+            self._connection,
+            JobId(job_id),
+            call_timeout=_CALL_TIMEOUT_S,
+            patience=self._patience,
+        )
+
+    async def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
+        """Jobs, newest first.
+
+        Args:
+            states: only those in one of these; all if empty.
+            limit: how many at most.
+
+        Raises:
+            SynergaiError: the gateway could not be asked.
+        """
+        wanted = [jobs_pb2.JobState.ValueType(state.value) for state in states]
+        request = jobs_pb2.ListRequest(states=wanted, limit=limit)
+        method = self._connection.jobs.List
+        answer = await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
+        return [status_from_proto(job) for job in answer.jobs]
+
+    def run(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        queries: int | None = None,
+        qos: float | None = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> JobRun:
+        """A job on these inputs, whose results come back over the same call.
+
+        Unlike a submitted job it ends with the call.
+
+        Args:
+            engine: name of the engine.
+            inputs: an iterable, asynchronous or not, of what `infer` takes.
+            queries: how many there are; needed if `inputs` has no length.
+            qos: seconds from acceptance; None means no deadline.
+            priority: 0 to 9 (first).
+            tenant: whom the work is for.
+
+        Raises:
+            InvalidInput: a number is out of its range, or a name is not valid.
+        """
+        if queries is None:
+            if not isinstance(inputs, Sized):
+                raise InvalidInput("say how many queries there are: the inputs have no length")
+            queries = len(inputs)
+        request_of = self._requests(engine, (), "", 0, None, None)
+        spec = _spec(engine, queries, qos, priority, tenant)
+        return JobRun(self._connection, spec, inputs, request_of)
+
+    # --- the fleet ----------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerStatus]:
+        """The workers that have joined.
+
+        Raises:
+            SynergaiError: the gateway could not be asked.
+        """
+        answer = await self._connection.call(
+            self._connection.fleet.ListWorkers,
+            fleet_pb2.ListWorkersRequest(),
+            timeout=_CALL_TIMEOUT_S,
+        )
+        return [worker_from_proto(worker) for worker in answer.workers]
+
+    async def engine(self, name: str) -> Engine:
+        """What an engine takes and gives.
+
+        Raises:
+            NotFound: there is no such engine.
+            SynergaiError: the gateway could not be asked.
+        """
+        from synergai.oip import inference_pb2
+
+        answer = await self._connection.call(
+            self._connection.oip.ModelMetadata,
+            inference_pb2.ModelMetadataRequest(name=name),
+            timeout=_CALL_TIMEOUT_S,
+        )
+        return Engine(
+            name=EngineName(answer.name),
+            version=answer.versions[0] if answer.versions else "",
+            backend=answer.platform,
+            inputs=_specs(answer.inputs),
+            outputs=_specs(answer.outputs),
+        )
+
+    async def ready(self, engine: str = "") -> bool:
+        """Whether the gateway, or one of its engines, can take work just now.
+
+        Raises:
+            SynergaiError: it could be reached, but not asked.
+        """
+        from synergai.oip import inference_pb2
+
+        connection = self._connection
+        try:
+            if engine:
+                model = inference_pb2.ModelReadyRequest(name=engine)
+                return (
+                    await connection.call(connection.oip.ModelReady, model, timeout=_CALL_TIMEOUT_S)
+                ).ready
+            server = inference_pb2.ServerReadyRequest()
+            return (
+                await connection.call(connection.oip.ServerReady, server, timeout=_CALL_TIMEOUT_S)
+            ).ready
+        except (NotFound, Unavailable):
+            return False
+
+    def _requests(
+        self,
+        engine: str,
+        outputs: Sequence[str],
+        version: str,
+        priority: int,
+        timeout: float | None,
+        parameters: Parameters | None,
+    ) -> Callable[[Inputs, str], inference_pb2.ModelInferRequest]:
+        """What makes the requests of one call, which differ in inputs and id alone."""
+        given: dict[str, Any] = dict(parameters or {})
+        if priority:
+            given["priority"] = _protocol_priority(priority)
+        if timeout is not None:
+            if not timeout > 0:
+                raise DeadlineExceeded(f"there is no time left: the deadline is {timeout:g} s")
+            given["timeout"] = max(1, round(timeout * 1e6))
+
+        def request_of(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
+            from synergai import arrays
+
+            return arrays.request_of(
+                engine,
+                inputs,
+                outputs=outputs,
+                version=version,
+                request_id=request_id,
+                parameters=given,
+            )
+
+        return request_of
+
+
+def _spec(engine: str, queries: int, qos: float | None, priority: int, tenant: str) -> JobSpec:
+    return JobSpec(
+        engine=EngineName(engine),
+        queries=queries,
+        **({} if qos is None else {"qos": qos}),
+        priority=priority,
+        tenant=tenant,
+    )
+
+
+def _protocol_priority(priority: int) -> int:
+    """Our 0 (default) to 9 (first) in the protocol's scale: 0 is the default and 1 the first."""
+    if not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
+    return MAX_PRIORITY + 1 - priority if priority else 0
+
+
+def _specs(
+    tensors: Sequence[inference_pb2.ModelMetadataResponse.TensorMetadata],
+) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors
+    )

@@ -1,0 +1,165 @@
+"""The client's end of the line: one channel, its calls, and what their failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import grpc
+
+from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
+from synergai.rpc import channel_options
+from synergai.status import error_from_rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.oip import inference_pb2_grpc
+    from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_NOBODY: Final = re.compile(
+    r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
+    re.DOTALL,
+)
+_LOST: Final = re.compile(
+    "Socket closed|Cancelling all calls|Connection reset|GOAWAY|keepalive|Broken pipe"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before each further try: twice as long each time, with jitter."""
+
+    first_s: float = 0.1
+    most_s: float = 5.0
+
+    def pauses(self) -> Iterator[float]:
+        """The waiting times, without end."""
+        pause = self.first_s
+        while True:
+            # Jitter, so that clients that lost the same gateway do not come back together.
+            yield pause * random.uniform(0.5, 1.0)
+            pause = min(2 * pause, self.most_s)
+
+
+class Connection:
+    """A channel to a gateway, and the stubs on it.
+
+    Args:
+        target: ``host:port``, or any other name that gRPC can resolve.
+        max_message_bytes: largest message either way.
+        attempts: how often an idempotent call is tried while nobody answers; 1 means once.
+    """
+
+    def __init__(self, target: str, max_message_bytes: int, attempts: int) -> None:
+        self.target = target
+        self._attempts = attempts
+        self._channel = grpc.aio.insecure_channel(target, channel_options(max_message_bytes))
+        self._closed = False
+
+    async def close(self) -> None:
+        """Close the channel; calls under way end with `Cancelled`."""
+        self._closed = True
+        await self._channel.close()
+
+    @cached_property
+    def oip(self) -> inference_pb2_grpc.GRPCInferenceServiceAsyncStub:
+        """The Open Inference Protocol; imported late, see ``synergai.client``."""
+        from synergai.oip import inference_pb2_grpc
+
+        return inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    @cached_property
+    def jobs(self) -> jobs_pb2_grpc.JobsAsyncStub:
+        """Jobs."""
+        from synergai.v1 import jobs_pb2_grpc
+
+        return jobs_pb2_grpc.JobsStub(self._channel)
+
+    @cached_property
+    def fleet(self) -> fleet_pb2_grpc.FleetAsyncStub:
+        """Workers and the dictionary."""
+        from synergai.v1 import fleet_pb2_grpc
+
+        return fleet_pb2_grpc.FleetStub(self._channel)
+
+    async def call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        timeout: float | None,  # noqa: ASYNC109 - it is the deadline that the server is told
+    ) -> ResponseT:
+        """The answer to an idempotent call, tried again while nobody answers.
+
+        Args:
+            method: what to call.
+            request: what to send, again each time.
+            timeout: seconds for all attempts together; None means no limit.
+
+        Raises:
+            SynergaiError: what the server said, or why it could not be asked.
+        """
+        give_up_at = None if timeout is None else time.monotonic() + timeout
+        pauses = Backoff().pauses()
+        for attempt in range(1, self._attempts + 1):
+            remaining = None if give_up_at is None else give_up_at - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                # gRPC lets a call with no time left race its answer.
+                break
+            try:
+                return await self._once(method, request, remaining)
+            except Unavailable:
+                pause = next(pauses)
+                if attempt == self._attempts:
+                    raise
+                if remaining is not None and pause >= remaining:
+                    raise
+                await asyncio.sleep(pause)
+        raise DeadlineExceeded(f"there was no answer within {timeout:g} s")
+
+    async def _once(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        timeout: float | None,  # noqa: ASYNC109 - as above
+    ) -> ResponseT:
+        if self._closed:
+            raise Cancelled("the client is closed")
+        call = method(request, timeout=timeout)
+        try:
+            return await call
+        except grpc.aio.AioRpcError as failure:
+            raise self.error_of(failure) from None
+        except asyncio.CancelledError as cancellation:
+            raise self.reason_of(cancellation) from None
+        finally:
+            call.cancel()
+
+    def error_of(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
+        """What a failed call means, in words that name the server instead of the transport."""
+        details = failure.details() or ""
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            if nobody := _NOBODY.search(details):
+                cause = next(filter(None, nobody.groups())).strip().lower()
+                return Unavailable(f"nobody answers at {self.target} ({cause}); is it running?")
+            if _LOST.search(details):
+                return Unavailable(f"the connection to {self.target} was lost")
+        if details == "Deadline Exceeded":
+            return DeadlineExceeded("there was no answer in time")
+        return error_from_rpc(failure)
+
+    def reason_of(self, cancellation: asyncio.CancelledError) -> BaseException:
+        """Why awaiting a call was cancelled: by the caller's task, or because the client closed."""
+        task = asyncio.current_task()
+        if self._closed and not (task and task.cancelling()):
+            return Cancelled("the client was closed")
+        return cancellation
