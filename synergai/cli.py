@@ -118,7 +118,11 @@ def _load(name: str) -> Any:
         if missing in PACKAGES:
             raise
         raise _MissingExtra(name, missing) from None
-    return typer.main.get_command(application)
+    command = typer.main.get_command(application)
+    # Completion is installed once, for `synergai` as a whole.
+    completion = ("install_completion", "show_completion")
+    command.params = [each for each in command.params if each.name not in completion]
+    return command
 
 
 app: Final = typer.Typer(
@@ -135,14 +139,23 @@ app: Final = typer.Typer(
 )
 
 
-@app.callback()
-def _synergai(
-    show_version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
-    """Serve inference under QoS deadlines on unlike machines."""
-    if show_version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"synergai {version('synergai')}")
         raise typer.Exit
+
+
+@app.callback()
+def _synergai(
+    _version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_show_version,
+        is_eager=True,
+        help="Show the version and exit.",
+    ),
+) -> None:
+    """Serve inference under QoS deadlines on unlike machines."""
 
 
 def _stub() -> None:

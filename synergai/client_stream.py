@@ -11,6 +11,7 @@ import grpc
 
 from synergai.client_job import JobStatus, spec_to_proto, status_from_proto
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.status import STATUS_PARAMETER, error_in_stream
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -199,7 +200,8 @@ def _answer(
 ) -> InferResult | SynergaiError:
     if not message.error_message:
         return result_of(message.infer_response)
-    return SynergaiError(message.error_message)
+    status = message.infer_response.parameters.get(STATUS_PARAMETER)
+    return error_in_stream(status.string_param if status else "", message.error_message)
 
 
 class JobRun:

@@ -43,3 +43,20 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> errors.SynergaiError:
 def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:
     """The domain error for a status code and its text."""
     return _ERRORS.get(code, errors.SynergaiError)(details)
+
+
+STATUS_PARAMETER: Final = "status"
+"""Parameter of a failed response in a stream: the name of the code that a call of its own would
+have ended with. The protocol's stream has only a text for it."""
+
+
+def error_in_stream(status_name: object, message: str) -> errors.SynergaiError:
+    """The domain error for a failed response in a stream.
+
+    Args:
+        status_name: value of the `STATUS_PARAMETER`; anything else, as from other servers that
+            leave it out, means that the cause is unknown.
+        message: the response's text.
+    """
+    code = grpc.StatusCode.__members__.get(str(status_name), grpc.StatusCode.UNKNOWN)
+    return error_from_status(code, message)

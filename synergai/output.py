@@ -1,0 +1,67 @@
+"""What commands print: tables for people, JSON for programs, the same facts in both."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON knows it: dataclasses by field, enums by name, no number for infinity."""
+    match value:
+        case enum.Enum():
+            return value.name.lower()
+        case datetime():
+            return value.isoformat()
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {str(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    return value
+
+
+def print_json(value: object) -> None:
+    """Print `value` as JSON on standard output."""
+    typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """Print a table; texts are shown as they are, for what a peer sent is no markup."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    Console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
+    """Print facts about one thing, a line for each."""
+    table = Table(show_header=False, box=None)
+    for name, value in facts:
+        table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
+    Console().print(table)
+
+
+def seconds(value: float | None) -> str:
+    """Seconds for people: three digits that matter, nothing where there is no value."""
+    if value is None or not math.isfinite(value):
+        return ""
+    return f"{value * 1e3:.3g} ms" if abs(value) < 0.1 else f"{value:.3g} s"
