@@ -1,0 +1,135 @@
+"""``make demo``: build, profile, serve and measure, with real engines on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from demo import fleet as fleets
+from demo import load, report
+from demo.plan import plan
+from engines.catalogue import build, is_built
+from engines.model_directory import ModelDirectory
+from synergai import Client
+from synergai.dictionary_forms import load_dictionary
+from synergai.domain import EngineName
+from synergai.errors import SynergaiError
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from synergai.domain import WorkerClass
+
+PHOTOGRAPHS_ENGINE: Final = EngineName("onnx_mobilenet_op11")
+DIGITS_ENGINE: Final = EngineName("onnx_digits")
+ENGINES: Final = [PHOTOGRAPHS_ENGINE, DIGITS_ENGINE]
+REQUEST_DEADLINE_S: Final = 0.25
+
+console = Console(highlight=False)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say what is being done, and how long it took."""
+    console.print(f"[bold]{title}[/]")
+    began = time.monotonic()
+    yield
+    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
+
+
+def build_engines(models: Path) -> None:
+    """Build what is not there yet."""
+    for name in ENGINES:
+        if not is_built(name, models):
+            build(name, models)
+        definition = ModelDirectory(models).get(name)
+        accuracy = f", accuracy {definition.accuracy:.2%}" if definition.accuracy else ""
+        console.print(f"  {name}: {definition.title}{accuracy}")
+
+
+def profile(
+    models: Path, dictionary: Path, run: Path, worker_class: WorkerClass, prefix: Sequence[str]
+) -> None:
+    """Profile the engines on this machine as `worker_class`, held down by `prefix`."""
+    command = [
+        *prefix,
+        *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
+        *("--engines", ",".join(ENGINES), "--threads", fleets.THREADS[worker_class]),
+        *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
+        *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
+    ]
+    done = subprocess.run(command, check=False)
+    if done.returncode != 0:
+        raise SynergaiError(f"profiling as {worker_class} failed")
+
+
+async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) -> None:
+    """Steps 4 to 6, with the fleet running."""
+    definition = ModelDirectory(models).get(DIGITS_ENGINE)
+    jobs = plan(load_dictionary(dictionary), ENGINES, fleets.FAST)
+    async with Client(fleet.address) as client:
+        with step("4. Photographs, the digits test set and a dozen jobs"):
+            requests = await load.send_photographs(
+                client, PHOTOGRAPHS_ENGINE, 40, REQUEST_DEADLINE_S
+            )
+            right, of = await load.digits_accuracy(client, definition)
+            results = await load.run_jobs(client, jobs)
+    with step("5. MLPerf LoadGen Single Stream through the gateway"):
+        loadgen = await asyncio.to_thread(
+            load.run_loadgen,
+            PHOTOGRAPHS_ENGINE,
+            fleet.address,
+            models,
+            run / "loadgen",
+            REQUEST_DEADLINE_S * 1e3,
+        )
+    console.print()
+    console.print(report.jobs_table(jobs, results))
+    violated = sum(r.violated for r in results)
+    good, per_second = report.goodput(results)
+    console.print(f"Violations: {violated} of {len(results)} jobs")
+    console.print(f"Goodput: {good:,} queries of jobs in time, {per_second:,.0f} per second")
+    console.print(f"Estimates: off by {report.estimate_error(results):.1%} at the median")
+    for each in requests:
+        console.print(f"Photographs, {report.requests_line(each)}")
+    console.print(f"Digits: {right} of {of} right, accuracy {right / of:.2%}")
+    console.print(f"LoadGen: Result is : {loadgen['result']}")
+    console.print(f"Files: {run}")
+
+
+def main() -> int:
+    """Run the demo; the exit code is 0 if every step was possible."""
+    models = Path("models")
+    run = Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    run.mkdir(parents=True)
+    dictionary = run / "dictionary.db"
+    try:
+        with step("1. Engines"):
+            build_engines(models)
+        slowly, how = fleets.slowdown()
+        with step(f"2. Profiles; the slow worker is held down by {how}"):
+            profile(models, dictionary, run, fleets.FAST, ())
+            profile(models, dictionary, run, fleets.SLOW, slowly)
+        with LocalFleet(run / "fleet") as fleet:
+            with step("3. A gateway and two agents"):
+                fleets.start(fleet, models, dictionary, slowly)
+            asyncio.run(serve(fleet, models, dictionary, run))
+    except SynergaiError as error:
+        console.print(f"[red]error:[/] {error}", soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

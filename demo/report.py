@@ -1,0 +1,79 @@
+"""The demo's result, for a person to read."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from demo.load import Requests
+    from demo.plan import PlannedJob
+    from synergai.client_job import JobStatus
+
+
+_COLUMNS: Final = (
+    "engine",
+    "queries",
+    "QoS",
+    "asked as",
+    "worker",
+    "configuration",
+    "estimated",
+    "actual",
+    "result",
+)
+_NUMBERS: Final = frozenset({"queries", "QoS", "estimated", "actual"})
+
+
+def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Table:
+    """Every job: what was asked, who ran it how, estimated and actual time, met or violated."""
+    table = Table(title="Jobs", title_justify="left", header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    for job, result in zip(jobs, results, strict=True):
+        verdict = (
+            f"[red]violated[/] by {result.excess_s:.2f} s" if result.violated else "[green]met[/]"
+        )
+        table.add_row(
+            job.engine,
+            f"{job.queries:,}",
+            f"{job.qos:.2f} s",
+            job.kind,
+            "\n".join(dict.fromkeys(e.worker_id for e in result.executions)),
+            "\n".join(dict.fromkeys(str(e.configuration) for e in result.executions)),
+            "-" if result.estimated_s is None else f"{result.estimated_s:.2f} s",
+            "-" if result.actual_s is None else f"{result.actual_s:.2f} s",
+            verdict,
+        )
+    return table
+
+
+def estimate_error(results: Sequence[JobStatus]) -> float:
+    """Median over the jobs of |estimated - actual| / actual."""
+    return statistics.median(
+        abs(r.estimated_s - r.actual_s) / r.actual_s
+        for r in results
+        if r.estimated_s is not None and r.actual_s
+    )
+
+
+def goodput(results: Sequence[JobStatus]) -> tuple[int, float]:
+    """Queries of jobs that met their QoS, and how many of them per second."""
+    good = sum(r.spec.queries for r in results if not r.violated)
+    began = min(r.submitted_at for r in results)
+    ended = max(r.finished_at for r in results if r.finished_at is not None)
+    return good, good / (ended - began).total_seconds()
+
+
+def requests_line(requests: Requests) -> str:
+    """One line about single requests."""
+    sent = len(requests.seconds) + requests.failed
+    median_ms = statistics.median(requests.seconds) * 1e3 if requests.seconds else float("nan")
+    return (
+        f"{requests.way}: {requests.met} of {sent} within {requests.deadline * 1e3:.0f} ms, "
+        f"one every {median_ms:.1f} ms at the median"
+    )
