@@ -1,0 +1,1 @@
+"""Power modes of the machine: listed, switched and read back."""

@@ -1,0 +1,184 @@
+"""Limits of processor time in both versions of cgroups.
+
+v1 is also found beside an idle v2 hierarchy, as many boards and container hosts have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.errors import InvalidInput, NotSupported
+from worker_agent.power.files import format_cpus, parse_cpus
+
+if TYPE_CHECKING:
+    from worker_agent.power.files import Files
+
+PERIOD_US: Final = 10_000
+"""Short, so that a limited process is slowed down evenly instead of stopped for long."""
+LEAST_QUOTA_US: Final = 1_000
+"""The kernel takes no less; smaller shares get a longer period."""
+_MOUNT: Final = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLimit:
+    """How much of the processor a group may use.
+
+    Attributes:
+        cpus: processor time per time; 0.3 is 30% of one core, 0 no limit.
+        cpuset: the cores that it may run on; empty means all.
+
+    Raises:
+        InvalidInput: on construction, if `cpus` is negative, too small or not a number.
+    """
+
+    cpus: float = 0.0
+    cpuset: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.cpus != 0 and not 0.01 <= self.cpus <= 8192:
+            raise InvalidInput(f"a limit must be from 0.01 to 8192 CPUs, not {self.cpus:g}")
+
+    @property
+    def period_us(self) -> int:
+        """The time over which the quota counts."""
+        return max(PERIOD_US, round(LEAST_QUOTA_US / self.cpus)) if self.cpus else PERIOD_US
+
+    @property
+    def quota_us(self) -> int:
+        """Processor time per period; -1 for no limit, as v1 writes it."""
+        return max(LEAST_QUOTA_US, round(self.cpus * self.period_us)) if self.cpus else -1
+
+
+class Hierarchy(Protocol):
+    """Where groups are made, in one version of cgroups."""
+
+    def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
+        """The directories that make up the group `name` below the process's own."""
+
+    def prepare(self, folder: str) -> None:
+        """Make a just created directory fit to be entered."""
+
+    def entered(self, limit: CpuLimit) -> None:
+        """The process has left its own group for the new one."""
+
+    def leaving(self, folder: str) -> None:
+        """The process is about to go back."""
+
+    def limit(self, folder: str, limit: CpuLimit) -> None:
+        """Write `limit` where the directory knows about it."""
+
+    def read(self, folder: str) -> CpuLimit:
+        """What the directory says is in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version1:
+    files: Files
+    cpu: str
+    cpuset: str
+
+    def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
+        if cpuset and not self.cpuset:
+            raise NotSupported("this machine has no cpuset hierarchy; leave the cores out")
+        return tuple(f"{own}/{name}" for own in (self.cpu, *([self.cpuset] if cpuset else [])))
+
+    def prepare(self, folder: str) -> None:
+        if folder.startswith(f"{self.cpuset}/"):
+            # A v1 cpuset cannot be entered while either of its lists is empty.
+            for list_name in ("cpuset.mems", "cpuset.cpus"):
+                own = self.files.read(f"{self.cpuset}/{list_name}")
+                self.files.write(f"{folder}/{list_name}", own)
+
+    def entered(self, limit: CpuLimit) -> None:
+        pass
+
+    def leaving(self, folder: str) -> None:
+        pass
+
+    def limit(self, folder: str, limit: CpuLimit) -> None:
+        if folder.startswith(f"{self.cpu}/"):
+            # Lifted first: the kernel checks every single write, quota and period in turn.
+            self.files.write(f"{folder}/cpu.cfs_quota_us", "-1")
+            self.files.write(f"{folder}/cpu.cfs_period_us", str(limit.period_us))
+            self.files.write(f"{folder}/cpu.cfs_quota_us", str(limit.quota_us))
+        else:
+            own = self.files.read(f"{self.cpuset}/cpuset.cpus")
+            self.files.write(f"{folder}/cpuset.cpus", format_cpus(limit.cpuset) or own)
+
+    def read(self, folder: str) -> CpuLimit:
+        if not folder.startswith(f"{self.cpu}/"):
+            return CpuLimit(cpuset=parse_cpus(self.files.read(f"{folder}/cpuset.cpus")))
+        quota = int(self.files.read(f"{folder}/cpu.cfs_quota_us"))
+        period = int(self.files.read(f"{folder}/cpu.cfs_period_us"))
+        return CpuLimit(cpus=max(0, quota) / period)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version2:
+    files: Files
+    own: str
+
+    def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:  # noqa: ARG002  # one tree
+        return (f"{self.own}/{name}",)
+
+    def prepare(self, folder: str) -> None:
+        pass
+
+    def entered(self, limit: CpuLimit) -> None:
+        # Only now: a group that holds processes itself cannot give controllers to its children.
+        wanted = ["cpu", *(["cpuset"] if limit.cpuset else [])]
+        enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
+        missing = " ".join(f"+{name}" for name in wanted if name not in enabled)
+        if missing:
+            self.files.write(f"{self.own}/cgroup.subtree_control", missing)
+
+    def leaving(self, folder: str) -> None:
+        # For the same reason; but the limits of other groups beside this one are left alone.
+        if self.files.find(self.own, "*/cgroup.procs") == [f"{folder}/cgroup.procs"]:
+            enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
+            ours = " ".join(f"-{name}" for name in ("cpuset", "cpu") if name in enabled)
+            if ours:
+                self.files.write(f"{self.own}/cgroup.subtree_control", ours)
+
+    def limit(self, folder: str, limit: CpuLimit) -> None:
+        quota = str(limit.quota_us) if limit.cpus else "max"
+        self.files.write(f"{folder}/cpu.max", f"{quota} {limit.period_us}")
+        if limit.cpuset or self.files.exists(f"{folder}/cpuset.cpus"):
+            self.files.write(f"{folder}/cpuset.cpus", format_cpus(limit.cpuset))
+
+    def read(self, folder: str) -> CpuLimit:
+        quota, period = self.files.read(f"{folder}/cpu.max").split()
+        cpuset: frozenset[int] = frozenset()
+        if self.files.exists(f"{folder}/cpuset.cpus"):
+            cpuset = parse_cpus(self.files.read(f"{folder}/cpuset.cpus"))
+        return CpuLimit(0.0 if quota == "max" else int(quota) / int(period), cpuset)
+
+
+def hierarchy_of(files: Files) -> Hierarchy:
+    """The hierarchy of this process that limits processor time.
+
+    Raises:
+        NotSupported: there is none.
+    """
+    own: dict[str, str] = {}
+    try:
+        for line in files.read("/proc/self/cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update((name, path.rstrip("/")) for name in controllers.split(","))
+    except (OSError, ValueError):
+        own = {}
+    if files.exists(f"{_MOUNT}/cgroup.controllers") and "" in own:
+        return _Version2(files, f"{_MOUNT}{own['']}")
+    folders = {
+        name: f"{_MOUNT}/{name}{own[name]}"
+        for name in ("cpu", "cpuset")
+        if name in own and files.exists(f"{_MOUNT}/{name}{own[name]}/cgroup.procs")
+    }
+    if "cpu" not in folders:
+        raise NotSupported(
+            "processor time cannot be limited here: neither cgroup v2 nor the v1 cpu hierarchy "
+            f"is mounted at {_MOUNT}"
+        )
+    return _Version1(files, folders["cpu"], folders.get("cpuset", ""))
