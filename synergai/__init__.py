@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from synergai.domain import JobState as JobState
     from synergai.domain import TensorSpec as TensorSpec
     from synergai.errors import Cancelled as Cancelled
+    from synergai.errors import Conflict as Conflict
     from synergai.errors import DeadlineExceeded as DeadlineExceeded
     from synergai.errors import EngineUnusable as EngineUnusable
-    from synergai.errors import IdempotencyConflict as IdempotencyConflict
     from synergai.errors import InternalFault as InternalFault
     from synergai.errors import InvalidInput as InvalidInput
     from synergai.errors import NotFound as NotFound
@@ -43,9 +43,9 @@ _HOMES = {
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",
+        "Conflict",
         "DeadlineExceeded",
         "EngineUnusable",
-        "IdempotencyConflict",
         "InternalFault",
         "InvalidInput",
         "NotFound",

@@ -230,7 +230,7 @@ class Client:
         Raises:
             InvalidInput: a number is out of its range, or a name is not valid.
             NotFound: there is no such engine.
-            IdempotencyConflict: the key was used for other work.
+            Conflict: the key was used for other work.
             Overloaded: the job was refused.
             Unavailable: the gateway is not there, or is going.
         """

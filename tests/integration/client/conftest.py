@@ -1,0 +1,250 @@
+"""A gateway that is none: the public protocols on loopback, with an answer for every occasion."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from synergai import arrays, rpc
+from synergai.errors import (
+    EngineNotFound,
+    EngineUnusable,
+    IdempotencyConflict,
+    JobNotFound,
+    Overloaded,
+    Unavailable,
+)
+from synergai.oip import inference_pb2 as oip
+from synergai.status import STATUS_PARAMETER
+from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+ENGINES = ("identity", "broken", "stuck")
+
+
+class FakeGateway:
+    """Serves ``identity`` (y is x), ``broken`` (fails) and ``stuck`` (never answers).
+
+    Attributes:
+        unavailable: how many of the next calls are refused as UNAVAILABLE.
+        backwards: streams answer this many queries at a time, the last one first.
+        requests: all inference requests that came.
+        submissions: all idempotency keys that came.
+        stalled: calls that wait for ever just now.
+    """
+
+    def __init__(self) -> None:
+        self.unavailable = 0
+        self.backwards = 1
+        self.requests: list[oip.ModelInferRequest] = []
+        self.submissions: list[str] = []
+        self.jobs: dict[str, jobs_pb2.Job] = {}
+        self.stalled = 0
+        self.server = grpc.aio.server(options=rpc.server_options())
+        self.server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(
+                    "inference.GRPCInferenceService",
+                    {
+                        "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
+                        "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
+                        "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
+                        "ModelInfer": rpc.unary(self._infer, oip.ModelInferRequest),
+                        "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
+                    },
+                ),
+                grpc.method_handlers_generic_handler(
+                    "synergai.v1.Jobs",
+                    {
+                        "Submit": rpc.unary(self._submit, jobs_pb2.SubmitRequest),
+                        "Watch": rpc.server_stream(self._watch, jobs_pb2.WatchRequest),
+                        "Get": rpc.unary(self._get, jobs_pb2.GetRequest),
+                        "List": rpc.unary(self._list, jobs_pb2.ListRequest),
+                        "Cancel": rpc.unary(self._cancel, jobs_pb2.CancelRequest),
+                        "Run": rpc.stream(self._run, jobs_pb2.RunRequest),
+                    },
+                ),
+                grpc.method_handlers_generic_handler(
+                    "synergai.v1.Fleet",
+                    {"ListWorkers": rpc.unary(self._workers, fleet_pb2.ListWorkersRequest)},
+                ),
+            ]
+        )
+        self.address = rpc.bind(self.server, "127.0.0.1:0")
+
+    def _refuse_some(self) -> None:
+        if self.unavailable:
+            self.unavailable -= 1
+            raise Unavailable("the gateway is going")
+
+    async def _server_ready(self, _: oip.ServerReadyRequest, __: Any) -> Any:
+        self._refuse_some()
+        return oip.ServerReadyResponse(ready=True)
+
+    async def _model_ready(self, request: oip.ModelReadyRequest, _: Any) -> Any:
+        if request.name not in ENGINES:
+            raise EngineNotFound(request.name)
+        return oip.ModelReadyResponse(ready=request.name == "identity")
+
+    async def _metadata(self, request: oip.ModelMetadataRequest, _: Any) -> Any:
+        if request.name not in ENGINES:
+            raise EngineNotFound(request.name)
+        tensor = oip.ModelMetadataResponse.TensorMetadata
+        return oip.ModelMetadataResponse(
+            name=request.name,
+            versions=["1"],
+            platform="none",
+            inputs=[tensor(name="x", datatype="FP32", shape=[-1])],
+            outputs=[tensor(name="y", datatype="FP32", shape=[-1])],
+        )
+
+    async def _infer(self, request: oip.ModelInferRequest, _: Any) -> oip.ModelInferResponse:
+        self._refuse_some()
+        self.requests.append(request)
+        match request.model_name:
+            case "identity":
+                outputs = {"y": arrays.inputs_of(request)["x"]}
+                return arrays.response_of("identity", outputs, version="1", request_id=request.id)
+            case "broken":
+                raise EngineUnusable("the model file is truncated")
+            case "stuck":
+                await self._stall()
+        raise EngineNotFound(request.model_name)
+
+    async def _stall(self) -> None:
+        self.stalled += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stalled -= 1
+
+    async def _stream(
+        self, requests: AsyncIterator[oip.ModelInferRequest], context: Any
+    ) -> AsyncGenerator[Any, None]:
+        batch = []
+        async for request in requests:
+            batch.append(request)
+            if len(batch) == self.backwards:
+                for each in reversed(batch):
+                    yield await self._answer(each, context)
+                batch.clear()
+        for each in batch:
+            yield await self._answer(each, context)
+
+    async def _answer(self, request: oip.ModelInferRequest, context: Any) -> Any:
+        data = arrays.inputs_of(request)["x"] if request.inputs else [0]
+        if data[0] < 0:
+            failed = oip.ModelInferResponse(id=request.id)
+            failed.parameters[STATUS_PARAMETER].string_param = "RESOURCE_EXHAUSTED"
+            message = str(Overloaded("negative numbers are too much"))
+            return oip.ModelStreamInferResponse(error_message=message, infer_response=failed)
+        response = await self._infer(request, context)
+        return oip.ModelStreamInferResponse(infer_response=response)
+
+    async def _submit(self, request: jobs_pb2.SubmitRequest, _: Any) -> jobs_pb2.Job:
+        self.submissions.append(request.idempotency_key)
+        self._refuse_some()
+        if request.spec.engine not in ENGINES:
+            raise EngineNotFound(request.spec.engine)
+        job = jobs_pb2.Job(
+            id=f"job-{request.idempotency_key}", spec=request.spec, state=jobs_pb2.JOB_STATE_QUEUED
+        )
+        known = self.jobs.setdefault(job.id, job)
+        if known.spec != request.spec:
+            raise IdempotencyConflict(request.idempotency_key)
+        return known
+
+    def _job(self, job_id: str) -> jobs_pb2.Job:
+        if job_id not in self.jobs:
+            raise JobNotFound(job_id)
+        return self.jobs[job_id]
+
+    async def _get(self, request: jobs_pb2.GetRequest, _: Any) -> jobs_pb2.Job:
+        return self._job(request.job_id)
+
+    async def _list(self, request: jobs_pb2.ListRequest, _: Any) -> jobs_pb2.ListResponse:
+        jobs = [job for job in self.jobs.values() if job.state in (request.states or (job.state,))]
+        return jobs_pb2.ListResponse(jobs=jobs[::-1][: request.limit])
+
+    async def _cancel(self, request: jobs_pb2.CancelRequest, _: Any) -> jobs_pb2.Job:
+        job = self._job(request.job_id)
+        job.state = jobs_pb2.JOB_STATE_CANCELLED
+        return job
+
+    async def _watch(
+        self, request: jobs_pb2.WatchRequest, _: Any
+    ) -> AsyncGenerator[jobs_pb2.Job, None]:
+        job = self._job(request.job_id)
+        yield job
+        self._refuse_some()
+        if job.spec.engine == "stuck":
+            await self._stall()
+        job.state = jobs_pb2.JOB_STATE_RUNNING
+        job.estimated_s = 0.5
+        job.queries_done = job.spec.queries // 2
+        yield job
+        if job.spec.engine == "broken":
+            job.state, job.reason = jobs_pb2.JOB_STATE_FAILED, "the model file is truncated"
+        else:
+            job.state, job.queries_done = jobs_pb2.JOB_STATE_SUCCEEDED, job.spec.queries
+            job.executions.add(worker_id="nano", count=job.spec.queries, seconds=0.5)
+            job.labelled, job.correct = job.spec.queries, job.spec.queries - 1
+        job.actual_s = 0.5
+        job.finished_at.GetCurrentTime()
+        yield job
+
+    async def _run(
+        self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Any
+    ) -> AsyncGenerator[Any, None]:
+        opening = await anext(requests)
+        job = jobs_pb2.Job(id="run", spec=opening.open, state=jobs_pb2.JOB_STATE_RUNNING)
+        yield jobs_pb2.RunResponse(job=job)
+        results = []
+        async for message in requests:
+            request = oip.ModelInferRequest.FromString(message.query.request)
+            if request.model_name == "broken":
+                job.state, job.reason = jobs_pb2.JOB_STATE_FAILED, "the model file is truncated"
+                yield jobs_pb2.RunResponse(job=job)
+                return
+            response = await self._infer(request, context)
+            data = response.SerializeToString()
+            results.append(jobs_pb2.Result(index=message.query.index, response=data))
+        for result in reversed(results):
+            yield jobs_pb2.RunResponse(result=result)
+        job.state, job.queries_done = jobs_pb2.JOB_STATE_SUCCEEDED, len(results)
+        yield jobs_pb2.RunResponse(job=job)
+
+    async def _workers(self, _: Any, __: Any) -> fleet_pb2.ListWorkersResponse:
+        tensor = common_pb2.TensorSpec(name="x", datatype="FP32", shape=[-1])
+        engines = [
+            common_pb2.Engine(name="identity", version="1", inputs=[tensor], outputs=[tensor]),
+            common_pb2.Engine(name="broken", fault="the model file is truncated"),
+        ]
+        configuration = common_pb2.Configuration(threads=2)
+        nano = fleet_pb2.Worker(
+            id="nano",
+            worker_class="jetson-nano",
+            state=fleet_pb2.WORKER_STATE_IDLE,
+            cores=4,
+            memory_bytes=4 << 30,
+            configurations=[configuration],
+            engines=engines,
+            sessions=[common_pb2.Session(engine="identity", configuration=configuration)],
+            queries_done=7,
+            last_heard_s=0.25,
+            unprofiled=["identity"],
+        )
+        return fleet_pb2.ListWorkersResponse(workers=[nano])
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[FakeGateway, None]:
+    fake = FakeGateway()
+    await fake.server.start()
+    yield fake
+    await fake.server.stop(None)

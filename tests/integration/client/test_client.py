@@ -1,0 +1,365 @@
+"""The rules of the client, against the public protocols on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import synergai
+from synergai.testing import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from numpy.typing import NDArray
+
+
+@pytest.fixture
+async def client(gateway: Any) -> AsyncIterator[synergai.Client]:
+    async with synergai.Client(gateway.address) as client:
+        yield client
+
+
+def x(*numbers: float) -> dict[str, NDArray[np.float32]]:
+    return {"x": np.array(numbers, np.float32)}
+
+
+async def until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110 - the fake gateway's state has no event
+        await asyncio.sleep(0.005)
+
+
+# --- inference --------------------------------------------------------------------------
+
+
+async def test_infer_takes_and_gives_arrays(client: synergai.Client) -> None:
+    result = await client.infer("identity", x(1, 2, 3), deadline=5.0)
+    np.testing.assert_array_equal(result["y"], [1, 2, 3])
+    assert result["y"].dtype == np.float32
+    assert (result.engine, result.version) == ("identity", "1")
+
+
+async def test_infer_says_what_it_wants_in_the_protocols_words(
+    client: synergai.Client, gateway: Any
+) -> None:
+    await client.infer(
+        "identity", x(1), deadline=2.0, priority=9, outputs=["y"], parameters={"note": "a"}
+    )
+    [request] = gateway.requests
+    assert [output.name for output in request.outputs] == ["y"]
+    assert request.parameters["priority"].int64_param == 1, "the protocol's first"
+    assert request.parameters["note"].string_param == "a"
+
+
+async def test_an_unknown_engine_is_not_found(client: synergai.Client) -> None:
+    with pytest.raises(synergai.NotFound, match="no worker serves engine 'nothing'"):
+        await client.infer("nothing", x(1))
+
+
+async def test_a_broken_engine_is_unusable(client: synergai.Client) -> None:
+    with pytest.raises(synergai.EngineUnusable, match="truncated"):
+        await client.infer("broken", x(1))
+
+
+async def test_a_deadline_that_passes_ends_the_call_at_the_server_too(
+    client: synergai.Client, gateway: Any
+) -> None:
+    with pytest.raises(synergai.DeadlineExceeded):
+        await client.infer("stuck", x(1), deadline=0.05)
+    await until(lambda: not gateway.stalled)
+
+
+async def test_a_deadline_that_is_over_is_refused_without_asking(
+    client: synergai.Client, gateway: Any
+) -> None:
+    with pytest.raises(synergai.DeadlineExceeded):
+        await client.infer("identity", x(1), deadline=0.0)
+    assert gateway.requests == []
+
+
+async def test_cancelling_the_task_cancels_the_call(client: synergai.Client, gateway: Any) -> None:
+    task = asyncio.create_task(client.infer("stuck", x(1)))
+    await until(lambda: gateway.stalled)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: not gateway.stalled)
+
+
+async def test_closing_the_client_ends_its_calls_with_an_error(gateway: Any) -> None:
+    async with synergai.Client(gateway.address) as client:
+        task = asyncio.create_task(client.infer("stuck", x(1)))
+        await until(lambda: gateway.stalled)
+    with pytest.raises(synergai.Cancelled, match="closed"):
+        await task
+    with pytest.raises(synergai.Cancelled, match="closed"):
+        await client.infer("identity", x(1))
+
+
+async def test_a_call_is_tried_again_while_the_gateway_is_unavailable(
+    client: synergai.Client, gateway: Any
+) -> None:
+    gateway.unavailable = 2
+    result = await client.infer("identity", x(1), deadline=5.0)
+    assert result["y"] == 1
+
+
+async def test_attempts_are_bounded(gateway: Any) -> None:
+    gateway.unavailable = 10
+    async with synergai.Client(gateway.address, attempts=2) as client:
+        with pytest.raises(synergai.Unavailable, match="the gateway is going"):
+            await client.infer("identity", x(1))
+    assert gateway.unavailable == 8
+
+
+async def test_a_gateway_that_is_not_there_is_named() -> None:
+    target = f"127.0.0.1:{free_port()}"
+    async with synergai.Client(target, attempts=1) as client:
+        with pytest.raises(synergai.Unavailable, match=f"nobody answers at {target} .*refused"):
+            await client.workers()
+        assert not await client.ready()
+
+
+async def test_a_client_outside_its_block_is_refused() -> None:
+    with pytest.raises(synergai.InvalidInput, match="async with"):
+        await synergai.Client().workers()
+
+
+@pytest.mark.parametrize("options", [{"priority": 10}, {"priority": -1}])
+async def test_a_priority_out_of_range_is_refused(client: synergai.Client, options: Any) -> None:
+    with pytest.raises(synergai.InvalidInput, match="priority"):
+        await client.infer("identity", x(1), **options)
+
+
+# --- streams ----------------------------------------------------------------------------
+
+
+async def test_a_stream_answers_in_order_though_the_server_does_not(
+    client: synergai.Client, gateway: Any
+) -> None:
+    gateway.backwards = 4
+    stream = client.stream("identity", (x(i) for i in range(40)), window=8)
+    assert [result["y"].item() async for result in stream] == list(range(40))
+
+
+async def test_a_stream_never_has_more_than_a_window_on_its_way(
+    client: synergai.Client, gateway: Any
+) -> None:
+    taken = yielded = most = 0
+
+    def inputs() -> Iterator[Any]:
+        nonlocal taken, most
+        for i in range(30):
+            taken += 1
+            most = max(most, taken - yielded)
+            yield x(i)
+
+    gateway.backwards = 3
+    async for _ in client.stream("identity", inputs(), window=3):
+        yielded += 1
+    assert yielded == 30
+    assert most <= 3 + 1, "one more is made ready while the window is full"
+
+
+async def test_a_streams_deadline_travels_with_each_query(
+    client: synergai.Client, gateway: Any
+) -> None:
+    async for _ in client.stream("identity", [x(1), x(2)], deadline=0.25):
+        pass
+    assert [r.parameters["timeout"].int64_param for r in gateway.requests] == [250_000, 250_000]
+
+
+async def test_a_failed_query_of_a_stream_is_raised_in_its_turn(client: synergai.Client) -> None:
+    results = client.stream("identity", [x(1), x(-1), x(2)])
+    assert (await anext(results))["y"] == 1
+    with pytest.raises(synergai.Overloaded, match="negative numbers"):
+        await anext(results)
+
+
+async def test_failures_of_a_stream_can_be_had_in_place(client: synergai.Client) -> None:
+    stream = client.stream("identity", [x(1), x(-1), x(2)], return_exceptions=True)
+    answers = [answer async for answer in stream]
+    assert isinstance(answers[1], synergai.Overloaded)
+    assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
+
+
+async def test_what_the_inputs_of_a_stream_raise_is_raised(client: synergai.Client) -> None:
+    async def inputs() -> AsyncIterator[Any]:
+        yield x(1)
+        raise LookupError("no more pictures")
+
+    with pytest.raises(LookupError, match="no more pictures"):
+        async for _ in client.stream("identity", inputs()):
+            pass
+
+
+async def test_leaving_a_stream_early_ends_its_call(client: synergai.Client, gateway: Any) -> None:
+    async def inputs() -> AsyncIterator[Any]:
+        yield x(1)
+        await asyncio.Event().wait()
+
+    async with aclosing(client.stream("identity", inputs())) as results:
+        async for result in results:
+            assert result["y"] == 1
+            break
+    assert len(gateway.requests) == 1
+
+
+async def test_a_stream_without_queries_has_no_results(client: synergai.Client) -> None:
+    assert [result async for result in client.stream("identity", [])] == []
+
+
+# --- jobs -------------------------------------------------------------------------------
+
+
+async def test_a_submitted_job_is_watched_to_its_end(client: synergai.Client) -> None:
+    job = await client.submit("identity", queries=10, qos=5.0, priority=3, tenant="roof")
+    states = [status.state async for status in job.watch()]
+    assert states == [
+        synergai.JobState.QUEUED,
+        synergai.JobState.RUNNING,
+        synergai.JobState.SUCCEEDED,
+    ]
+    status = await job.status()
+    assert status.spec == synergai.JobSpec(
+        engine=status.spec.engine, queries=10, qos=5.0, priority=3, tenant="roof"
+    )
+    assert status.queries_done == 10
+    assert status.accuracy == 0.9
+    assert [(each.worker_id, each.count) for each in status.executions] == [("nano", 10)]
+
+
+async def test_watching_survives_the_absence_of_the_gateway(
+    client: synergai.Client, gateway: Any
+) -> None:
+    job = await client.submit("identity", queries=10)
+    gateway.unavailable = 2
+    status = await job.wait()
+    assert status.state is synergai.JobState.SUCCEEDED
+    assert gateway.unavailable == 0
+
+
+async def test_watching_ends_when_patience_does(gateway: Any) -> None:
+    async with synergai.Client(gateway.address, patience=0.0) as client:
+        job = await client.submit("identity", queries=10)
+        gateway.unavailable = 10**6
+        with pytest.raises(synergai.Unavailable, match="the gateway is going"):
+            await job.wait()
+
+
+async def test_no_qos_is_no_deadline(client: synergai.Client) -> None:
+    job = await client.submit("identity", queries=10)
+    assert math.isinf((await job.status()).spec.qos)
+
+
+async def test_a_job_that_failed_says_why(client: synergai.Client) -> None:
+    status = await (await client.submit("broken", queries=1)).wait()
+    with pytest.raises(synergai.SynergaiError, match="failed: the model file is truncated"):
+        status.raise_unless_succeeded()
+
+
+async def test_a_cancelled_job_says_so(client: synergai.Client) -> None:
+    job = await client.submit("stuck", queries=1)
+    assert (await job.cancel()).state is synergai.JobState.CANCELLED
+
+
+async def test_a_submission_repeated_by_the_client_has_the_same_key(
+    client: synergai.Client, gateway: Any
+) -> None:
+    gateway.unavailable = 1
+    await client.submit("identity", queries=1)
+    first, second = gateway.submissions
+    assert first == second != ""
+    assert len(gateway.jobs) == 1
+
+
+async def test_an_idempotency_key_used_for_other_work_is_a_conflict(
+    client: synergai.Client,
+) -> None:
+    await client.submit("identity", queries=1, idempotency_key="k")
+    with pytest.raises(synergai.Conflict):
+        await client.submit("identity", queries=2, idempotency_key="k")
+
+
+@pytest.mark.parametrize(
+    "options", [{"queries": 0}, {"queries": 1, "qos": -1.0}, {"queries": 1, "tenant": "a/b"}]
+)
+async def test_a_job_that_cannot_be_is_refused_without_asking(
+    options: Any, client: synergai.Client, gateway: Any
+) -> None:
+    with pytest.raises(synergai.InvalidInput):
+        await client.submit("identity", **options)
+    assert gateway.submissions == []
+
+
+async def test_an_unknown_job_is_not_found(client: synergai.Client) -> None:
+    with pytest.raises(synergai.NotFound, match="there is no job 'nothing'"):
+        await client.job("nothing").wait()
+
+
+async def test_jobs_are_listed_by_state(client: synergai.Client) -> None:
+    done = await client.submit("identity", queries=1)
+    await done.wait()
+    await client.submit("stuck", queries=1)
+    [listed] = await client.jobs([synergai.JobState.SUCCEEDED])
+    assert listed.id == done.id
+    assert len(await client.jobs()) == 2
+
+
+async def test_a_run_streams_inputs_in_and_results_out(client: synergai.Client) -> None:
+    async with client.run("identity", [x(i) for i in range(20)], qos=5.0) as run:
+        results = await run.results()
+        assert [result["y"].item() for result in results] == list(range(20))
+        assert run.status.queries_done == 20
+
+
+async def test_a_run_that_fails_says_why(client: synergai.Client) -> None:
+    async with client.run("broken", [x(1)]) as run:
+        with pytest.raises(synergai.SynergaiError, match="truncated"):
+            await run.results()
+
+
+async def test_a_run_with_fewer_inputs_than_it_was_opened_for_is_refused(
+    client: synergai.Client,
+) -> None:
+    async def attempt() -> None:
+        async with client.run("identity", iter([x(1)]), queries=2) as run:
+            await run.results()
+
+    with pytest.raises(synergai.InvalidInput, match=r"2 queries.*inputs for 1"):
+        await attempt()
+
+
+async def test_a_run_on_inputs_without_length_needs_their_number(client: synergai.Client) -> None:
+    with pytest.raises(synergai.InvalidInput, match="how many"):
+        client.run("identity", iter([x(1)]))
+
+
+# --- the fleet --------------------------------------------------------------------------
+
+
+async def test_workers_are_described(client: synergai.Client) -> None:
+    [worker] = await client.workers()
+    assert worker.id == "nano"
+    assert worker.state is synergai.WorkerState.IDLE
+    assert worker.configurations == (synergai.Configuration(threads=2),)
+    assert [engine.fault for engine in worker.engines] == ["", "the model file is truncated"]
+
+
+async def test_an_engine_is_described(client: synergai.Client) -> None:
+    engine = await client.engine("identity")
+    assert engine.inputs == (synergai.TensorSpec("x", "FP32", (-1,)),)
+    with pytest.raises(synergai.NotFound):
+        await client.engine("nothing")
+
+
+async def test_ready_is_a_plain_question(client: synergai.Client) -> None:
+    assert await client.ready()
+    assert await client.ready("identity")
+    assert not await client.ready("broken")
+    assert not await client.ready("nothing")
