@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 from rich.text import Text
+
+from synergai.output import plain, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from engines.inspect import ModelDescription
+    from rich.progress import TaskID
+
     from engines.model_directory import EngineDefinition
     from synergai.domain import TensorSpec
 
 app: Final = typer.Typer(
-    help="Build, add, list and inspect inference engines.", no_args_is_help=True
+    help="Build, add, list and inspect inference engines.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 Models = Annotated[
@@ -29,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 DEFAULT_MODELS: Final = Path("models")
 
 
-@app.command("list", epilog="Example: synergai engines list --models models --json")
+@app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
     """List the engines in the model directory, and what else the catalogue can build."""
     from engines.catalogue import RECIPES
@@ -43,22 +46,13 @@ def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> No
         {"name": recipe.name, "state": "not built", "title": recipe.title} for recipe in missing
     ]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
-    table = Table(Column("engine", no_wrap=True), "state", "samples", "accuracy", "what it is")
-    for row in rows:
-        accuracy = row.get("accuracy")
-        table.add_row(
-            row["name"],
-            row["state"],
-            "own" if row.get("samples") else "random" if row["state"] == "ready" else "",
-            "" if accuracy is None else f"{accuracy:.2%}",
-            Text(row["fault"], "red") if row.get("fault") else Text(row["title"]),
-        )
-    Console().print(table)
+    columns = ("engine", "state", "samples", "accuracy", "what it is")
+    print_table(columns, map(_cells, rows))
 
 
-@app.command(epilog="Example: synergai engines build onnx_mobilenet_op11 onnx_digits")
+@app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
 def build(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all there are.")
@@ -81,7 +75,7 @@ def build(
         for recipe in recipes:
             task = progress.add_task(f"building {recipe.name}", total=1.0)
 
-            def report(share: float, task: Any = task) -> None:
+            def report(share: float, task: TaskID = task) -> None:
                 progress.update(task, completed=share)
 
             if not force and catalogue.is_built(recipe.name, models):
@@ -91,14 +85,17 @@ def build(
     directory = ModelDirectory(models)
     built = [directory.get(recipe.name) for recipe in recipes]
     if as_json:
-        _print_json([_row(definition) for definition in built])
+        print_json([_row(definition) for definition in built])
         return
     for definition in built:
         typer.echo(f"{definition.name}: {definition.file}")
 
 
 @app.command(
-    epilog="Example: synergai engines inspect onnx_digits, or: synergai engines inspect some.onnx"
+    epilog=(
+        "Examples: [bold]synergai engines inspect onnx_digits[/bold], or "
+        "[bold]synergai engines inspect some.onnx[/bold]"
+    )
 )
 def inspect(
     engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model file.")],
@@ -118,28 +115,30 @@ def inspect(
         path = definition.file
     description = describe(path)
     if as_json:
-        _print_json(_described(path, description))
+        print_json({"file": str(path), **plain(description)})
         return
-    facts = {
-        "file": str(path),
-        "backend": description.backend,
-        "inputs": _tensors(description.inputs),
-        "outputs": _tensors(description.outputs),
-        "opset": f"{description.opset} (IR version {description.ir_version})",
-        "parameters": f"{description.parameters:,}",
-        "size": f"{description.size_bytes:,} bytes",
-        "sha256": description.digest,
-        "written by": description.producer or "unknown",
-    }
-    if description.external_data:
-        facts["weights"] = "in other files: save it as one file to have it served"
-    table = Table("", Column("", overflow="fold"), show_header=False)
-    for fact, value in facts.items():
-        table.add_row(fact, Text(value))  # a file's own words are no markup
-    Console().print(table)
+    print_facts(
+        (
+            ("file", str(path)),
+            ("backend", description.backend),
+            ("inputs", _tensors(description.inputs)),
+            ("outputs", _tensors(description.outputs)),
+            ("opset", f"{description.opset} (IR version {description.ir_version})"),
+            ("parameters", f"{description.parameters:,}"),
+            ("size", f"{description.size_bytes:,} bytes"),
+            ("sha256", description.digest),
+            ("written by", description.producer or "unknown"),
+            (
+                "weights",
+                "in other files: save it as one file to have it served"
+                if description.external_data
+                else "in the file",
+            ),
+        )
+    )
 
 
-@app.command(epilog="Example: synergai engines add ~/resnet50.onnx --name resnet50")
+@app.command(epilog="Example: [bold]synergai engines add ~/resnet50.onnx --name resnet50[/bold]")
 def add(
     file: Annotated[Path, typer.Argument(help="The model file.")],
     name: Annotated[
@@ -155,7 +154,7 @@ def add(
 
     definition = installation.add(models, file, name=name, title=title, replace=replace)
     if as_json:
-        _print_json(_row(definition))
+        print_json(_row(definition))
         return
     typer.echo(f"{definition.name}: {definition.file}")
 
@@ -176,10 +175,16 @@ def _row(definition: EngineDefinition) -> dict[str, Any]:
     }
 
 
-def _described(path: Path, description: ModelDescription) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"file": str(path), **asdict(description)}
+def _cells(row: dict[str, Any]) -> tuple[str | Text, ...]:
+    ready = row["state"] == "ready"
+    accuracy = row.get("accuracy")
+    return (
+        row["name"],
+        row["state"],
+        "own" if row.get("samples") else "random" if ready else "",
+        "" if accuracy is None else f"{accuracy:.2%}",
+        Text(row["fault"], "red") if row.get("fault") else row["title"],
+    )
 
 
 def _tensors(specs: Iterable[TensorSpec]) -> str:
@@ -187,7 +192,3 @@ def _tensors(specs: Iterable[TensorSpec]) -> str:
         f"{spec.name}  {spec.datatype}  [{', '.join('?' if n < 0 else str(n) for n in spec.shape)}]"
         for spec in specs
     )
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -69,9 +69,8 @@ def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Pa
     else:
         # The model itself reads the environment and fills in defaults; here they are only named.
         text = _help(field.description, _default(field), model.variable(name))
-        spelled = f"--{name.replace('_', '-')}"
-        if is_flag:
-            spelled += f"/--no-{name.replace('_', '-')}"
+        option = model.option(name)
+        spelled = f"--{option}/--no-{option}" if is_flag else f"--{option}"
         metavar = None if is_flag else _metavar(field)
         default = typer.Option(None, spelled, help=text, metavar=metavar, show_default=False)
     annotation = (bool if is_flag else str) | None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from synergai.output import print_json, print_table, rate, seconds
+
 if TYPE_CHECKING:
-    from synergai.dictionary import ConfigurationDictionary
+    from synergai.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
-    help="Show, import and export the configuration dictionary.", no_args_is_help=True
+    help="Show, import and export the configuration dictionary.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 Dictionary = Annotated[
@@ -23,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 DEFAULT_DICTIONARY: Final = Path("runs/dictionary.db")
 
 
-@app.command(epilog="Example: synergai dictionary show --engine onnx_digits")
+@app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
 def show(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
@@ -42,11 +45,15 @@ def show(
     )
     if as_json:
         typer.echo(write_json(chosen), nl=False)
-    else:
-        _print_table(chosen)
+        return
+    columns = ("engine", "class", "configuration", "QPS", "T_pre", "p50", "label")
+    entries = sorted(
+        chosen, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+    )
+    print_table(columns, map(_row, entries))
 
 
-@app.command("import", epilog="Example: synergai dictionary import profile.csv")
+@app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
@@ -60,7 +67,7 @@ def import_(
     _report("imported", len(entries), dictionary, as_json=as_json)
 
 
-@app.command(epilog="Example: synergai dictionary export profile.csv")
+@app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
 def export(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
@@ -84,36 +91,18 @@ def export(
 
 def _report(done: str, count: int, file: Path, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({done: count, "file": str(file)}))
+        print_json({done: count, "file": str(file)})
     else:
         typer.echo(f"{done} {count} entries: {file}")
 
 
-def _print_table(dictionary: ConfigurationDictionary) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    figures = ("QPS", "T_pre s", "p50 ms", "p90 ms", "p99 ms")
-    table = Table(
-        Column("engine", no_wrap=True),
-        "worker class",
-        "configuration",
-        *(Column(figure, justify="right") for figure in figures),
-        "label",
+def _row(entry: ProfileEntry) -> tuple[str, ...]:
+    return (
+        entry.engine,
+        entry.worker_class,
+        str(entry.configuration),
+        rate(entry.qps),
+        seconds(entry.t_pre_s),
+        seconds(entry.latency_p50_s or None),
+        entry.label,
     )
-    entries = sorted(
-        dictionary, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
-    )
-    for entry in entries:
-        latencies = (entry.latency_p50_s, entry.latency_p90_s, entry.latency_p99_s)
-        table.add_row(
-            entry.engine,
-            entry.worker_class,
-            Text(str(entry.configuration)),
-            f"{entry.qps:,.1f}",
-            f"{entry.t_pre_s:.3f}",
-            *(f"{seconds * 1e3:.3f}" if seconds else "" for seconds in latencies),
-            Text(entry.label),
-        )
-    Console().print(table)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,7 +45,7 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table; texts are shown as they are, for what a peer sent is no markup."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD)  # narrow: a terminal of 80 characters holds eight columns
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -65,3 +66,8 @@ def seconds(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return ""
     return f"{value * 1e3:.3g} ms" if abs(value) < 0.1 else f"{value:.3g} s"
+
+
+def rate(per_second: float) -> str:
+    """A rate for people: three digits that matter at least."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import AfterValidator, ValidationError, ValidationInfo, field_validator
@@ -66,6 +67,13 @@ class _Positional:
 
 POSITIONAL = _Positional()
 """``engine: Annotated[str, POSITIONAL]`` is given without ``--engine`` before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """``as_json: Annotated[bool, Spelled("json")]`` is given as ``--json``."""
+
+    option: str
 
 
 class Settings(BaseSettings):
@@ -127,7 +135,7 @@ class Settings(BaseSettings):
             hint = f"; did you mean {close[0]!r}?" if close else ""
             return f"{file or cls.__name__}: there is no setting {name!r}{hint}"
         if name in given:
-            where = name if cls._is_positional(name) else f"--{name.replace('_', '-')}"
+            where = name if cls._is_positional(name) else f"--{cls.option(name)}"
         elif name in from_env:
             where = cls.variable(name)
         elif details["type"] == "missing":
@@ -139,6 +147,13 @@ class Settings(BaseSettings):
     @classmethod
     def _is_positional(cls, name: str) -> bool:
         return name in cls.model_fields and POSITIONAL in cls.model_fields[name].metadata
+
+    @classmethod
+    def option(cls, name: str) -> str:
+        """The option of the field `name`, without the hyphens before it."""
+        metadata = cls.model_fields[name].metadata if name in cls.model_fields else ()
+        spelled = (each.option for each in metadata if isinstance(each, Spelled))
+        return next(spelled, name.replace("_", "-"))
 
     @classmethod
     def variable(cls, name: str) -> str:

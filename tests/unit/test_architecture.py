@@ -13,7 +13,7 @@ ALLOWED = {
     "gateway": {"synergai"},
     "worker_agent": {"synergai", "engines"},
     "engines": {"synergai"},
-    "profiler": {"synergai", "engines"},
+    "profiler": {"synergai", "engines", "worker_agent.host_client"},
     "loadgen": {"synergai", "engines"},
     "simulator": {"synergai", "gateway.scheduling"},
 }

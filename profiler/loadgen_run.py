@@ -1,0 +1,224 @@
+"""One measurement in a process of its own: ``python -m profiler.loadgen_run``.
+
+LoadGen keeps its state per process, so every run gets one. It drives an engine host with MLPerf's
+Single Stream scenario: the next query is issued when the last one is complete. After that the
+host runs ranges of queries, as it does for a job, and their pace becomes the profiled QPS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import mlperf_loadgen as loadgen
+import numpy as np
+
+from profiler.messages import Failed, Measured, Message, Progressed, encode
+from synergai.domain import Configuration, EngineName, Session
+from synergai.errors import SynergaiError
+from worker_agent.host_client import HostClient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REPORT_INTERVAL_S: Final = 0.1
+PROBE_QUERIES: Final = 5
+SERVICE_ROUND_S: Final = 0.25
+MIN_SERVICE_S: Final = 1.0
+
+# The seeds of MLPerf's mlperf.conf, so that runs are comparable with others'.
+QSL_SEED: Final = 2085463073848966840
+SAMPLE_INDEX_SEED: Final = 2747215439041700203
+SCHEDULE_SEED: Final = 16159082839903944936
+
+
+class Reporter:
+    """The pipe to the profiler. When nobody reads it any more, this process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._reported_at = 0.0
+
+    def tell(self, message: Message) -> None:
+        """Send a message, whole: lines are shorter than what a pipe takes at once."""
+        try:
+            os.write(self._descriptor, encode(message))
+        except BrokenPipeError:
+            os._exit(1)
+
+    def progress(self, share: float, now: float) -> None:
+        """Send the share that is done, if that was not just done."""
+        if now - self._reported_at >= REPORT_INTERVAL_S:
+            self._reported_at = now
+            self.tell(Progressed(min(1.0, share)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        queries: LoadGen issues at least so many.
+        min_duration_s: and for at least so long.
+        per_query_s: what a query took, issued from here.
+        fastest_s: what the fastest of them took.
+    """
+
+    queries: int
+    min_duration_s: float
+    per_query_s: float
+    fastest_s: float
+
+    @classmethod
+    def of(cls, host: HostClient, queries: int, min_duration_s: float) -> Plan:
+        """Try a few queries to see what they take."""
+        taken = []
+        for index in range(PROBE_QUERIES):
+            started = time.monotonic()
+            host.run_samples(index)
+            taken.append(time.monotonic() - started)
+        return cls(queries, min_duration_s, sum(taken) / len(taken), min(taken))
+
+    @property
+    def single_stream_s(self) -> float:
+        """Expected duration of LoadGen's run."""
+        return max(self.min_duration_s, self.queries * self.per_query_s)
+
+    @property
+    def service_s(self) -> float:
+        """How long ranges are run."""
+        return max(MIN_SERVICE_S, self.min_duration_s / 2)
+
+    @property
+    def total_s(self) -> float:
+        """Expected duration of all."""
+        return self.single_stream_s + self.service_s
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and report on the pipe."""
+    options = _parse(arguments)
+    # The profiler decides when this ends; a terminal's Ctrl-C reaches the whole group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reporter = Reporter(options.report)
+    session = Session(EngineName(options.engine), Configuration(options.threads))
+    try:
+        with HostClient(options.models, session) as host:
+            measured = _measure(host, options, reporter)
+    except SynergaiError as error:
+        reporter.tell(Failed(str(error)))
+        return 1
+    reporter.tell(measured)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, required=True, help="the model directory")
+    parser.add_argument("--engine", required=True, help="name of the engine in it")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--queries", type=int, required=True)
+    parser.add_argument("--min-duration", type=float, required=True, help="seconds")
+    parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")
+    parser.add_argument("--report", type=int, required=True, help="inherited descriptor")
+    return parser.parse_args(arguments)
+
+
+def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
+    plan = Plan.of(host, options.queries, options.min_duration)
+    single_stream(host, plan, options.output, reporter)
+    queries, seconds = service(host, plan, reporter)
+    ready = host.ready
+    return Measured(
+        backend_start_s=ready.backend_start_s,
+        model_load_s=ready.model_load_s,
+        data_preparation_s=ready.data_preparation_s,
+        service_queries=queries,
+        service_s=seconds,
+    )
+
+
+def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter) -> None:
+    """Let LoadGen drive `host`; the figures are in the log files below `output`."""
+    answer = np.zeros(1, np.float32)
+    address, size = answer.ctypes.data, answer.nbytes
+    started = time.monotonic()
+    done = 0
+
+    def issue(samples: list[loadgen.QuerySample]) -> None:
+        nonlocal done
+        for sample in samples:
+            try:
+                host.run_samples(sample.index)
+            except SynergaiError as error:
+                # There is no way out of a running test but the process's end.
+                reporter.tell(Failed(str(error)))
+                os._exit(1)
+            loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(sample.id, address, size)])
+            done += 1
+        now = time.monotonic()
+        by_time = (now - started) / plan.min_duration_s if plan.min_duration_s else 1.0
+        share = min(1.0, done / plan.queries, by_time)
+        reporter.progress(share * plan.single_stream_s / plan.total_s, now)
+
+    def nothing(*_: object) -> None:
+        """The samples are in the host's memory, and nothing is held back."""
+
+    sut = loadgen.ConstructSUT(issue, nothing)
+    count = host.ready.samples
+    library = loadgen.ConstructQSL(count, count, nothing, nothing)
+    try:
+        loadgen.StartTestWithLogSettings(sut, library, _test_settings(plan), _log_settings(output))
+    finally:
+        loadgen.DestroyQSL(library)
+        loadgen.DestroySUT(sut)
+
+
+def service(host: HostClient, plan: Plan, reporter: Reporter) -> tuple[int, float]:
+    """Run ranges of queries as a job does; returns how many, and the seconds they took."""
+    queries, seconds = 0, 0.0
+    per_query_s = plan.per_query_s
+    while seconds < plan.service_s:
+        count = max(1, round(SERVICE_ROUND_S / per_query_s))
+        started = time.monotonic()
+        host.run_samples(queries, count)
+        now = time.monotonic()
+        queries += count
+        seconds += now - started
+        per_query_s = seconds / queries
+        reporter.progress((plan.single_stream_s + seconds) / plan.total_s, now)
+    return queries, seconds
+
+
+def _test_settings(plan: Plan) -> loadgen.TestSettings:
+    settings = loadgen.TestSettings()
+    settings.scenario = loadgen.TestScenario.SingleStream
+    settings.mode = loadgen.TestMode.PerformanceOnly
+    settings.min_query_count = plan.queries
+    settings.min_duration_ms = round(plan.min_duration_s * 1000)
+    # LoadGen prepares its queries by this figure and does not prepare more: if they run out
+    # before the time is over, the run is invalid.
+    settings.single_stream_expected_latency_ns = max(1, round(plan.fastest_s * 1e9 / 2))
+    settings.qsl_rng_seed = QSL_SEED
+    settings.sample_index_rng_seed = SAMPLE_INDEX_SEED
+    settings.schedule_rng_seed = SCHEDULE_SEED
+    return settings
+
+
+def _log_settings(output: Path) -> loadgen.LogSettings:
+    settings = loadgen.LogSettings()
+    settings.enable_trace = False
+    files = loadgen.LogOutputSettings()
+    files.outdir = str(output)
+    settings.log_output = files
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

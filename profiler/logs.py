@@ -1,0 +1,68 @@
+"""Reads the figures from LoadGen's detail log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.errors import InternalFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DETAIL_FILE: Final = "mlperf_log_detail.txt"
+_MARK: Final = ":::MLLOG "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleStreamResult:
+    """What LoadGen says about a Single Stream run.
+
+    Attributes:
+        validity: ``VALID`` or ``INVALID``, by LoadGen's own rules.
+        queries: how many it issued.
+        qps: its "QPS w/o loadgen overhead", the inverse of the mean latency.
+        latency_p50_s: median time from issue to completion, like the two that follow.
+    """
+
+    validity: str
+    queries: int
+    qps: float
+    latency_p50_s: float
+    latency_p90_s: float
+    latency_p99_s: float
+
+
+def read_detail_log(path: Path) -> SingleStreamResult:
+    """The result in a detail log.
+
+    Raises:
+        InternalFault: the log is not there or incomplete.
+    """
+    try:
+        return parse_detail_log(path.read_text("utf-8", "replace"))
+    except (OSError, ValueError, KeyError) as error:
+        raise InternalFault(f"LoadGen's log {path} has no complete result") from error
+
+
+def parse_detail_log(text: str) -> SingleStreamResult:
+    """The result in the text of a detail log.
+
+    Raises:
+        KeyError: a figure is missing.
+        ValueError: a line is damaged.
+    """
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            entry = json.loads(line.removeprefix(_MARK))
+            found[entry["key"]] = entry["value"]
+    return SingleStreamResult(
+        validity=str(found["result_validity"]),
+        queries=int(found["result_query_count"]),
+        qps=float(found["result_qps_without_loadgen_overhead"]),
+        latency_p50_s=float(found["result_50.00_percentile_latency_ns"]) / 1e9,
+        latency_p90_s=float(found["result_90.00_percentile_latency_ns"]) / 1e9,
+        latency_p99_s=float(found["result_99.00_percentile_latency_ns"]) / 1e9,
+    )

@@ -1,0 +1,145 @@
+"""Measures one engine in one configuration, and makes a profile entry of it.
+
+The QPS of an entry is that of ranges of queries, which is how a worker runs a job, because the
+estimator predicts jobs with it. LoadGen's own figure also holds what issuing a query from outside
+of the host costs: nothing beside a large model, but several times the query of a small one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from profiler.logs import DETAIL_FILE, SingleStreamResult, read_detail_log
+from profiler.messages import Failed, Measured, Progressed, decode
+from synergai.dictionary import ProfileEntry
+from synergai.errors import InternalFault, InvalidInput, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import IO
+
+    from synergai.domain import Session, WorkerClass
+
+LOG_FILE: Final = "host.log"
+_LEAVE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A profile entry and what it rests on.
+
+    Attributes:
+        single_stream: LoadGen's own result.
+        logs: the folder of LoadGen's log files.
+    """
+
+    entry: ProfileEntry
+    single_stream: SingleStreamResult
+    logs: Path
+
+
+class MeasurementFailed(SynergaiError):
+    """An engine could not be measured; the message says why."""
+
+
+def measure(
+    models: Path,
+    session: Session,
+    worker_class: WorkerClass,
+    *,
+    queries: int,
+    min_duration: float,
+    output: Path,
+    report: Callable[[float], None] = lambda _: None,
+) -> Measurement:
+    """Measure `session` in a process of its own, which is gone when this returns or raises.
+
+    Args:
+        models: the model directory.
+        session: engine and configuration.
+        worker_class: what machines like this one are called.
+        queries: LoadGen issues at least so many.
+        min_duration: seconds that LoadGen runs at least.
+        output: the folder for LoadGen's log files; created if it is not there.
+        report: told the share that is done, 0 to 1.
+
+    Raises:
+        MeasurementFailed: the engine cannot be loaded or run.
+        InvalidInput: `output` cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        log = (output / LOG_FILE).open("wb")
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
+    with log:
+        read_end, write_end = os.pipe()
+        with os.fdopen(read_end, "rb") as lines:
+            command = (
+                *(sys.executable, "-m", "profiler.loadgen_run"),
+                *("--models", str(models), "--engine", session.engine),
+                *("--threads", str(session.configuration.threads)),
+                *("--queries", str(queries), "--min-duration", repr(min_duration)),
+                *("--output", str(output), "--report", str(write_end)),
+            )
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(write_end,),
+                )
+            finally:
+                os.close(write_end)
+            try:
+                measured = _follow(lines, report, output / LOG_FILE)
+                process.wait(_LEAVE_S)
+            finally:
+                # The kernel ends the engine host with it.
+                process.kill()
+                process.wait()
+    result = read_detail_log(output / DETAIL_FILE)
+    return Measurement(
+        entry=_entry(session, worker_class, measured, result), single_stream=result, logs=output
+    )
+
+
+def _follow(lines: IO[bytes], report: Callable[[float], None], log: Path) -> Measured:
+    """Read what the process reports until it has measured."""
+    for line in lines:
+        match decode(line):
+            case Progressed(share):
+                report(share)
+            case Measured() as measured:
+                report(1.0)
+                return measured
+            case Failed(reason):
+                raise MeasurementFailed(reason)
+    raise InternalFault(f"the measuring process ended early; {log} has the detail")
+
+
+def _entry(
+    session: Session, worker_class: WorkerClass, measured: Measured, result: SingleStreamResult
+) -> ProfileEntry:
+    return ProfileEntry(
+        engine=session.engine,
+        worker_class=worker_class,
+        configuration=session.configuration,
+        qps=measured.service_queries / measured.service_s,
+        backend_start_s=measured.backend_start_s,
+        model_load_s=measured.model_load_s,
+        data_preparation_s=measured.data_preparation_s,
+        latency_p50_s=result.latency_p50_s,
+        latency_p90_s=result.latency_p90_s,
+        latency_p99_s=result.latency_p99_s,
+        queries=result.queries,
+        label="measured",
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,57 @@
+"""What a measuring process tells the profiler: one JSON object per line of a pipe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """This share of the work is done, 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The measurement is over.
+
+    Attributes:
+        backend_start_s: as the engine host reports it, like the two that follow.
+        service_queries: how many queries were run as ranges.
+        service_s: how long they took together.
+    """
+
+    backend_start_s: float
+    model_load_s: float
+    data_preparation_s: float
+    service_queries: int
+    service_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There will be no measurement, and why."""
+
+    reason: str
+
+
+Message: TypeAlias = Progressed | Measured | Failed
+
+_KINDS: Final[dict[str, type[Any]]] = {
+    kind.__name__: kind for kind in (Progressed, Measured, Failed)
+}
+
+
+def encode(message: Message) -> bytes:
+    """The line for `message`."""
+    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of a line that `encode` wrote."""
+    fields = json.loads(line)
+    message: Message = _KINDS[fields.pop("kind")](**fields)
+    return message

@@ -1,0 +1,48 @@
+"""What the operator chooses about profiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from synergai.domain import checked_name
+from synergai.machine import default_worker_class
+from synergai.settings import Settings, Spelled
+
+
+def _worker_class(text: str) -> str:
+    return checked_name(text, "worker class")
+
+
+class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
+    """Settings of ``synergai profile``."""
+
+    models: Path = Field(default=Path("models"), description="The model directory.")
+    engines: tuple[str, ...] = Field(
+        default=(), description="Engines to measure; all usable ones if none is named."
+    )
+    threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
+        default=(1,), min_length=1, description="Thread counts; 0 is one per core."
+    )
+    worker_class: Annotated[str, AfterValidator(_worker_class)] = Field(
+        default_factory=default_worker_class,
+        description="What machines like this one are called.",
+    )
+    queries: int = Field(
+        default=100, ge=1, le=10_000_000, description="LoadGen issues at least this many queries."
+    )
+    min_duration: float = Field(
+        default=10.0, ge=0, le=86_400, description="LoadGen runs at least this long, in seconds."
+    )
+    dictionary: Path = Field(
+        default=Path("runs/dictionary.db"),
+        description="Where the entries go: a .db, .csv or .json file.",
+    )
+    output: Path = Field(
+        default=Path("runs/profile"), description="Where LoadGen's own log files go."
+    )
+    as_json: Annotated[bool, Spelled("json")] = Field(
+        default=False, description="Print JSON instead of a table."
+    )
