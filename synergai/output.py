@@ -45,7 +45,7 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table; texts are shown as they are, for what a peer sent is no markup."""
-    table = Table(box=SIMPLE_HEAD)  # narrow: a terminal of 80 characters holds eight columns
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
