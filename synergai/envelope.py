@@ -26,6 +26,8 @@ _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2
 _RAW_OUTPUT_TAG: Final = b"\x32"
 """Field 6 of ``ModelInferResponse``, length-delimited."""
+_INFER_RESPONSE_TAG: Final = b"\x12"
+"""Field 2 of ``ModelStreamInferResponse``, length-delimited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ def open_envelope(data: Buffer) -> Envelope:
         return Envelope(ModelInferRequest.FromString(b"".join(rest)), raw)
     except DecodeError as error:
         raise InvalidInput("the message is not a valid inference.ModelInferRequest") from error
+
+
+def stream_response(response: bytes) -> bytes:
+    """The serialised ``ModelStreamInferResponse`` around a serialised ``ModelInferResponse``."""
+    return _INFER_RESPONSE_TAG + _varint(len(response)) + response
 
 
 def raw_output_prefix(size: int) -> bytes:

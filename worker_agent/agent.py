@@ -1,0 +1,187 @@
+"""The agent: what runs on a worker's machine and makes its engines available."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final, Self
+
+import psutil
+
+from synergai import wire
+from synergai.errors import EngineUnusable
+from synergai.v1 import hub_pb2
+from worker_agent.connection import Connection
+from worker_agent.front import Front
+from worker_agent.hosts import Hosts, SessionChange
+from worker_agent.inventory import Inventory
+from worker_agent.runner import Runner
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from synergai.domain import Engine, EngineName, Session
+    from worker_agent.host_process import HostProcess
+    from worker_agent.settings import AgentSettings
+
+PROTOCOL_VERSION: Final = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Agent:
+    """A worker's agent. Use it as an async context manager, and wait until it has stopped.
+
+    Attributes:
+        address: where it serves the Open Inference Protocol itself; empty if it does not.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._configurations = settings.configurations
+        self.address = ""
+        self._engines: dict[EngineName, Engine] = {}
+        self._hosts = Hosts(
+            settings.models,
+            memory_bytes=settings.memory_bytes,
+            hang_timeout_s=settings.hang_timeout_s,
+            when_changed=self._session_changed,
+        )
+        self._idle = asyncio.Event()
+        self._runner = Runner(self._hosts, self._engines, time.monotonic, self._idle.set)
+        self._connection = Connection(
+            settings.gateway,
+            self,
+            self._runner,
+            self._configurations,
+            settings.max_message_bytes,
+        )
+        self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
+        self._stop = asyncio.Event()
+        self._unloads: set[asyncio.Task[bool]] = set()
+        self._connected: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._settings.state.mkdir(parents=True, exist_ok=True)
+        try:
+            inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
+            self._engines.update(await inventory.engines())
+            if self._settings.listen is not None:
+                self.address = await self._front.start(
+                    self._settings.listen, self._settings.max_message_bytes
+                )
+        except BaseException:
+            await self._hosts.close()
+            raise
+        usable = sum(not engine.fault for engine in self._engines.values())
+        _log.info(
+            "worker %s (%s) has %d usable engines of %d",
+            self._settings.worker_id,
+            self._settings.worker_class,
+            usable,
+            len(self._engines),
+        )
+        self._connected = asyncio.create_task(self._connection.run())
+        self._write_ready_file()
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._connected is not None:
+            self._connected.cancel()
+            await asyncio.gather(self._connected, return_exceptions=True)
+        await self._front.stop()
+        self._runner.abandon()
+        await asyncio.gather(*self._unloads, return_exceptions=True)
+        await self._hosts.close()
+
+    def stop(self) -> None:
+        """Begin to leave: finish what there is, take nothing new. Idempotent."""
+        self._stop.set()
+
+    async def wait_stopped(self) -> None:
+        """Return once the agent was told to stop and has finished what it had."""
+        await self._stop.wait()
+        _log.info("draining")
+        self._front.drain()
+        self._connection.draining()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                while not self._runner.is_idle:
+                    self._idle.clear()
+                    await self._idle.wait()
+        await self._connection.flush()
+
+    # --- what the connection asks, see worker_agent.connection.Worker -----------------------
+
+    def register(self) -> hub_pb2.Register:
+        """How this worker introduces itself, as of now."""
+        return hub_pb2.Register(
+            protocol_version=PROTOCOL_VERSION,
+            worker_id=self._settings.worker_id,
+            worker_class=self._settings.worker_class,
+            agent_version=_version(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=psutil.virtual_memory().total,
+            configurations=map(wire.configuration_to_proto, self._configurations),
+            engines=map(wire.engine_to_proto, self._engines.values()),
+            sessions=map(wire.session_to_proto, self._hosts.sessions()),
+        )
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the agent and its engine hosts."""
+        own: int = psutil.Process().memory_info().rss
+        return own + self._hosts.rss_bytes()
+
+    def load(self, session: Session) -> None:
+        """Bring the session into memory; how that went is told by a ``SessionChanged``."""
+        engine = self._engines.get(session.engine)
+        if engine is None or engine.fault or session.configuration not in self._configurations:
+            _log.warning("the gateway asks for %s, which cannot be loaded here", session)
+            return
+        # A failure was logged and told where it happened; nobody else wants it.
+        self._hosts.load(session).add_done_callback(_retrieve)
+
+    def unload(self, session: Session) -> None:
+        """Let the session go, if nothing runs on it."""
+        task = asyncio.create_task(self._hosts.unload(session))
+        self._unloads.add(task)
+        task.add_done_callback(self._unloads.discard)
+
+    def _session_changed(self, change: SessionChange) -> None:
+        self._connection.session_changed(change)
+        if isinstance(change.error, EngineUnusable):
+            engine = replace(self._engines[change.session.engine], fault=str(change.error))
+            self._engines[engine.name] = engine
+            self._connection.engine_changed(engine)
+
+    def _write_ready_file(self) -> None:
+        path = self._settings.ready_file
+        if path is None:
+            return
+        content = {"address": self.address, "pid": os.getpid()}
+        temporary = path.with_name(f"{path.name}.new")
+        temporary.write_text(json.dumps(content), "utf-8")
+        temporary.replace(path)
+
+
+def _retrieve(load: asyncio.Task[HostProcess]) -> None:
+    if not load.cancelled():
+        load.exception()
+
+
+def _version() -> str:
+    try:
+        return version("synergai")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

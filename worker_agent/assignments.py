@@ -1,0 +1,129 @@
+"""The gateway's assignments as work for the runner, and what becomes of them as reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai import wire
+from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.errors import InvalidInput
+from synergai.v1 import hub_pb2
+from worker_agent.frames import Tally
+from worker_agent.runner import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.domain import Configuration
+    from worker_agent.outbox import Outbox
+    from worker_agent.runner import Report, Runner
+
+
+class Assignments:
+    """All assignments of one connection to the gateway.
+
+    Args:
+        runner: runs them.
+        outbox: takes serialised ``WorkReports``.
+        configurations: what this worker can be switched to.
+    """
+
+    def __init__(
+        self, runner: Runner, outbox: Outbox, configurations: Sequence[Configuration]
+    ) -> None:
+        self._runner = runner
+        self._outbox = outbox
+        self._configurations = configurations
+        self._work: dict[int, Work] = {}
+
+    def take(self, orders: hub_pb2.WorkOrders) -> None:
+        """Carry out what the gateway orders."""
+        for assignment in orders.assignments:
+            self._assign(assignment)
+        for assignment_id in orders.stops:
+            work = self._work.get(assignment_id)
+            if work is not None:
+                self._runner.stop(work)
+
+    def _assign(self, assignment: hub_pb2.Assignment) -> None:
+        report = _AssignmentReport(assignment.id, self._outbox, self._forget)
+        try:
+            work = _work(assignment, report)
+        except InvalidInput as error:
+            report.ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
+            return
+        configuration = work.session.configuration
+        if configuration not in self._configurations:
+            detail = f"this worker cannot be switched to {configuration}"
+            report.ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
+            return
+        self._work[assignment.id] = work
+        self._runner.add(work)
+
+    def _forget(self, assignment_id: int) -> None:
+        self._work.pop(assignment_id, None)
+
+
+def _work(assignment: hub_pb2.Assignment, report: Report) -> Work:
+    requests = list(assignment.requests)
+    if not assignment.count or len(requests) not in (0, assignment.count):
+        raise InvalidInput(
+            f"an assignment of {assignment.count} queries with {len(requests)} requests"
+        )
+    configuration = wire.configuration_from_proto(assignment.configuration)
+    return Work(
+        session=Session(EngineName(assignment.engine), configuration),
+        report=report,
+        requests=requests,
+        first=assignment.first,
+        count=assignment.count,
+    )
+
+
+class _AssignmentReport:
+    """Reports on one assignment; see ``worker_agent.runner.Report``."""
+
+    def __init__(
+        self, assignment_id: int, outbox: Outbox, when_ended: Callable[[int], None]
+    ) -> None:
+        self._id = assignment_id
+        self._outbox = outbox
+        self._when_ended = when_ended
+
+    def started(self, setup_s: float) -> None:
+        """Setup is over."""
+        started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
+        self._outbox.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
+
+    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+        """So much is done."""
+        progress = self._progress(tally, responses)
+        self._outbox.put(hub_pb2.WorkReports(progress=[progress]).SerializeToString())
+
+    def ended(
+        self,
+        outcome: Outcome,
+        tally: Tally,
+        responses: Sequence[bytes],
+        fault: Fault = Fault.UNSPECIFIED,
+        detail: str = "",
+    ) -> None:
+        """The assignment is over."""
+        ended = hub_pb2.Ended(
+            progress=self._progress(tally, responses),
+            outcome=hub_pb2.Outcome.ValueType(outcome.value),
+            fault=hub_pb2.Fault.ValueType(fault.value),
+            detail=detail,
+        )
+        self._outbox.put(hub_pb2.WorkReports(ended=[ended]).SerializeToString())
+        self._when_ended(self._id)
+
+    def _progress(self, tally: Tally, responses: Sequence[bytes]) -> hub_pb2.Progress:
+        return hub_pb2.Progress(
+            assignment_id=self._id,
+            done=tally.done,
+            responses=responses,
+            labelled=tally.labelled,
+            correct=tally.correct,
+            compute_s=tally.compute_s,
+        )

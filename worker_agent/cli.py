@@ -1,0 +1,29 @@
+"""``synergai agent``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import typer
+
+from synergai.commands import run_service, settings_command
+from worker_agent.settings import AgentSettings
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+def _run(settings: AgentSettings) -> None:
+    """Make this machine's engines available: dial a gateway and run what it assigns."""
+    from worker_agent.agent import Agent  # gRPC, which the help can do without
+
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
+    )
+    run_service(lambda: Agent(settings))
+
+
+app.command(
+    epilog="Example: [bold]synergai agent --gateway 10.0.0.1:8010 --models models "
+    "--worker-class agx-xavier --threads 1,4[/bold]"
+)(settings_command(AgentSettings, _run))

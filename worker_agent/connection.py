@@ -1,0 +1,285 @@
+"""The agent's line to its gateway: registered, kept alive, and dialled again when it breaks.
+
+Two streams: control, which is never behind a tensor, and work. Whatever ends either ends both;
+the gateway then gives the outstanding work to others, so it is stopped and forgotten here. Engine
+hosts stay resident meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+import grpc
+
+from synergai import rpc, wire
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.status import error_from_rpc
+from synergai.v1 import hub_pb2
+from worker_agent.assignments import Assignments
+from worker_agent.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import Configuration, Engine, Session
+    from worker_agent.hosts import SessionChange
+    from worker_agent.runner import Runner
+
+FIRST_BACKOFF_S: Final = 0.5
+LONGEST_BACKOFF_S: Final = 10.0
+MISSED_HEARTBEATS: Final = 3
+_REGISTER_TIMEOUT_S: Final = 10.0
+_FAREWELL_S: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """What the connection tells the gateway of, and carries out for it."""
+
+    def register(self) -> hub_pb2.Register:
+        """How this worker introduces itself, as of now."""
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the agent and its engine hosts."""
+
+    def load(self, session: Session) -> None:
+        """Bring the session into memory."""
+
+    def unload(self, session: Session) -> None:
+        """Let the session go."""
+
+
+class Connection:
+    """Keeps the agent connected.
+
+    Args:
+        target: the gateway's hub, ``host:port``.
+        worker: whom it speaks for.
+        runner: runs what the gateway assigns.
+        configurations: what this worker can be switched to.
+        max_message_bytes: largest message both ways.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        worker: Worker,
+        runner: Runner,
+        configurations: Sequence[Configuration],
+        max_message_bytes: int,
+    ) -> None:
+        self._target = target
+        self._worker = worker
+        self._runner = runner
+        self._configurations = configurations
+        self._max_message_bytes = max_message_bytes
+        self._line: _Line | None = None
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        while True:
+            try:
+                await self._connect()
+            except (SynergaiError, grpc.aio.AioRpcError) as failure:
+                error = failure if isinstance(failure, SynergaiError) else error_from_rpc(failure)
+                longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**self._failures)
+                delay = longest * random.uniform(0.5, 1.0)
+                self._failures = min(self._failures + 1, 16)
+                _log.warning(
+                    "no gateway at %s: %s; trying again in %.1f s", self._target, error, delay
+                )
+                await asyncio.sleep(delay)
+
+    def session_changed(self, change: SessionChange) -> None:
+        """Tell the gateway, if there is one, of a session that came or went."""
+        message = hub_pb2.SessionChanged(
+            session=wire.session_to_proto(change.session),
+            resident=change.resident,
+            fault=str(change.error or ""),
+        )
+        if change.ready is not None:
+            message.backend_start_s = change.ready.backend_start_s
+            message.model_load_s = change.ready.model_load_s
+            message.data_preparation_s = change.ready.data_preparation_s
+        self._tell(hub_pb2.AgentControl(session_changed=message))
+
+    def engine_changed(self, engine: Engine) -> None:
+        """Tell the gateway, if there is one, that an engine is not what it was."""
+        message = hub_pb2.EngineChanged(engine=wire.engine_to_proto(engine))
+        self._tell(hub_pb2.AgentControl(engine_changed=message))
+
+    def draining(self) -> None:
+        """Tell the gateway, if there is one, that this worker takes nothing new."""
+        self._tell(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
+
+    async def flush(self) -> None:
+        """Return once all reports are with the gateway, or there is none."""
+        if self._line is not None:
+            await self._line.flush()
+
+    def _tell(self, message: hub_pb2.AgentControl) -> None:
+        # A gateway that comes later learns of it from the registration.
+        if self._line is not None:
+            self._line.control_outbox.put(message.SerializeToString())
+
+    async def _connect(self) -> NoReturn:
+        """One connection, from its beginning to its end, which is always an error."""
+        options = [
+            *rpc.channel_options(self._max_message_bytes),
+            # Otherwise a new channel inherits the back-off of the one before it.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        async with grpc.aio.insecure_channel(self._target, options=options) as channel:
+            line = _Line(channel, self._worker, self._runner, self._configurations)
+            try:
+                await line.register()
+                self._failures = 0
+                self._line = line
+                _log.info("registered with the gateway at %s", self._target)
+                await line.serve()
+            finally:
+                self._line = None
+                self._runner.abandon()
+                line.cancel()
+
+
+class _Line:
+    """The two streams of one registration."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        worker: Worker,
+        runner: Runner,
+        configurations: Sequence[Configuration],
+    ) -> None:
+        self._channel = channel
+        self._worker = worker
+        self._control: Any = _open(channel, "Control", hub_pb2.GatewayControl)
+        self._work: Any = None
+        self._registered: hub_pb2.Registered
+        self._sequence = 0
+        self._acknowledged = 0
+        self.control_outbox = Outbox(merge=False)
+        self._work_outbox = Outbox(merge=True)
+        self._assignments = Assignments(runner, self._work_outbox, configurations)
+
+    async def register(self) -> None:
+        """Introduce the worker on the control stream, then open the work stream.
+
+        Raises:
+            SynergaiError: the gateway is not there, or refuses.
+        """
+        hello = hub_pb2.AgentControl(register=self._worker.register())
+        try:
+            async with asyncio.timeout(_REGISTER_TIMEOUT_S):
+                await self._write(self._control, hello.SerializeToString())
+                answer = await self._read(self._control)
+        except TimeoutError:
+            raise Unavailable("it does not answer the registration") from None
+        if answer.WhichOneof("message") != "registered":
+            raise InvalidInput("it does not speak this agent's protocol")
+        self._registered = answer.registered
+        metadata = (("synergai-session", self._registered.session),)
+        self._work = _open(self._channel, "Work", hub_pb2.WorkOrders, metadata)
+
+    async def serve(self) -> NoReturn:
+        """Work until the line breaks.
+
+        Raises:
+            SynergaiError: always, in the end; it says how the line broke.
+        """
+        parts = (
+            self._control_orders(),
+            self._work_orders(),
+            self._heartbeats(),
+            self.control_outbox.send_all(lambda data: self._write(self._control, data)),
+            self._work_outbox.send_all(lambda data: self._write(self._work, data)),
+        )
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+        raise Unavailable("it ended the connection")
+
+    async def flush(self) -> None:
+        """Return once the gateway has what there is to report; bounded."""
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._work_outbox.wait_empty()
+                await self.control_outbox.wait_empty()
+                # It ends its half only after it has read all of ours.
+                await self._work.done_writing()
+                await self._work.code()
+        except TimeoutError:
+            _log.warning("the gateway did not take the last reports in time")
+
+    def cancel(self) -> None:
+        """End both streams."""
+        for call in (self._control, self._work):
+            if call is not None:
+                call.cancel()
+
+    async def _control_orders(self) -> None:
+        while True:
+            order = await self._read(self._control)
+            match order.WhichOneof("message"):
+                case "heartbeat_ack":
+                    self._acknowledged = order.heartbeat_ack.sequence
+                case "load":
+                    self._worker.load(wire.session_from_proto(order.load.session))
+                case "unload":
+                    self._worker.unload(wire.session_from_proto(order.unload.session))
+
+    async def _work_orders(self) -> None:
+        while True:
+            self._assignments.take(await self._read(self._work))
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(self._registered.heartbeat_s)
+            if self._sequence - self._acknowledged >= MISSED_HEARTBEATS:
+                raise Unavailable(f"it has missed {MISSED_HEARTBEATS} heartbeats")
+            self._sequence += 1
+            beat = hub_pb2.Heartbeat(sequence=self._sequence, rss_bytes=self._worker.rss_bytes())
+            self.control_outbox.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())
+
+    @staticmethod
+    async def _read(call: Any) -> Any:
+        message = await call.read()
+        if message is grpc.aio.EOF:
+            raise Unavailable("it ended the connection")
+        if isinstance(message, rpc.Malformed):
+            raise message.error()
+        return message
+
+    @staticmethod
+    async def _write(call: Any, data: bytes) -> None:
+        try:
+            await call.write(data)
+        except asyncio.InvalidStateError:
+            # The stream is over, and its reader is about to say why.
+            await asyncio.Event().wait()
+
+
+def _open(
+    channel: grpc.aio.Channel,
+    method: str,
+    response: type[Any],
+    metadata: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """A stream that takes serialised messages and gives parsed ones."""
+    stream: Any = channel.stream_stream(
+        f"/synergai.v1.Hub/{method}", response_deserializer=rpc.parse(response)
+    )
+    return stream(metadata=metadata)

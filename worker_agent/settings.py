@@ -1,0 +1,108 @@
+"""What the operator of an agent can choose."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+from pydantic import AfterValidator, Field
+
+from synergai.domain import Configuration, checked_name
+from synergai.errors import InvalidInput
+from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.settings import Address, Settings
+from synergai.wire import MAX_THREADS
+
+
+def _default_worker_id() -> str:
+    """The host's name, as far as it can be a worker's."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:128] or "worker"
+
+
+def _default_worker_class() -> str:
+    """The processor's architecture, by its common name."""
+    machine = platform.machine().lower()
+    return {"x86_64": "x86", "amd64": "x86", "aarch64": "arm64"}.get(machine, machine) or "unknown"
+
+
+def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
+    for count in threads:
+        if not 1 <= count <= MAX_THREADS:
+            raise InvalidInput(f"a number of threads is from 1 to {MAX_THREADS}, not {count}")
+    return tuple(sorted(set(threads)))
+
+
+class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
+    """Settings of a worker's agent."""
+
+    gateway: Address = Field(
+        default="127.0.0.1:8010", description="The gateway's hub, which the agent dials."
+    )
+    models: Path = Field(
+        default=Path("models"), description="Model directory: one folder per engine."
+    )
+    worker_id: Annotated[str, AfterValidator(lambda name: checked_name(name, "worker id"))] = Field(
+        default_factory=_default_worker_id, description="This worker's name in the fleet."
+    )
+    worker_class: Annotated[
+        str, AfterValidator(lambda name: checked_name(name, "worker class"))
+    ] = Field(
+        default_factory=_default_worker_class,
+        description="What identical machines share a profile under.",
+    )
+    threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
+        default=(),
+        description="Thread counts that engines may run with; 1, 2, 4, … up to the cores if empty.",
+    )
+    memory_mb: int = Field(
+        default=0,
+        ge=0,
+        description="Memory for resident engines, in MB; half of the machine's if 0.",
+    )
+    state: Path = Field(
+        default=Path(".synergai/agent"),
+        description="Directory for what the agent remembers of its engines.",
+    )
+    listen: Address | None = Field(
+        default=None,
+        description="Serve the Open Inference Protocol here as well, without a gateway.",
+    )
+    hang_timeout_s: float = Field(
+        default=30.0, gt=0, description="An engine that is silent for so long is restarted."
+    )
+    drain_s: float = Field(
+        default=30.0, ge=0, description="How long it finishes what it has when told to stop."
+    )
+    max_message_bytes: int = Field(
+        default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, description="Largest message to and from others."
+    )
+    ready_file: Path | None = Field(
+        default=None, description="Written, as JSON, once the agent has read its engines."
+    )
+
+    @property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """What engines can be run with here, by rising number of threads."""
+        return tuple(Configuration(threads=count) for count in self.threads or _powers_of_two())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for resident engines."""
+        if self.memory_mb:
+            return self.memory_mb << 20
+        total: int = psutil.virtual_memory().total
+        return total // 2
+
+
+def _powers_of_two() -> list[int]:
+    """1, 2, 4, … below the cores that this process may use, and those."""
+    cores = len(os.sched_getaffinity(0))
+    counts = [1]
+    while counts[-1] * 2 < cores:
+        counts.append(counts[-1] * 2)
+    return counts if cores == 1 else [*counts, cores]
