@@ -62,29 +62,34 @@ class ModelDescription:
     external_data: bool = False
 
 
-def describe(path: Path) -> ModelDescription:
+def describe(path: Path, called: str = "") -> ModelDescription:
     """Read and check a model file.
+
+    Args:
+        path: of the file.
+        called: what messages call it, if not by its path.
 
     Raises:
         InvalidInput: it cannot be read, is damaged, or is of no kind that can be served.
     """
+    called = called or str(path)
     if path.suffix not in BACKENDS:
-        raise InvalidInput(f"{path} is no model file: {', '.join(BACKENDS)} can be read")
+        raise InvalidInput(f"{called} is no model file: {', '.join(BACKENDS)} can be read")
     try:
         size = path.stat().st_size
         if not 0 < size <= MAX_MODEL_BYTES:
-            raise InvalidInput(f"{path} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}")
+            raise InvalidInput(f"{called} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}")
         model = onnx.load_model(path, load_external_data=False)
         found = digest(path)
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"{called} cannot be read: {error.strerror}") from error
     except DecodeError as error:
-        raise InvalidInput(f"{path} is damaged or no ONNX file: it cannot be decoded") from error
+        raise InvalidInput(f"{called} is damaged or no ONNX file: it cannot be decoded") from error
     external = any(
         tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer
     )
     if not external:
-        _check(path, model)
+        _check(called, model)
     weights = {tensor.name for tensor in model.graph.initializer}
     return ModelDescription(
         backend=BACKENDS[path.suffix],
@@ -101,12 +106,12 @@ def describe(path: Path) -> ModelDescription:
     )
 
 
-def _check(path: Path, model: onnx.ModelProto) -> None:
+def _check(called: str, model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         reason = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"{path} is damaged or no ONNX file: {reason}") from error
+        raise InvalidInput(f"{called} is damaged or no ONNX file: {reason}") from error
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -97,7 +97,7 @@ def add(
         except OSError as error:
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
         # What is described and recorded is the copy: the source may change meanwhile.
-        description = describe(file)
+        description = describe(file, str(source))
         if description.external_data:
             raise InvalidInput(
                 f"{source} keeps weights in other files; save it as one file first, with "

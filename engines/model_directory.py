@@ -18,6 +18,7 @@ a definition with a fault instead of hiding the others.
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 import zlib
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ MAX_MODEL_BYTES: Final = 2 << 30
 """What one protobuf message, and so one ONNX file, can hold."""
 MAX_DEFINITION_BYTES: Final = 64 << 10
 
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
 
 
@@ -168,6 +170,9 @@ class ModelDirectory:
                 f"{file.name!r} does not tell its backend by its suffix; "
                 f'write backend = "…" into {DEFINITION_FILE}'
             )
+        sha256 = texts.get("sha256", "").lower()
+        if sha256 and not _SHA256.fullmatch(sha256):
+            raise InvalidInput(f"{DEFINITION_FILE}: sha256 has 64 hexadecimal digits")
         samples = self._confined(folder / SAMPLES_FILE)
         return EngineDefinition(
             name=name,
@@ -175,7 +180,7 @@ class ModelDirectory:
             backend=checked_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,
-            sha256=texts.get("sha256", "").lower(),
+            sha256=sha256,
             title=texts.get("title", ""),
             accuracy=accuracy,
             source=texts.get("source", ""),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -20,14 +21,13 @@ from synergai.dictionary import ProfileEntry
 from synergai.errors import InternalFault, InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import IO
 
     from synergai.domain import Session, WorkerClass
 
 LOG_FILE: Final = "host.log"
-_LEAVE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,45 +73,53 @@ def measure(
         MeasurementFailed: the engine cannot be loaded or run.
         InvalidInput: `output` cannot be written.
     """
+    options = (
+        *("--models", str(models), "--engine", session.engine),
+        *("--threads", str(session.configuration.threads)),
+        *("--queries", str(queries), "--min-duration", repr(min_duration)),
+        *("--output", str(output)),
+    )
+    log = output / LOG_FILE
     try:
         output.mkdir(parents=True, exist_ok=True)
-        log = (output / LOG_FILE).open("wb")
+        log.touch()
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
-    with log:
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb") as lines:
-            command = (
-                *(sys.executable, "-m", "profiler.loadgen_run"),
-                *("--models", str(models), "--engine", session.engine),
-                *("--threads", str(session.configuration.threads)),
-                *("--queries", str(queries), "--min-duration", repr(min_duration)),
-                *("--output", str(output), "--report", str(write_end)),
-            )
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(write_end,),
-                )
-            finally:
-                os.close(write_end)
-            try:
-                measured = _follow(lines, report, output / LOG_FILE)
-                process.wait(_LEAVE_S)
-            finally:
-                # The kernel ends the engine host with it.
-                process.kill()
-                process.wait()
+    with _measuring(options, log) as lines:
+        measured = _follow(lines, session, report, log)
     result = read_detail_log(output / DETAIL_FILE)
     return Measurement(
         entry=_entry(session, worker_class, measured, result), single_stream=result, logs=output
     )
 
 
-def _follow(lines: IO[bytes], report: Callable[[float], None], log: Path) -> Measured:
+@contextmanager
+def _measuring(options: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
+    """A measuring process and the lines that it reports; it ends with the block."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as lines, log.open("wb") as output:
+        command = (sys.executable, "-m", "profiler.loadgen_run", *options)
+        try:
+            process = subprocess.Popen(
+                (*command, "--report", str(write_end)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write_end,),
+            )
+        finally:
+            os.close(write_end)
+        try:
+            yield lines
+        finally:
+            # The kernel ends the engine host with it.
+            process.kill()
+            process.wait()
+
+
+def _follow(
+    lines: IO[bytes], session: Session, report: Callable[[float], None], log: Path
+) -> Measured:
     """Read what the process reports until it has measured."""
     for line in lines:
         match decode(line):
@@ -121,7 +129,9 @@ def _follow(lines: IO[bytes], report: Callable[[float], None], log: Path) -> Mea
                 report(1.0)
                 return measured
             case Failed(reason):
-                raise MeasurementFailed(reason)
+                raise MeasurementFailed(
+                    f"cannot measure {session.engine} with {session.configuration}: {reason}"
+                )
     raise InternalFault(f"the measuring process ended early; {log} has the detail")
 
 
