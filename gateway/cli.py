@@ -1,0 +1,30 @@
+"""``synergai gateway``."""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from gateway.settings import GatewaySettings
+from synergai.commands import run_service, settings_command
+
+
+def run(settings: GatewaySettings) -> None:
+    """Run the gateway: clients and agents connect to it.
+
+    Any Open Inference Protocol (KServe V2) client can send requests, with deadlines; jobs are
+    submitted with [bold]synergai submit[/bold]. Agents dial in with [bold]synergai agent[/bold].
+    Ctrl-C lets requests under way finish; accepted jobs go on after the next start.
+    """
+    # The event loop's and gRPC's objects are made after uvloop is in place.
+    from gateway.server import Gateway
+
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
+    )
+    run_service(lambda: Gateway(settings))
+
+
+app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+app.command()(settings_command(GatewaySettings, run))

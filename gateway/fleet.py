@@ -1,0 +1,184 @@
+"""The workers that are connected, and the engines that they serve."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from synergai.errors import EngineNotFound, EngineUnusable, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.outbox import Outbox
+    from gateway.scheduling.events import Assignment
+    from synergai.domain import (
+        AssignmentId,
+        Configuration,
+        Engine,
+        EngineName,
+        Session,
+        WorkerClass,
+        WorkerId,
+    )
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tell the worker to run an assignment; with its queries' requests, unless it has samples."""
+
+    assignment: Assignment
+    requests: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Tell the worker to stop an assignment at its next query."""
+
+    assignment_id: AssignmentId
+
+
+Order: TypeAlias = Run | Halt
+
+
+@dataclass(slots=True, eq=False)
+class Outstanding:
+    """An assignment that a worker has, and what it reported of it so far.
+
+    Attributes:
+        dispatched_at: when it was sent.
+    """
+
+    assignment: Assignment
+    dispatched_at: float
+    done: int = 0
+    labelled: int = 0
+    correct: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ConnectedWorker:
+    """A worker while its agent is connected.
+
+    Attributes:
+        orders: what waits to be sent to it; closed while it has no work stream.
+        engines: what it has, usable or not, by name.
+        outstanding: what it has to do, by assignment.
+        free_since: when it last ended an assignment.
+        heard_at: when it last said anything.
+    """
+
+    id: WorkerId
+    worker_class: WorkerClass
+    agent_version: str
+    cores: int
+    memory_bytes: int
+    configurations: tuple[Configuration, ...]
+    orders: Outbox[Order]
+    heard_at: float
+    engines: dict[EngineName, Engine] = field(default_factory=dict)
+    sessions: set[Session] = field(default_factory=set)
+    draining: bool = False
+    outstanding: dict[AssignmentId, Outstanding] = field(default_factory=dict)
+    free_since: float = 0.0
+    queries_done: int = 0
+
+    @property
+    def usable_engines(self) -> frozenset[EngineName]:
+        """The engines that it can run."""
+        return frozenset(name for name, engine in self.engines.items() if not engine.fault)
+
+
+class Catalogue:
+    """Which engine looks how, over all connected workers.
+
+    The first worker that brings an engine says what its inputs and outputs are; one that says
+    something else while the first is there is not believed.
+
+    Args:
+        known: engines that were here before this gateway started.
+    """
+
+    def __init__(self, known: Iterable[EngineName] = ()) -> None:
+        self._known = set(known)
+        self._providers: dict[EngineName, dict[WorkerId, Engine]] = {}
+        self._usable: dict[EngineName, Engine] = {}
+
+    def find(self, name: str) -> Engine:
+        """The engine of this name, served by some worker now.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+            Unavailable: nobody has it now.
+            EngineUnusable: nobody who has it can run it.
+        """
+        engine = self._usable.get(name)  # type: ignore[call-overload]  # a name to be tested
+        if engine is not None:
+            return engine  # type: ignore[no-any-return]  # follows from the line before
+        providers = self._providers.get(name)  # type: ignore[call-overload]  # likewise
+        if providers:
+            fault = next(iter(providers.values())).fault
+            raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
+        if name in self._known:
+            raise Unavailable(f"no worker that serves engine {name!r} is connected just now")
+        raise EngineNotFound(name)
+
+    def check_known(self, name: str) -> None:
+        """Check that jobs of this engine may be accepted: it can be run now, or could once.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+            EngineUnusable: nobody who has it can run it.
+        """
+        try:
+            self.find(name)
+        except Unavailable:
+            return
+
+    def learn(self, names: Iterable[EngineName]) -> None:
+        """Take these engines for known, whether or not somebody serves them."""
+        self._known.update(names)
+
+    def usable(self) -> Iterable[EngineName]:
+        """All engines that can be run now."""
+        return self._usable.keys()
+
+    def put(self, worker_id: WorkerId, engine: Engine) -> Engine:
+        """Take in what a worker says of an engine; return what it is taken for."""
+        providers = self._providers.setdefault(engine.name, {})
+        providers.pop(worker_id, None)
+        first = next((other for other in providers.values() if not other.fault), None)
+        if first is not None and not engine.fault and not _alike(first, engine):
+            other = next(iter(providers))
+            _log.warning("engine %s of %s differs from that of %s", engine.name, worker_id, other)
+            engine = replace(
+                engine, fault=f"it differs from the engine of this name on worker {other!r}"
+            )
+        providers[worker_id] = engine
+        self._known.add(engine.name)
+        self._refresh(engine.name)
+        return engine
+
+    def drop(self, worker_id: WorkerId) -> None:
+        """Forget what a worker had."""
+        for name in [n for n, providers in self._providers.items() if worker_id in providers]:
+            providers = self._providers[name]
+            del providers[worker_id]
+            if not providers:
+                del self._providers[name]
+            self._refresh(name)
+
+    def _refresh(self, name: EngineName) -> None:
+        providers = self._providers.get(name, {})
+        usable = next((engine for engine in providers.values() if not engine.fault), None)
+        if usable is None:
+            self._usable.pop(name, None)
+        else:
+            self._usable[name] = usable
+
+
+def _alike(one: Engine, other: Engine) -> bool:
+    return (one.version, one.inputs, one.outputs) == (other.version, other.inputs, other.outputs)

@@ -1,0 +1,331 @@
+"""The agents' side of the gateway: registration, signs of life, assignments and reports.
+
+An agent dials in and keeps two streams. It becomes a worker of the fleet when both are open,
+and stops being one when either ends. What it sends is checked; an agent that breaks the
+protocol loses its connection, and what it had is run elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from gateway.fleet import Halt, Run
+from gateway.outbox import Outbox
+from gateway.registration import worker_of
+from gateway.reports import ProtocolViolation, checked_seconds
+from synergai import rpc
+from synergai.errors import InvalidInput, Overloaded, SynergaiError, Unavailable
+from synergai.v1 import hub_pb2
+from synergai.wire import configuration_to_proto, engine_from_proto, session_from_proto
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+
+    from gateway.clock import Clock
+    from gateway.dispatcher import Dispatcher
+    from gateway.fleet import Catalogue, ConnectedWorker, Order
+    from gateway.metrics import Metrics
+    from synergai.domain import EngineName, WorkerId
+    from synergai.rpc import Context
+
+_log = logging.getLogger(__name__)
+
+SESSION_METADATA: Final = "synergai-session"
+MISSED_HEARTBEATS: Final = 3
+REGISTER_WITHIN_S: Final = 10.0
+_CONTROL_LIMIT: Final = 1024
+_ORDERS_LIMIT: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class AgentLink:
+    """An agent's connection.
+
+    Attributes:
+        control: what waits to be sent on the control stream.
+        worker: who it is; None until it has registered.
+        session: what its work stream has to show.
+    """
+
+    control: Outbox[hub_pb2.GatewayControl]
+    worker: ConnectedWorker | None = None
+    session: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def close(self, error: SynergaiError | None = None) -> None:
+        """End both streams."""
+        self.control.close(error)
+        if self.worker is not None:
+            self.worker.orders.close(error)
+
+
+class Hub:
+    """Serves ``synergai.v1.Hub``.
+
+    Args:
+        dispatcher: is told what becomes of workers and of their assignments.
+        catalogue: is told what engines they have.
+        remember: called with the engines of every new worker.
+        metrics: where refused agents are counted.
+        clock: what signs of life are measured by.
+        heartbeat_s: how often agents are to give one.
+        batch_bytes: how many bytes of assignments go into one message; one alone may be larger.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        remember: Callable[[frozenset[EngineName]], object],
+        heartbeat_s: float,
+        batch_bytes: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._clock = clock
+        self._remember = remember
+        self._heartbeat_s = heartbeat_s
+        self._batch_bytes = batch_bytes
+        self._links: dict[WorkerId, AgentLink] = {}
+        self._sessions: dict[str, AgentLink] = {}
+        self._streams: set[AgentLink] = set()
+        self._watch = asyncio.create_task(self._watch_heartbeats())
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server."""
+        return grpc.method_handlers_generic_handler(
+            "synergai.v1.Hub",
+            {
+                "Control": rpc.stream(self.control, hub_pb2.AgentControl),
+                "Work": rpc.stream(self.work, hub_pb2.WorkReports),
+            },
+        )
+
+    def workers(self) -> Iterator[ConnectedWorker]:
+        """Every worker that has registered."""
+        return (link.worker for link in self._links.values() if link.worker is not None)
+
+    async def close(self) -> None:
+        """End all connections."""
+        self._watch.cancel()
+        for link in list(self._streams):
+            link.close(Unavailable("the gateway is stopping"))
+        await asyncio.wait([self._watch])
+
+    # --- control ------------------------------------------------------------------------------
+
+    async def control(
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context
+    ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
+        """Serve an agent's control stream."""
+        link = AgentLink(Outbox(_CONTROL_LIMIT))
+        self._streams.add(link)
+        patience = asyncio.get_running_loop().call_later(
+            REGISTER_WITHIN_S, self._check_registered, link
+        )
+        reader = asyncio.create_task(self._read_control(link, requests))
+        reader.add_done_callback(link.control.follow)
+        try:
+            while messages := await link.control.take():
+                for message in messages:
+                    yield message
+        except SynergaiError as error:
+            self._refuse(link, error)
+            raise
+        finally:
+            patience.cancel()
+            reader.cancel()
+            self._streams.discard(link)
+            self._forget(link)
+            await asyncio.wait([reader])
+
+    async def _read_control(
+        self, link: AgentLink, requests: AsyncIterator[hub_pb2.AgentControl]
+    ) -> None:
+        async for message in requests:
+            kind = message.WhichOneof("message")
+            worker = link.worker
+            if worker is None:
+                if kind != "register":
+                    raise ProtocolViolation("the first message must be `register`")
+                self._register(link, message.register)
+                continue
+            worker.heard_at = self._clock.now()
+            match kind:
+                case "heartbeat":
+                    ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
+                    link.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
+                case "session_changed":
+                    self._session_changed(worker, message.session_changed)
+                case "engine_changed":
+                    engine = engine_from_proto(message.engine_changed.engine)
+                    worker.engines[engine.name] = self._catalogue.put(worker.id, engine)
+                    self._remember(frozenset({engine.name}))
+                    self._dispatcher.engines_changed(worker)
+                case "draining":
+                    _log.info("worker %s is draining", worker.id)
+                    self._dispatcher.draining(worker)
+                case "register":
+                    raise ProtocolViolation("this stream has registered already")
+                case _:
+                    pass  # a later version's message; the protocol number guards what matters
+
+    def _register(self, link: AgentLink, message: hub_pb2.Register) -> None:
+        worker = worker_of(message, self._clock.now())
+        if (other := self._links.get(worker.id)) is not None:
+            _log.warning("worker %s registered again: its earlier connection ends", worker.id)
+            other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
+            self._forget(other)
+        for engine in list(worker.engines.values()):
+            worker.engines[engine.name] = self._catalogue.put(worker.id, engine)
+        self._remember(frozenset(worker.engines))
+        link.worker = worker
+        self._links[worker.id] = link
+        self._sessions[link.session] = link
+        registered = hub_pb2.Registered(session=link.session, heartbeat_s=self._heartbeat_s)
+        link.control.put(hub_pb2.GatewayControl(registered=registered))
+        _log.info(
+            "worker %s of class %s registered with %d engines, agent %s",
+            worker.id,
+            worker.worker_class,
+            len(worker.engines),
+            worker.agent_version,
+        )
+
+    def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
+        session = session_from_proto(message.session)
+        if session.engine not in worker.engines:
+            raise ProtocolViolation(f"worker {worker.id!r} has no engine {session.engine!r}")
+        if message.resident:
+            setup_s = sum(
+                checked_seconds(seconds, f"loading {session.engine!r}")
+                for seconds in (
+                    message.backend_start_s,
+                    message.model_load_s,
+                    message.data_preparation_s,
+                )
+            )
+            self._dispatcher.session_loaded(worker, session, setup_s)
+            return
+        if message.fault:
+            _log.warning("worker %s: %s not loaded: %s", worker.id, session.engine, message.fault)
+        self._dispatcher.session_dropped(worker, session)
+
+    def _check_registered(self, link: AgentLink) -> None:
+        if link.worker is None:
+            link.close(InvalidInput(f"no `register` came within {REGISTER_WITHIN_S:g} s"))
+
+    def _forget(self, link: AgentLink) -> None:
+        """Take an agent whose control stream has ended out of everything."""
+        worker = link.worker
+        if worker is None or self._sessions.pop(link.session, None) is None:
+            return
+        del self._links[worker.id]
+        self._catalogue.drop(worker.id)
+        worker.orders.close(Unavailable("the control stream has ended"))
+        self._dispatcher.left(worker)
+        _log.info("worker %s has left", worker.id)
+
+    def _refuse(self, link: AgentLink, error: SynergaiError) -> None:
+        """Say once, under an id, why an agent's connection was ended."""
+        if isinstance(error, InvalidInput | Overloaded):
+            self._metrics.refused_agents.inc()
+            name = link.worker.id if link.worker is not None else "not registered"
+            _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
+        link.close(error)
+
+    # --- work ---------------------------------------------------------------------------------
+
+    async def work(
+        self, requests: AsyncIterator[hub_pb2.WorkReports], context: Context
+    ) -> AsyncGenerator[hub_pb2.WorkOrders, None]:
+        """Serve an agent's work stream."""
+        metadata = dict(context.invocation_metadata() or ())
+        link = self._sessions.get(str(metadata.get(SESSION_METADATA, "")))
+        if link is None or (worker := link.worker) is None:
+            raise Unavailable("no such session: register on a control stream first")
+        worker.orders.close(Unavailable("another work stream has taken over"))
+        self._dispatcher.left(worker)
+        orders = worker.orders = Outbox(_ORDERS_LIMIT)
+        reader = asyncio.create_task(self._read_reports(worker, requests))
+        reader.add_done_callback(orders.follow)
+        self._dispatcher.joined(worker)
+        try:
+            while batch := await orders.take():
+                for message in self._pack(batch):
+                    yield message
+        except SynergaiError as error:
+            self._refuse(link, error)
+            raise
+        finally:
+            reader.cancel()
+            orders.close()
+            if worker.orders is orders:
+                self._dispatcher.left(worker)
+            await asyncio.wait([reader])
+
+    async def _read_reports(
+        self, worker: ConnectedWorker, requests: AsyncIterator[hub_pb2.WorkReports]
+    ) -> None:
+        async for reports in requests:
+            worker.heard_at = self._clock.now()
+            for started in reports.started:
+                self._dispatcher.started(worker, started)
+            for progress in reports.progress:
+                self._dispatcher.progress(worker, progress)
+            for ended in reports.ended:
+                self._dispatcher.ended(worker, ended)
+
+    def _pack(self, batch: list[Order]) -> Iterator[hub_pb2.WorkOrders]:
+        """As few messages as the bound on their size allows, with the order kept."""
+        message = hub_pb2.WorkOrders()
+        size = 0
+        for order in batch:
+            match order:
+                case Run(assignment, requests):
+                    order_bytes = sum(map(len, requests))
+                    if size and size + order_bytes > self._batch_bytes:
+                        yield message
+                        message = hub_pb2.WorkOrders()
+                        size = 0
+                    size += order_bytes
+                    message.assignments.add(
+                        id=assignment.id,
+                        job_id=assignment.job_id,
+                        engine=assignment.engine,
+                        configuration=configuration_to_proto(assignment.configuration),
+                        first=assignment.first,
+                        count=assignment.count,
+                        requests=requests,
+                    )
+                case Halt(assignment_id):
+                    message.stops.append(assignment_id)
+        yield message
+
+    # --- signs of life ------------------------------------------------------------------------
+
+    async def _watch_heartbeats(self) -> None:
+        """End the connections of agents that have fallen silent."""
+        patience_s = MISSED_HEARTBEATS * self._heartbeat_s
+        while True:
+            slept_at = self._clock.now()
+            await asyncio.sleep(self._heartbeat_s / 2)
+            now = self._clock.now()
+            if now - slept_at > self._heartbeat_s:
+                continue  # we were held up ourselves: let what has come in be read first
+            for link in list(self._links.values()):
+                worker = link.worker
+                if worker is not None and now - worker.heard_at > patience_s:
+                    silence = f"nothing was heard of worker {worker.id!r} for {patience_s:g} s"
+                    _log.warning("%s: it counts as lost", silence)
+                    link.close(Unavailable(silence))
+                    self._forget(link)

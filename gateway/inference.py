@@ -1,0 +1,229 @@
+"""Single requests: one query each, whose client waits on the line."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
+
+from gateway.work import failure
+from synergai.domain import MAX_PRIORITY, Job, JobId, JobState
+from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, NotSupported, SynergaiError
+from synergai.status import code_of
+from synergai.tensors import check_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.admission import Admission
+    from gateway.clock import Clock
+    from gateway.dispatcher import Dispatcher
+    from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
+    from gateway.metrics import EngineMetrics, Metrics
+    from gateway.scheduling.events import Assignment
+    from synergai.domain import Fault
+    from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest
+    from synergai.rpc import Raw
+
+_OK: Final = "OK"
+
+
+class Request:
+    """One query on its way.
+
+    Attributes:
+        result: the serialised response, or the error that the client is to see.
+    """
+
+    __slots__ = (
+        "_inference",
+        "_response",
+        "data",
+        "dispatched_at",
+        "estimate_s",
+        "job",
+        "metrics",
+        "result",
+    )
+    durable = False
+    with_tensors = True
+
+    def __init__(self, inference: Inference, job: Job, data: bytes, metrics: EngineMetrics) -> None:
+        self._inference = inference
+        self._response = b""
+        self.job = job
+        self.data = data
+        self.metrics = metrics
+        self.dispatched_at: float | None = None
+        self.estimate_s = 0.0
+        self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
+        """Its one request."""
+        return (self.data,)
+
+    def dispatched(self, assignment: Assignment, now: float) -> None:
+        """Note when, and what is estimated."""
+        if self.dispatched_at is None:
+            self.dispatched_at = now
+            self.metrics.waited(now - self.job.arrival)
+        self.estimate_s = assignment.estimate_s
+
+    def recorded(
+        self,
+        _worker: ConnectedWorker,
+        _outstanding: Outstanding,
+        responses: Sequence[bytes],
+        _now: float,
+    ) -> None:
+        """Keep the response until the core says that the job is done."""
+        self._response = responses[0]
+
+    def ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
+        """Let the client have its response, or know why there is none."""
+        error = None
+        if state is not JobState.SUCCEEDED:
+            error = failure(self.job.engine, state, reason, fault)
+        self._inference.leave(self, error, now)
+        if self.result.done():
+            return
+        if error is None:
+            self.result.set_result(self._response)
+        else:
+            self.result.set_exception(error)
+
+
+class Inference:
+    """Turns inference requests into jobs of one query, and their ends into responses."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        admission: Admission,
+        metrics: Metrics,
+        clock: Clock,
+        epoch: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._catalogue = catalogue
+        self._admission = admission
+        self._metrics = metrics
+        self._clock = clock
+        self._prefix = f"r{epoch:x}-"
+        self._count = 0
+
+    async def infer(self, raw: Raw[ModelInferRequest], budget_s: float | None) -> bytes:
+        """The serialised response to a request.
+
+        Args:
+            raw: the request.
+            budget_s: what is left of the call's deadline; None if it has none.
+
+        Raises:
+            SynergaiError: as `begin` and the work itself say.
+        """
+        request = self.begin(raw, budget_s)
+        try:
+            return await request.result
+        except asyncio.CancelledError:
+            self.abandon(request)
+            raise
+
+    def begin(self, raw: Raw[ModelInferRequest], budget_s: float | None) -> Request:
+        """Accept a request; its result comes by its future.
+
+        Raises:
+            InvalidInput: it does not fit its engine, or a parameter is wrong.
+            NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
+            NotSupported: it needs a model with a state.
+            DeadlineExceeded: its deadline is over.
+            Overloaded: there are too many.
+        """
+        message, data = raw.message, raw.data
+        try:
+            engine = self._catalogue.find(message.model_name)
+        except SynergaiError as error:
+            # Names that do not exist share one label, or clients could make labels up.
+            self._metrics.engine("unknown").answered(code_of(error).name)
+            raise
+        metrics = self._metrics.engine(engine.name)
+        try:
+            check_request(message, engine)
+            priority = 0
+            if message.parameters:
+                priority, budget_s = _parameters(message, budget_s)
+            if budget_s is not None and budget_s <= 0:
+                raise DeadlineExceeded("the deadline was over when the request came")
+            self._admission.enter(len(data))
+        except SynergaiError as error:
+            metrics.answered(code_of(error).name)
+            raise
+        now = self._clock.now()
+        self._count += 1
+        job = Job(
+            id=JobId(f"{self._prefix}{self._count:x}"),
+            engine=engine.name,
+            queries=1,
+            arrival=now,
+            deadline=math.inf if budget_s is None else now + budget_s,
+            priority=priority,
+            perishable=True,
+            with_tensors=True,
+        )
+        request = Request(self, job, data, metrics)
+        self._dispatcher.start(job, request, ready=1)
+        return request
+
+    def abandon(self, request: Request) -> None:
+        """Nobody waits for the request any more: its place is free at once."""
+        request.result.cancel()
+        self._dispatcher.cancel(request.job.id)
+
+    def leave(self, request: Request, error: SynergaiError | None, now: float) -> None:
+        """Account for a request that has ended."""
+        self._admission.leave(len(request.data))
+        metrics, deadline = request.metrics, request.job.deadline
+        if error is None:
+            metrics.answered(_OK)
+            if request.dispatched_at is not None:
+                metrics.completed(request.estimate_s, now - request.dispatched_at)
+        else:
+            metrics.answered(code_of(error).name)
+        if error is None and now <= deadline:
+            metrics.met()
+        elif not isinstance(error, Cancelled) and not math.isinf(deadline):
+            metrics.violated(max(0.0, now - deadline))
+
+
+def _parameters(message: ModelInferRequest, budget_s: float | None) -> tuple[int, float | None]:
+    """Our priority, and the budget with the ``timeout`` parameter taken into account.
+
+    The protocol's priority 1 is the highest and 0 means default; ours grow from 0, the default,
+    to 9. 1 to 9 therefore become 9 to 1, and what is lower becomes the default.
+    """
+    parameters = message.parameters
+    if "sequence_id" in parameters:
+        raise NotSupported("sequences are not supported: engines here keep no state")
+    priority = 0
+    if "priority" in parameters:
+        asked = _integer(parameters["priority"], "priority")
+        priority = MAX_PRIORITY + 1 - asked if 1 <= asked <= MAX_PRIORITY else 0
+    if "timeout" in parameters:
+        timeout_us = _integer(parameters["timeout"], "timeout")
+        if timeout_us:
+            budget_s = min(math.inf if budget_s is None else budget_s, timeout_us / 1e6)
+    return priority, budget_s
+
+
+def _integer(parameter: InferParameter, name: str) -> int:
+    match parameter.WhichOneof("parameter_choice"):
+        case "int64_param":
+            value = parameter.int64_param
+        case "uint64_param":
+            value = parameter.uint64_param
+        case _:
+            raise InvalidInput(f"the parameter {name!r} must be an integer")
+    if value < 0:
+        raise InvalidInput(f"the parameter {name!r} must not be negative, but is {value}")
+    return value

@@ -1,0 +1,231 @@
+"""What the journal's writer does to its database, one function per operation.
+
+Each runs inside a transaction of the writer's. One that raises a `SynergaiError` has changed
+nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import apsw
+
+from gateway.job_status import Execution, JobStatus
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    JobId,
+    JobSpec,
+    JobState,
+    WorkerId,
+)
+from synergai.errors import IdempotencyConflict, InternalFault
+
+if TYPE_CHECKING:
+    from synergai.domain import AssignmentId
+
+Row: TypeAlias = tuple[Any, ...]
+"""As STRICT tables return it: every column has the type that the schema says."""
+
+
+def digest(spec: JobSpec) -> bytes:
+    """What two specifications have in common exactly if they ask for the same."""
+    parts = (spec.engine, spec.queries, spec.qos, spec.priority, spec.tenant)
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def nothing(_connection: apsw.Connection) -> None:
+    """Wait for one's turn."""
+
+
+def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
+    """Add a job, unless its idempotency key is known: see `Journal.accept`."""
+    spec = status.spec
+    if key:
+        known = connection.execute(
+            "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job WHERE key = ?",
+            (key,),
+        ).fetchone()
+        if known is not None:
+            if known[0] != digest(spec):
+                raise IdempotencyConflict(key)
+            return JobId(known[1])
+    connection.execute(
+        "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            status.id,
+            spec.engine,
+            spec.queries,
+            None if math.isinf(spec.qos) else spec.qos,
+            spec.priority,
+            spec.tenant,
+            status.submitted_at,
+            JobState.QUEUED.value,
+        ),
+    )
+    if key:
+        connection.execute(
+            "INSERT INTO keys (key, digest, job) VALUES (?, ?, ?)",
+            (key, digest(spec), connection.last_insert_rowid()),
+        )
+    return status.id
+
+
+def dispatched(connection: apsw.Connection, status: JobStatus) -> None:
+    """Note when the job's first queries were given to a worker, and the estimate."""
+    connection.execute(
+        "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
+        (
+            JobState.RUNNING.value,
+            status.dispatched_at,
+            status.estimated_s,
+            status.id,
+            JobState.RUNNING.value,
+        ),
+    )
+
+
+def record(
+    connection: apsw.Connection, job_id: JobId, assignment_id: AssignmentId, execution: Execution
+) -> None:
+    """Add an assignment's range, or extend it: see `Journal.record`."""
+    configuration = execution.configuration
+    try:
+        connection.execute(
+            "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
+            "WHERE id = ? ON CONFLICT (assignment) DO UPDATE SET stop = excluded.stop, "
+            "seconds = excluded.seconds, labelled = excluded.labelled, correct = excluded.correct "
+            "WHERE excluded.stop > stop",
+            (
+                assignment_id,
+                execution.first,
+                execution.first + execution.count,
+                execution.worker_id,
+                configuration.threads,
+                configuration.power_mode,
+                configuration.execution_provider,
+                execution.seconds,
+                execution.labelled,
+                execution.correct,
+                job_id,
+            ),
+        )
+    except apsw.ConstraintError as error:
+        raise InternalFault(f"job {job_id}, assignment {assignment_id}: {error}") from error
+
+
+def end(connection: apsw.Connection, status: JobStatus) -> None:
+    """Note the job's end; an end noted before stays."""
+    connection.execute(
+        "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
+        (
+            status.state.value,
+            status.finished_at,
+            status.reason,
+            status.id,
+            JobState.RUNNING.value,
+        ),
+    )
+
+
+def forget(connection: apsw.Connection, kept: int) -> None:
+    """Delete the oldest ended jobs, but the newest `kept`, with all that belongs to them."""
+    connection.execute(
+        "DELETE FROM jobs WHERE sequence IN "
+        "(SELECT sequence FROM jobs WHERE state > 2 ORDER BY sequence DESC LIMIT -1 OFFSET ?)",
+        (kept,),
+    )
+
+
+def remember(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+    """Add engines' names."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO engines (name) VALUES (?)", [(engine,) for engine in engines]
+    )
+
+
+def engines(connection: apsw.Connection) -> frozenset[EngineName]:
+    """All engines' names."""
+    return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))
+
+
+_JOB: Final = (
+    "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
+    "dispatched_at, finished_at, estimated_s, reason FROM jobs "
+)
+
+
+def job(connection: apsw.Connection, job_id: JobId, as_of: float) -> JobStatus | None:
+    """One job."""
+    row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
+    return None if row is None else _status(connection, row, as_of)
+
+
+def unfinished(connection: apsw.Connection, as_of: float) -> list[JobStatus]:
+    """All jobs that have not ended."""
+    rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
+    return [_status(connection, row, as_of) for row in rows]
+
+
+def ended(
+    connection: apsw.Connection, states: tuple[JobState, ...], limit: int, as_of: float
+) -> list[JobStatus]:
+    """The newest ended jobs."""
+    marks = ", ".join("?" * len(states))
+    rows = connection.execute(
+        _JOB + f"WHERE state > 2 AND state IN ({marks}) ORDER BY sequence DESC LIMIT ?",
+        (*(state.value for state in states), limit),
+    ).fetchall()
+    return [_status(connection, row, as_of) for row in rows]
+
+
+def _status(connection: apsw.Connection, row: Row, as_of: float) -> JobStatus:
+    (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
+    submitted_at, dispatched_at, finished_at, estimated_s, reason = rest
+    executions = connection.execute(
+        "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
+        "correct FROM executions WHERE job = ? ORDER BY assignment",
+        (sequence,),
+    )
+    return JobStatus(
+        id=JobId(job_id),
+        spec=JobSpec(
+            engine=EngineName(engine),
+            queries=queries,
+            qos=math.inf if qos_s is None else qos_s,
+            priority=priority,
+            tenant=tenant,
+        ),
+        state=JobState(state),
+        as_of=as_of,
+        submitted_at=submitted_at,
+        dispatched_at=dispatched_at,
+        finished_at=finished_at,
+        estimated_s=estimated_s,
+        executions=tuple(
+            Execution(
+                worker_id=WorkerId(worker),
+                configuration=Configuration(threads, power_mode, provider),
+                first=first,
+                count=stop - first,
+                seconds=seconds,
+                labelled=labelled,
+                correct=correct,
+            )
+            for (
+                worker,
+                threads,
+                power_mode,
+                provider,
+                first,
+                stop,
+                seconds,
+                labelled,
+                correct,
+            ) in executions
+        ),
+        reason=reason,
+    )

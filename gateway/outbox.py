@@ -1,0 +1,75 @@
+"""What waits to be written to one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+from synergai.errors import Overloaded
+
+T = TypeVar("T")
+
+
+class Outbox(Generic[T]):
+    """A bounded mailbox between those who write to a stream and the handler that owns it.
+
+    Everything put in during one turn of the loop, or while the peer was slow, is taken at once.
+
+    Args:
+        limit: how many items may wait; beyond, the peer is taken for one that does not read,
+            and the stream ends.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: list[T] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self.closed = False
+
+    def put(self, item: T) -> None:
+        """Add `item`, unless the stream has ended."""
+        if self.closed:
+            return
+        if len(self._items) >= self._limit:
+            self.close(Overloaded(f"{self._limit} messages wait for a peer that does not read"))
+            return
+        self._items.append(item)
+        self._wake()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the stream: after what waits, or at once and with `error`."""
+        if self.closed:
+            return
+        self.closed = True
+        self._error = error
+        if error is not None:
+            self._items.clear()
+        self._wake()
+
+    def follow(self, reader: asyncio.Task[None]) -> None:
+        """End the stream as its reader ended; a callback for the reader's task."""
+        self.close(None if reader.cancelled() else reader.exception())
+
+    async def take(self) -> list[T]:
+        """All that waits, in order, as soon as there is something; nothing once it has ended.
+
+        Raises:
+            BaseException: what the stream was closed with.
+        """
+        while not self._items:
+            if self._error is not None:
+                raise self._error
+            if self.closed:
+                return []
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        items, self._items = self._items, []
+        return items
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

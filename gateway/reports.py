@@ -1,0 +1,84 @@
+"""What agents report, checked against what they were given."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import ModelInferResponse
+
+if TYPE_CHECKING:
+    from gateway.fleet import Outstanding
+    from synergai.v1 import hub_pb2
+
+
+class ProtocolViolation(InvalidInput):
+    """An agent said what cannot be true; its connection is ended."""
+
+
+def checked_seconds(seconds: float, what: str) -> float:
+    """Return a time that a worker measured.
+
+    Raises:
+        ProtocolViolation: it is negative or not a number.
+    """
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ProtocolViolation(f"{what} must be 0 or more seconds, not {seconds}")
+    return seconds
+
+
+def take_in(
+    outstanding: Outstanding, report: hub_pb2.Progress, *, with_tensors: bool | None
+) -> int:
+    """Bring the figures of an assignment up to date; return how many queries are newly done.
+
+    Args:
+        outstanding: the assignment; unchanged if an error is raised.
+        report: what the worker says of it.
+        with_tensors: whether its results are wanted; None if its job has ended, and nothing is.
+
+    Raises:
+        ProtocolViolation: the figures contradict each other, an earlier report or the
+            assignment, or the results are not one ``ModelInferResponse`` per query.
+    """
+    assignment = outstanding.assignment
+    new = report.done - outstanding.done
+    if new < 0 or report.done > assignment.count:
+        raise ProtocolViolation(
+            f"assignment {assignment.id} of {assignment.count} queries cannot be at "
+            f"{report.done} after {outstanding.done}"
+        )
+    if not outstanding.labelled <= report.labelled <= report.done:
+        raise ProtocolViolation(
+            f"assignment {assignment.id} cannot have {report.labelled} labelled queries"
+        )
+    if not outstanding.correct <= report.correct <= report.labelled:
+        raise ProtocolViolation(
+            f"assignment {assignment.id} cannot have {report.correct} correct answers"
+        )
+    checked_seconds(report.compute_s, f"compute_s of assignment {assignment.id}")
+    if with_tensors is not None:
+        wanted = new if with_tensors else 0
+        if len(report.responses) != wanted:
+            raise ProtocolViolation(
+                f"assignment {assignment.id} came with {len(report.responses)} results "
+                f"for {wanted} queries"
+            )
+        for response in report.responses:
+            _check_response(response, assignment.id)
+    outstanding.done = report.done
+    outstanding.labelled = report.labelled
+    outstanding.correct = report.correct
+    return new
+
+
+def _check_response(response: bytes, assignment_id: int) -> None:
+    try:
+        ModelInferResponse.FromString(response)
+    except DecodeError:
+        raise ProtocolViolation(
+            f"assignment {assignment_id} came with a result that is not a ModelInferResponse"
+        ) from None

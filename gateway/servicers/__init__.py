@@ -1,0 +1,1 @@
+"""The gateway's public gRPC services: they convert, delegate, and convert back."""

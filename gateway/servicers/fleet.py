@@ -1,0 +1,95 @@
+"""``synergai.v1.Fleet``: the workers, and what is known of their speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from synergai import rpc
+from synergai.v1 import fleet_pb2
+from synergai.wire import (
+    configuration_to_proto,
+    engine_to_proto,
+    profile_entry_from_proto,
+    profile_entry_to_proto,
+    session_to_proto,
+)
+
+if TYPE_CHECKING:
+    from gateway.clock import Clock
+    from gateway.dispatcher import Dispatcher
+    from gateway.fleet import ConnectedWorker
+    from gateway.profiles import Profiles
+    from synergai.rpc import Context
+
+
+class FleetServicer:
+    """Serves ``synergai.v1.Fleet``."""
+
+    def __init__(self, dispatcher: Dispatcher, profiles: Profiles, clock: Clock) -> None:
+        self._dispatcher = dispatcher
+        self._profiles = profiles
+        self._clock = clock
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server."""
+        return grpc.method_handlers_generic_handler(
+            "synergai.v1.Fleet",
+            {
+                "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),
+                "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
+                "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
+            },
+        )
+
+    async def list_workers(
+        self, _request: fleet_pb2.ListWorkersRequest, _context: Context
+    ) -> fleet_pb2.ListWorkersResponse:
+        """The workers that can be given work."""
+        return fleet_pb2.ListWorkersResponse(
+            workers=[self._worker(worker) for worker in self._dispatcher.workers()]
+        )
+
+    async def get_dictionary(
+        self, request: fleet_pb2.GetDictionaryRequest, _context: Context
+    ) -> fleet_pb2.Dictionary:
+        """The dictionary, or a part of it."""
+        return fleet_pb2.Dictionary(
+            entries=[
+                profile_entry_to_proto(entry)
+                for entry in self._profiles.dictionary
+                if request.engine in ("", entry.engine)
+                and request.worker_class in ("", entry.worker_class)
+            ]
+        )
+
+    async def put_dictionary(
+        self, request: fleet_pb2.Dictionary, _context: Context
+    ) -> fleet_pb2.PutDictionaryResponse:
+        """Add or replace entries: all of them or none."""
+        entries = [profile_entry_from_proto(entry) for entry in request.entries]
+        await self._profiles.store(entries)
+        self._dispatcher.profiled(entries)
+        return fleet_pb2.PutDictionaryResponse(stored=len(entries))
+
+    def _worker(self, worker: ConnectedWorker) -> fleet_pb2.Worker:
+        if worker.draining:
+            state = fleet_pb2.WORKER_STATE_DRAINING
+        elif worker.outstanding:
+            state = fleet_pb2.WORKER_STATE_BUSY
+        else:
+            state = fleet_pb2.WORKER_STATE_IDLE
+        return fleet_pb2.Worker(
+            id=worker.id,
+            worker_class=worker.worker_class,
+            state=state,
+            cores=worker.cores,
+            memory_bytes=worker.memory_bytes,
+            configurations=map(configuration_to_proto, worker.configurations),
+            engines=[engine_to_proto(engine) for _, engine in sorted(worker.engines.items())],
+            sessions=map(session_to_proto, sorted(worker.sessions)),
+            queries_done=worker.queries_done,
+            last_heard_s=max(0.0, self._clock.now() - worker.heard_at),
+            unprofiled=self._dispatcher.unprofiled(worker),
+        )

@@ -1,0 +1,77 @@
+"""``grpc.health.v1.Health``: the gateway as a whole (""), and each engine by its name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from synergai import rpc
+from synergai.errors import NotFound, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gateway.admission import Admission
+    from gateway.fleet import Catalogue
+    from synergai.rpc import Context
+
+_POLL_S: Final = 0.5
+"""How old what a watcher sees may be."""
+_SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
+_SERVICE_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class HealthServicer:
+    """Serves ``grpc.health.v1.Health``."""
+
+    def __init__(self, catalogue: Catalogue, admission: Admission) -> None:
+        self._catalogue = catalogue
+        self._admission = admission
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server."""
+        return grpc.method_handlers_generic_handler(
+            "grpc.health.v1.Health",
+            {
+                "Check": rpc.unary(self.check, health_pb2.HealthCheckRequest),
+                "Watch": rpc.server_stream(self.watch, health_pb2.HealthCheckRequest),
+            },
+        )
+
+    def status(self, service: str) -> int:
+        """The status of the gateway or of an engine, as the protocol's number."""
+        if service:
+            try:
+                self._catalogue.find(service)
+            except NotFound:
+                return _SERVICE_UNKNOWN
+            except SynergaiError:
+                return _NOT_SERVING
+        if self._admission.open:
+            return _SERVING
+        return _NOT_SERVING
+
+    async def check(
+        self, request: health_pb2.HealthCheckRequest, _context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        """The status now."""
+        status = self.status(request.service)
+        if status == _SERVICE_UNKNOWN:
+            raise NotFound(f"there is no engine {request.service!r}")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def watch(
+        self, request: health_pb2.HealthCheckRequest, _context: Context
+    ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
+        """The status now, and again whenever it is another."""
+        seen = None
+        while True:
+            status = self.status(request.service)
+            if status != seen:
+                seen = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            await asyncio.sleep(_POLL_S)

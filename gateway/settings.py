@@ -1,0 +1,106 @@
+"""What the operator chooses about a gateway."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.scheduling.events import SchedulingSettings
+from synergai.settings import Address, Settings
+
+_MIB = 1024 * 1024
+
+
+def _default_state() -> Path:
+    """Where systemd says, else where the XDG base directories do."""
+    if given := os.environ.get("STATE_DIRECTORY"):
+        return Path(given.partition(":")[0])
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "synergai" / "gateway"
+
+
+class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
+    """One gateway's settings; times are seconds."""
+
+    listen: Address = Field(
+        default="127.0.0.1:8001",
+        description="Where clients connect (Open Inference Protocol, jobs, fleet). Port 0 takes "
+        "a free one.",
+    )
+    hub: Address = Field(default="127.0.0.1:8010", description="Where agents connect.")
+    http: Address = Field(
+        default="127.0.0.1:8002", description="Where /metrics and /healthz are served."
+    )
+    state: Path = Field(
+        default_factory=_default_state,
+        description="Directory of the journal; one gateway at a time.",
+    )
+    dictionary: Path | None = Field(
+        default=None,
+        description="Configuration dictionary, as the profiler writes it; what is learned in "
+        "service goes there too. Without it, engines are measured as they are first used, and "
+        "the dictionary is kept in the state directory.",
+    )
+    policy: str = Field(default="synergai", description="Scheduling policy, by name.")
+    policy_options: dict[str, str] = Field(
+        default_factory=dict, description="Options of the policy itself."
+    )
+    infeasible: Literal["defer", "reject"] = Field(
+        default="defer",
+        description="What becomes of work that no worker can finish in time: run last, or refused.",
+    )
+    heartbeat_s: float = Field(
+        default=1.0,
+        ge=0.05,
+        le=3600.0,
+        description="How often agents give a sign of life; after three missed ones a worker is "
+        "lost.",
+    )
+    max_message_bytes: int = Field(
+        default=64 * _MIB,
+        ge=1 * _MIB,
+        le=1024 * _MIB,
+        description="Largest gRPC message that agents are sent; clients may send a little less.",
+    )
+    max_requests: int = Field(
+        default=4096, ge=1, description="How many requests may wait or run at a time."
+    )
+    max_request_bytes: int = Field(
+        default=1024 * _MIB,
+        ge=1 * _MIB,
+        description="How many bytes of waiting and running requests are held.",
+    )
+    max_jobs: int = Field(
+        default=100_000, ge=1, description="How many jobs may be unfinished at a time."
+    )
+    kept_jobs: int = Field(
+        default=100_000, ge=0, description="How many ended jobs are remembered, the newest."
+    )
+    drain_s: float = Field(
+        default=10.0,
+        ge=0.0,
+        description="How long requests under way may take when the gateway stops; jobs go on "
+        "after the next start.",
+    )
+    event_log: Path | None = Field(
+        default=None,
+        description="File for everything the scheduler is told and answers, to replay it.",
+    )
+    ready_file: Path | None = Field(
+        default=None,
+        description="File that is written once the gateway serves: its addresses and process "
+        "id, as JSON.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="How much is logged, to standard error."
+    )
+
+    @property
+    def scheduling(self) -> SchedulingSettings:
+        """The scheduler's part."""
+        return SchedulingSettings(
+            policy=self.policy, infeasible=self.infeasible, options=dict(self.policy_options)
+        )
