@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engines import model_directory
+from engines.model_directory import ModelDirectory, digest
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def put(models: Path, name: str, definition: str = "", file: str = "model.onnx") -> Path:
+    folder = models / name
+    folder.mkdir()
+    (folder / file).write_bytes(b"model")
+    if definition:
+        (folder / "engine.toml").write_text(definition)
+    return folder
+
+
+def fault(models: Path, name: str) -> str:
+    return ModelDirectory(models).get(name).fault
+
+
+def test_folder_with_only_a_model_file_is_an_engine(tmp_path: Path) -> None:
+    put(tmp_path, "resnet", file="weights.onnx")
+
+    (engine,) = ModelDirectory(tmp_path).engines()
+
+    assert engine.name == "resnet"
+    assert engine.version == "1"
+    assert engine.backend == "onnxruntime"
+    assert engine.file == tmp_path / "resnet" / "weights.onnx"
+    assert engine.samples is None
+    assert not engine.fault
+
+
+def test_definition_file_says_more(tmp_path: Path) -> None:
+    folder = put(
+        tmp_path,
+        "resnet",
+        'name = "resnet"\nversion = "3"\nbackend = "other"\nfile = "b.bin"\n'
+        f'sha256 = "{"A" * 64}"\ntitle = "T"\naccuracy = 1\nsource = "S"\n',
+        file="b.bin",
+    )
+    (folder / "samples.npz").write_bytes(b"")
+
+    engine = ModelDirectory(tmp_path).get("resnet")
+
+    assert (engine.version, engine.backend, engine.file.name) == ("3", "other", "b.bin")
+    assert (engine.title, engine.accuracy, engine.source) == ("T", 1.0, "S")
+    assert engine.sha256 == "a" * 64
+    assert engine.samples == folder / "samples.npz"
+    assert not engine.fault
+
+
+@pytest.mark.parametrize(
+    ("definition", "complaint"),
+    [
+        ("version = [", "not TOML"),
+        ("version = 3", "version must be a text"),
+        ('versoin = "3"', "unknown key 'versoin'"),
+        ('file = "../../other.onnx"', "leads outside"),
+        ('file = "/etc/passwd"', "leads outside"),
+        ('file = "absent.onnx"', "not there"),
+        ('sha256 = "12"', "64 hexadecimal digits"),
+        ("accuracy = 98.0", "from 0 to 1"),
+        ("accuracy = true", "must be a number"),
+        ('name = "another"', "rename the folder"),
+        ('backend = "../x"', "not a valid backend name"),
+    ],
+)
+def test_wrong_definition_is_a_fault_of_its_engine_only(
+    tmp_path: Path, definition: str, complaint: str
+) -> None:
+    put(tmp_path, "bad", definition)
+    put(tmp_path, "good")
+
+    assert complaint in fault(tmp_path, "bad")
+    assert not fault(tmp_path, "good")
+
+
+def test_folder_without_or_with_several_models_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (put(tmp_path, "two") / "second.onnx").write_bytes(b"model")
+
+    assert "no model file" in fault(tmp_path, "none")
+    assert "several model files (model.onnx, second.onnx)" in fault(tmp_path, "two")
+
+
+def test_links_that_lead_out_of_the_directory_are_faults(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    put(outside, "engine")
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "folder").symlink_to(outside / "engine")
+    (models / "file").mkdir()
+    (models / "file" / "model.onnx").symlink_to(outside / "engine" / "model.onnx")
+    (put(models, "samples") / "samples.npz").symlink_to(outside / "engine" / "model.onnx")
+
+    for name in ("folder", "file", "samples"):
+        assert "leads outside" in fault(models, name)
+
+
+def test_link_within_the_directory_is_followed(tmp_path: Path) -> None:
+    put(tmp_path, "first")
+    (tmp_path / "second").symlink_to(tmp_path / "first")
+
+    assert not fault(tmp_path, "second")
+
+
+def test_empty_or_oversized_model_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (put(tmp_path, "empty") / "model.onnx").write_bytes(b"")
+    put(tmp_path, "large")
+    monkeypatch.setattr(model_directory, "MAX_MODEL_BYTES", 4)
+
+    assert "0 bytes" in fault(tmp_path, "empty")
+    assert "5 bytes" in fault(tmp_path, "large")
+
+
+def test_folder_with_an_invalid_name_is_shown_under_a_valid_one(tmp_path: Path) -> None:
+    put(tmp_path, "my model")
+    put(tmp_path, "my  model")
+
+    first, second = ModelDirectory(tmp_path).engines()
+
+    assert first.name != second.name
+    assert "'my  model' is not a valid engine name" in first.fault
+    assert ModelDirectory(tmp_path).get(second.name) == second
+
+
+def test_model_beside_the_folders_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "resnet.onnx").write_bytes(b"model")
+
+    assert "synergai engines add" in fault(tmp_path, "resnet.onnx")
+
+
+def test_hidden_folders_and_other_files_are_passed_over(tmp_path: Path) -> None:
+    put(tmp_path, ".building")
+    (tmp_path / "README.md").write_text("hello")
+
+    assert ModelDirectory(tmp_path).engines() == []
+
+
+def test_missing_directory_or_engine_is_not_found(tmp_path: Path) -> None:
+    put(tmp_path, "here")
+
+    with pytest.raises(NotFound, match="engines build"):
+        ModelDirectory(tmp_path / "absent").engines()
+    with pytest.raises(NotFound, match="there are: here"):
+        ModelDirectory(tmp_path).get("there")
+    with pytest.raises(InvalidInput):
+        ModelDirectory(tmp_path).get("../here")
+
+
+def test_digest_is_checked_against_the_one_recorded(tmp_path: Path) -> None:
+    expected = hashlib.sha256(b"model").hexdigest()
+    put(tmp_path, "right", f'sha256 = "{expected}"')
+    put(tmp_path, "wrong", f'sha256 = "{"0" * 64}"')
+    put(tmp_path, "broken", 'file = "absent.onnx"')
+    directory = ModelDirectory(tmp_path)
+
+    assert digest(tmp_path / "right" / "model.onnx") == expected
+    assert directory.get("right").verified_digest() == expected
+    with pytest.raises(EngineUnusable, match="asks for 0000"):
+        directory.get("wrong").verified_digest()
+    with pytest.raises(EngineUnusable, match="not there"):
+        directory.get("broken").verified_digest()
+
+
+def test_model_that_vanishes_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+    folder = put(tmp_path, "gone")
+    definition = ModelDirectory(tmp_path).get("gone")
+    (folder / "model.onnx").unlink()
+
+    with pytest.raises(EngineUnusable, match="cannot be read"):
+        definition.verified_digest()
