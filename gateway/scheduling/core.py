@@ -9,6 +9,7 @@ Invariants, after every call of ``handle``:
    report under any other assignment id changes nothing.
 4. Assignment ids rise, over restarts too (the epoch is their upper part).
 5. The same events at the same times give the same commands.
+6. ``wakeup`` is later than the last event, and time alone never makes it come again at once.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ from gateway.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from gateway.scheduling.policy import POLICIES, Give, Policy, Preempt, View
-from gateway.scheduling.queue import JobQueue
+from gateway.scheduling.fleet import Fleet
+from gateway.scheduling.policy import POLICIES, Give, Preempt, View
+from gateway.scheduling.probes import Probes
 from gateway.scheduling.ranges import Ranges
-from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
-from synergai.dictionary import ProfileEntry
-from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session, WorkerClass
-from synergai.errors import InvalidInput
+from gateway.scheduling.state import JobRecord, Lease
+from gateway.scheduling.waiting import Waiting
+from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.scheduling.estimator import Estimate
     from gateway.scheduling.events import Worker
+    from gateway.scheduling.policy import Decision
+    from gateway.scheduling.state import WorkerRecord
     from synergai.dictionary import ConfigurationDictionary
     from synergai.domain import Configuration, JobId, WorkerId
 
-REASSESS_S: Final = 1.0
-"""How often waiting jobs are ranked anew while observed paces drift (thesis: periodic update)."""
 _EPOCH_SHIFT: Final = 40
 
 
@@ -75,31 +76,26 @@ class SchedulerCore:
         epoch: rises with every start of the gateway, so that assignment ids do too.
 
     Raises:
-        InvalidInput: a setting is out of its range or names a policy that does not exist.
+        InvalidInput: a setting names a policy that does not exist, or one of its options is wrong.
     """
 
     def __init__(
         self, settings: SchedulingSettings, dictionary: ConfigurationDictionary, epoch: int = 0
     ) -> None:
-        if settings.infeasible not in {"defer", "reject"}:
-            raise InvalidInput(
-                f"infeasible must be 'defer' or 'reject', not {settings.infeasible!r}"
-            )
         self._settings = settings
-        self._policy: Policy = POLICIES.get(settings.policy)(**settings.options)
+        self._policy = POLICIES.get(settings.policy)(**settings.options)
         self._dictionary = dictionary
-        self._estimator = Estimator(dictionary)
-        self._queue = JobQueue()
+        self._estimator = Estimator(dictionary, settings)
+        self._fleet = Fleet(settings)
+        self._waiting = Waiting(self._policy, self._estimator, self._fleet, settings)
+        self._queue = self._waiting.queue
+        self._probes = Probes(self._estimator)
+        self._view = View(self._queue, self._fleet, self._estimator, settings)
         self._jobs: dict[JobId, JobRecord] = {}
-        self._workers: dict[WorkerId, WorkerRecord] = {}
         self._leases: dict[AssignmentId, Lease] = {}
-        self._serving: dict[EngineName, list[WorkerRecord]] = {}
-        self._probing: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
-        self._expiries: list[tuple[float, int, JobId]] = []
+        self._expiries: list[tuple[float, int, JobRecord]] = []
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
         self._next_sequence = 0
-        self._next_index = 0
-        self._paces_drifted_at: float | None = None
         self._now = -math.inf
         self._commands: list[Command] = []
 
@@ -113,35 +109,28 @@ class SchedulerCore:
         self._now = now
         self._take_in(event)
         self._expire()
-        self._schedule()
+        if self._queue:
+            self._schedule()
         commands, self._commands = self._commands, []
         return commands
 
     def wakeup(self) -> float | None:
         """The instant at which ``TimePassed`` has to be handled, or None if only events matter."""
-        instants: list[float] = []
-        while self._expiries and self._expiries[0][2] not in self._jobs:
+        while self._expiries and not self._in_system(self._expiries[0][2]):
             heapq.heappop(self._expiries)
-        if self._expiries:
-            instants.append(self._expiries[0][0])
+        instant = self._expiries[0][0] if self._expiries else math.inf
         if self._queue:
-            rank = self._queue.next_rank(self._now)
-            if rank is not None and math.isfinite(rank):
-                instants.append(math.nextafter(rank, math.inf))
-            if self._paces_drifted_at is not None:
-                instants.append(self._paces_drifted_at + REASSESS_S)
-            engines = self._queue.engines()
-            instants.extend(
-                worker.free_at(self._now) - self._settings.prefetch_s
-                for worker in self._workers.values()
-                if worker.leases and not worker.draining and not engines.isdisjoint(worker.engines)
+            instant = min(
+                instant,
+                self._waiting.wakeup(self._now),
+                self._fleet.next_available_at(self._now),
             )
-        return min((i for i in instants if i > self._now), default=None)
+        return instant if instant < math.inf else None
 
     def assignment(self, assignment_id: AssignmentId) -> Assignment | None:
         """The assignment, if it is outstanding and its job still wants its results."""
         lease = self._leases.get(assignment_id)
-        if lease is None or lease.job.job.id not in self._jobs:
+        if lease is None or not self._in_system(lease.job):
             return None
         return lease.assignment
 
@@ -153,12 +142,15 @@ class SchedulerCore:
     @property
     def workers(self) -> Mapping[WorkerId, WorkerRecord]:
         """The fleet, to be read and not written."""
-        return self._workers
+        return self._fleet.workers
 
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """The engines of a worker that the dictionary lacks on its class."""
-        worker = self._workers[worker_id]
+        worker = self._fleet.workers[worker_id]
         return sorted(e for e in worker.engines if self._estimator.estimate(e, worker) is None)
+
+    def _in_system(self, job: JobRecord) -> bool:
+        return self._jobs.get(job.job.id) is job
 
     # --- events -------------------------------------------------------------------------
 
@@ -176,99 +168,94 @@ class SchedulerCore:
                     self._started(lease, setup_s)
             case QueriesReady(job_id, ready):
                 if job := self._jobs.get(job_id):
-                    self._requeue(job, ready=max(job.ready, ready))
+                    self._waiting.remove(job)
+                    job.ready = max(job.ready, ready)
+                    self._waiting.add(job)
             case JobCancelled(job_id):
                 if job := self._jobs.get(job_id):
                     self._drop(job)
             case WorkerJoined(worker):
-                self._worker_left(worker.id)
+                if known := self._fleet.workers.get(worker.id):
+                    self._worker_left(known)
                 self._worker_joined(worker)
-            case WorkerDraining(worker_id):
-                if worker_record := self._workers.get(worker_id):
-                    worker_record.draining = True
-            case WorkerLeft(worker_id):
-                self._worker_left(worker_id)
-            case EnginesChanged(worker_id, engines):
-                if worker_record := self._workers.get(worker_id):
-                    self._engines_changed(worker_record, engines)
-            case SessionLoaded(worker_id, session, setup_s):
-                if worker_record := self._workers.get(worker_id):
-                    self._session_loaded(worker_record, session, setup_s)
-            case SessionDropped(worker_id, session):
-                if worker_record := self._workers.get(worker_id):
-                    worker_record.sessions.discard(session)
-                    self._estimator.worker_changed(worker_id)
-                    self._rerank({session.engine})
-            case ProfileAdded(entry):
-                self._dictionary.put(entry)
-                self._estimator.profile_changed()
-                self._rerank({entry.engine})
             case TimePassed():
                 pass
+            case ProfileAdded(entry):
+                self._dictionary.put(entry)
+                self._estimator.profile_changed(entry.engine, self._fleet.serving(entry.engine))
+                self._waiting.rerank(entry.engine)
+            case _:
+                if record := self._fleet.workers.get(event.worker_id):
+                    self._worker_changed(record, event)
 
     def _job_arrived(self, event: JobArrived) -> None:
         job = event.job
+        if job.id in self._jobs:
+            return
         pending = Ranges.missing(event.done, job.queries)
         record = JobRecord(
             job, self._next_sequence, pending, event.ready, done=job.queries - pending.total
         )
         self._next_sequence += 1
         self._jobs[job.id] = record
+        self._waiting.came(record, self._now)
         if job.perishable and math.isfinite(job.deadline):
-            heapq.heappush(self._expiries, (job.deadline, record.sequence, job.id))
+            heapq.heappush(self._expiries, (job.deadline, record.sequence, record))
         if record.left == 0:
             self._finish(record)
-        elif record.leasable:
-            self._enqueue(record)
+        else:
+            self._waiting.add(record)
 
     def _worker_joined(self, worker: Worker) -> None:
-        record = WorkerRecord(
-            worker,
-            self._next_index,
-            set(worker.engines),
-            set(worker.sessions),
-            idle_since=self._now,
-        )
-        self._next_index += 1
-        self._workers[worker.id] = record
-        for engine in record.engines:
-            self._serving.setdefault(engine, []).append(record)
-        self._rerank(record.engines)
+        record = self._fleet.join(worker, self._now)
+        self._estimator.worker_changed(record)
+        for engine in sorted(record.engines):
+            self._waiting.rerank(engine)
 
-    def _worker_left(self, worker_id: WorkerId) -> None:
-        worker = self._workers.pop(worker_id, None)
-        if worker is None:
-            return
-        for engine in worker.engines:
-            self._serving[engine].remove(worker)
-        self._estimator.forget(worker_id)
+    def _worker_left(self, worker: WorkerRecord) -> None:
+        self._fleet.leave(worker)
+        self._estimator.worker_changed(worker)
         for lease in list(worker.leases.values()):
             self._end(lease)
-        self._rerank(worker.engines)
+        for engine in sorted(worker.engines):
+            self._waiting.rerank(engine)
+
+    def _worker_changed(
+        self,
+        worker: WorkerRecord,
+        event: WorkerDraining | WorkerLeft | EnginesChanged | SessionLoaded | SessionDropped,
+    ) -> None:
+        match event:
+            case WorkerDraining():
+                worker.draining = True
+                self._fleet.update(worker, self._now)
+            case WorkerLeft():
+                self._worker_left(worker)
+            case EnginesChanged(_, engines):
+                self._engines_changed(worker, engines)
+            case SessionLoaded(_, session, setup_s):
+                self._session_loaded(worker, session)
+                row = self._dictionary.row(session.engine, worker.worker.worker_class)
+                if entry := row.get(session.configuration):
+                    self._estimator.observe_setup(worker, entry, setup_s)
+            case SessionDropped(_, session):
+                worker.sessions.discard(session)
+                self._estimator.engine_changed(worker, session.engine)
+                self._waiting.rerank(session.engine)
 
     def _engines_changed(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
-        new = set(engines)
-        for engine in worker.engines - new:
-            self._serving[engine].remove(worker)
-        for engine in new - worker.engines:
-            self._serving.setdefault(engine, []).append(worker)
-        changed = worker.engines ^ new
-        worker.engines = new
-        self._estimator.worker_changed(worker.id)
-        self._rerank(changed)
+        before = set(worker.engines)
+        self._estimator.worker_changed(worker)
+        self._fleet.change_engines(worker, engines)
+        self._estimator.worker_changed(worker)
+        for engine in sorted(before ^ worker.engines):
+            self._waiting.rerank(engine)
 
-    def _session_loaded(self, worker: WorkerRecord, session: Session, setup_s: float) -> None:
-        worker.sessions.add(session)
-        self._estimator.worker_changed(worker.id)
-        entry = self._entry(session.engine, worker, session.configuration)
-        if entry is not None:
-            self._estimator.observe_setup(worker.id, entry, setup_s)
-        self._rerank({session.engine})
-
-    def _entry(
-        self, engine: EngineName, worker: WorkerRecord, configuration: Configuration
-    ) -> ProfileEntry | None:
-        return self._dictionary.row(engine, worker.worker.worker_class).get(configuration)
+    def _session_loaded(self, worker: WorkerRecord, session: Session) -> None:
+        if session not in worker.sessions and worker.worker.keeps_sessions:
+            worker.sessions.add(session)
+            self._estimator.engine_changed(worker, session.engine)
+            self._waiting.rerank(session.engine)
 
     # --- the life of a lease ------------------------------------------------------------
 
@@ -276,51 +263,55 @@ class SchedulerCore:
         now = self._now
         lease.first_query_at = lease.reported_at = now
         lease.setup_s = setup_s
-        worker = self._workers[lease.assignment.worker_id]
-        session = Session(lease.assignment.engine, lease.assignment.configuration)
-        if session not in worker.sessions:
-            worker.sessions.add(session)
-            self._estimator.worker_changed(worker.id)
-            self._rerank({session.engine})
-        if lease.head_at is not None and lease.estimate is not None:
+        worker = self._fleet.workers[lease.assignment.worker_id]
+        self._session_loaded(
+            worker, Session(lease.assignment.engine, lease.assignment.configuration)
+        )
+        if lease.head_at is not None and lease.estimate is not None and not lease.stopping:
             queries_s = lease.seconds - lease.estimate.setup_s
             worker.head_ends_at = now + max(0.0, queries_s)
+            self._fleet.update(worker, now)
 
     def _progress(self, lease: Lease, done: int, compute_s: float) -> None:
         """Record queries and learn from how long they took."""
         new = done - lease.done
-        if not 0 <= new <= lease.assignment.count - lease.done:
+        if not 0 <= new <= lease.left:
             return
-        now = self._now
-        worker = self._workers[lease.assignment.worker_id]
+        worker = self._fleet.workers[lease.assignment.worker_id]
         lease.done = done
         lease.job.done += new
-        self._observe(lease, worker, new, compute_s)
-        lease.reported_at = now
-        if lease.head_at is not None and lease.estimate is not None:
-            estimate = self._estimator.estimate(lease.assignment.engine, worker)
-            per_query_s = (estimate or lease.estimate).per_query_s
-            left = 0 if lease.stopping else lease.assignment.count - done
-            worker.head_ends_at = now + left * per_query_s
+        if new and lease.estimate is not None:
+            self._observe(lease, lease.estimate, worker, new, compute_s)
+        lease.reported_at = self._now
 
-    def _observe(self, lease: Lease, worker: WorkerRecord, new: int, compute_s: float) -> None:
-        if lease.estimate is None or new <= 0:
-            return
-        engine_s = compute_s - lease.compute_s
-        lease.compute_s = compute_s
-        since = lease.reported_at
-        if since is None and lease.estimate.setup_s == 0.0:
-            since = lease.head_at
-        wall_s = self._now - since if since is not None else 0.0
-        entry = lease.estimate.entry
+    def _observe(
+        self, lease: Lease, estimate: Estimate, worker: WorkerRecord, new: int, compute_s: float
+    ) -> None:
+        """Learn the worker's pace from the `new` queries that it reported."""
+        began = lease.first_query_at
+        if began is None and estimate.setup_s == 0.0:
+            began = lease.head_at
+        entry = estimate.entry
         if lease.job.job.with_tensors:
-            self._estimator.observe_pace(worker.id, entry, engine_s, new)
-            if wall_s > 0 and engine_s > 0:
-                self._estimator.observe_transfer(worker.id, entry.engine, (wall_s - engine_s) / new)
-        else:
-            self._estimator.observe_pace(worker.id, entry, wall_s, new)
-        if self._paces_drifted_at is None:
-            self._paces_drifted_at = self._now
+            self._estimator.observe_pace(lease, worker, compute_s)
+            since = lease.reported_at if lease.reported_at is not None else began
+            spent_s = compute_s - lease.compute_s
+            if since is not None and spent_s > 0:
+                beyond_s = (self._now - since - spent_s) / new
+                self._estimator.observe_transfer(worker, entry.engine, beyond_s)
+        elif began is not None and self._now > began:
+            elapsed_s = self._now - began
+            self._estimator.observe_pace(lease, worker, elapsed_s)
+            # The profile's word weighs as much as the first pace_half_life_s of what is seen.
+            prior_s = self._settings.pace_half_life_s
+            by_profile_s = lease.done / entry.qps
+            lease.job.paces[worker.id] = (elapsed_s + prior_s) / (by_profile_s + prior_s)
+        lease.compute_s = max(lease.compute_s, compute_s)
+        self._waiting.drifted(entry.engine, self._now)
+        if lease.head_at is not None and not lease.stopping:
+            per_query_s = self._view.per_query_s(lease.job, worker, estimate)
+            worker.head_ends_at = self._now + lease.left * per_query_s
+            self._fleet.update(worker, self._now)
 
     def _assignment_ended(self, event: AssignmentEnded) -> None:
         lease = self._leases.get(event.assignment_id)
@@ -332,171 +323,131 @@ class SchedulerCore:
         self._end(lease)
         if event.outcome is Outcome.FAILED:
             self._failed(lease, event.fault, event.detail)
+        elif event.outcome is Outcome.COMPLETED and lease.left:
+            detail = f"the worker reported completion after {lease.done} of its queries"
+            self._failed(lease, Fault.UNSPECIFIED, f"{detail}, not {lease.assignment.count}")
 
     def _end(self, lease: Lease) -> None:
         """Take the lease back: what it has not done is pending again."""
         assignment = lease.assignment
         del self._leases[assignment.id]
-        worker = self._workers.get(assignment.worker_id)
+        worker = self._fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, self._now)
-        self._probing.pop(assignment.id, None)
+            self._fleet.update(worker, self._now)
+            session = Session(assignment.engine, assignment.configuration)
+            if session not in worker.sessions:
+                self._estimator.engine_changed(worker, assignment.engine)
+                self._waiting.drifted(assignment.engine, self._now)
+        self._probes.ended(assignment.id)
         job = lease.job
         del job.leases[assignment.id]
-        if self._jobs.get(job.job.id) is not job:
+        if not self._in_system(job):
             return
-        if lease.done < assignment.count:
-            waiting = bool(job.leasable)
-            if waiting:
-                self._queue.remove(job)
-            job.pending.add(assignment.first + lease.done, assignment.first + assignment.count)
-            if job.leasable:
-                self._enqueue(job)
-        if job.left == 0:
+        if lease.left:
+            if lease.estimate is not None:
+                self._waiting.charge(job, -lease.left * lease.estimate.per_query_s, self._now)
+            self._waiting.remove(job)
+            first = assignment.first + lease.done
+            job.pending.add(first, first + lease.left)
+            self._waiting.add(job)
+        elif job.left == 0:
             self._finish(job)
 
     def _failed(self, lease: Lease, fault: Fault, detail: str) -> None:
         """Decide what an assignment's failure means for its job and its worker."""
         engine = lease.assignment.engine
-        worker = self._workers.get(lease.assignment.worker_id)
+        worker = self._fleet.workers.get(lease.assignment.worker_id)
         if fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE) and worker is not None:
             self._engines_changed(worker, worker.engines - {engine})
         job = lease.job
-        if self._jobs.get(job.job.id) is not job:
+        if not self._in_system(job):
             return
         if fault is not Fault.UNKNOWN_ENGINE:
             job.faults += 1
-        nobody_left = fault is Fault.ENGINE_BROKEN and not self._serving.get(engine)
+        nobody_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
         if fault.of_client or nobody_left or job.faults >= self._settings.max_faults:
             self._drop(job)
             self._commands.append(Fail(job.job.id, detail, fault))
 
     def _learn(self, lease: Lease) -> None:
         """Make the probe's queries the profile of its engine on its worker's class."""
-        worker = self._workers[lease.assignment.worker_id]
-        began = lease.first_query_at if lease.first_query_at is not None else lease.head_at
-        wall_s = self._now - began if began is not None else 0.0
-        seconds = lease.compute_s or wall_s
-        if lease.estimate is not None or seconds <= 0:
+        worker = self._fleet.workers[lease.assignment.worker_id]
+        entry = self._probes.profile(lease, worker.worker.worker_class, self._now)
+        if entry is None:
             return
-        entry = ProfileEntry(
-            engine=lease.assignment.engine,
-            worker_class=worker.worker.worker_class,
-            configuration=lease.assignment.configuration,
-            qps=lease.done / seconds,
-            model_load_s=lease.setup_s,
-            queries=lease.done,
-            label="observed",
-        )
         self._dictionary.put(entry)
-        self._estimator.profile_changed()
-        self._rerank({entry.engine})
+        self._estimator.profile_changed(entry.engine, self._fleet.serving(entry.engine))
+        self._waiting.rerank(entry.engine)
         self._commands.append(Learned(entry))
 
     # --- the life of a job --------------------------------------------------------------
 
-    def _enqueue(self, job: JobRecord) -> None:
-        job.rank = self._policy.rank(job, self._fastest_s(job))
-        self._queue.add(job)
-
-    def _requeue(self, job: JobRecord, *, ready: int) -> None:
-        if job.leasable:
-            self._queue.remove(job)
-        job.ready = ready
-        if job.leasable:
-            self._enqueue(job)
-
-    def _fastest_s(self, job: JobRecord) -> float:
-        """The least time that any worker would need for what nobody has been given yet."""
-        engine = job.job.engine
-        return min(
-            (
-                estimate.seconds(job.pending.total, with_tensors=job.job.with_tensors)
-                for worker in self._serving.get(engine, ())
-                if (estimate := self._estimator.estimate(engine, worker)) is not None
-            ),
-            default=0.0,
-        )
-
-    def _rerank(self, engines: Iterable[EngineName]) -> None:
-        """Rank the waiting jobs of `engines` anew, because their estimates are others now."""
-        wanted = set(engines)
-        for job in [job for job in self._queue if job.job.engine in wanted]:
-            self._queue.remove(job)
-            self._enqueue(job)
-
     def _drop(self, job: JobRecord) -> None:
         """Take the job out, and stop what of it is running."""
-        if job.leasable:
-            self._queue.remove(job)
-        del self._jobs[job.job.id]
+        self._leave_system(job)
         for lease in job.leases.values():
             self._stop(lease)
 
     def _finish(self, job: JobRecord) -> None:
-        del self._jobs[job.job.id]
+        self._leave_system(job)
         self._commands.append(Finish(job.job.id))
+
+    def _leave_system(self, job: JobRecord) -> None:
+        del self._jobs[job.job.id]
+        self._waiting.went(job)
 
     def _expire(self) -> None:
         while self._expiries and self._expiries[0][0] <= self._now:
-            job = self._jobs.get(heapq.heappop(self._expiries)[2])
-            if job is not None:
+            job = heapq.heappop(self._expiries)[2]
+            if self._in_system(job):
                 self._drop(job)
                 self._commands.append(Expire(job.job.id))
 
     # --- decisions ----------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._queue:
-            return
-        drifted = self._paces_drifted_at
-        if drifted is not None and self._now >= drifted + REASSESS_S:
-            self._paces_drifted_at = None
-            self._rerank(self._queue.engines())
-        if self._settings.infeasible == "reject":
-            self._reject_infeasible()
-        view = View(self._queue, self._estimator, self._settings, self._workers.values(), self._now)
-        while decisions := self._policy.decide(view):
-            for decision in decisions:
-                match decision:
-                    case Give(job, worker, estimate, count):
-                        self._give(job, worker, estimate.configuration, count, estimate)
-                    case Preempt(lease):
-                        self._stop(lease)
+        self._waiting.reassess(self._now)
+        self._reject_infeasible()
+        view = self._view
+        view.now = self._now
+        self._probe(self._probes.nowhere_known(view))
+        while self._carry_out(self._policy.decide(view)):
+            pass
         if self._queue:
-            self._probe(view)
+            self._probe(self._probes.unknown_here(view))
+
+    def _carry_out(self, decisions: Sequence[Decision]) -> bool:
+        """Do what the policy decided; False if that changed nothing."""
+        before = len(self._commands)
+        for decision in decisions:
+            match decision:
+                case Give(job, worker, estimate, count):
+                    self._give(job, worker, estimate.configuration, count, estimate)
+                case Preempt(lease):
+                    self._stop(lease)
+        return len(self._commands) > before
 
     def _reject_infeasible(self) -> None:
-        """Refuse untouched jobs that no worker could finish in time even if it were free."""
-        for job in [job for job in self._queue if not job.done and not job.leases]:
-            remaining = job.job.deadline - self._now
-            fastest_s = self._fastest_s(job)
-            if remaining < fastest_s:
-                self._drop(job)
-                self._commands.append(
-                    Reject(
-                        job.job.id,
-                        f"no acceptable worker: the fastest needs {fastest_s:.3g} s, "
-                        f"{max(0.0, remaining):.3g} s are left",
-                    )
+        """Refuse the jobs for which there is no hope, if that is the operator's choice."""
+        for job in self._waiting.hopeless(self._now):
+            remaining_s = job.job.deadline - self._now
+            fastest_s = job.job.deadline - job.latest_start
+            self._drop(job)
+            self._commands.append(
+                Reject(
+                    job.job.id,
+                    f"no acceptable worker: the fastest needs {fastest_s:.3g} s, "
+                    f"{max(0.0, remaining_s):.3g} s are left",
                 )
+            )
 
-    def _probe(self, view: View) -> None:
-        """Measure engines that the dictionary lacks on idle workers, with a few real queries."""
-        for worker in view.available():
-            if worker.leases:
-                continue
-            for job in self._queue.in_order(worker.engines):
-                engine = job.job.engine
-                key = (engine, worker.worker.worker_class)
-                known = self._estimator.estimate(engine, worker) is not None
-                if known or key in self._probing.values():
-                    continue
-                count = min(self._settings.probe_queries, job.leasable)
-                configuration = max(worker.worker.configurations)
-                probe = self._give(job, worker, configuration, count, None)
-                self._probing[probe.id] = key
-                break
+    def _probe(self, wanted: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
+        """Measure engines that the dictionary lacks, with a few real queries."""
+        for job, worker in wanted:
+            count = min(self._settings.probe_queries, job.leasable)
+            [lease] = self._give(job, worker, max(worker.worker.configurations), count, None)
+            self._probes.began(lease.assignment, worker.worker.worker_class)
 
     def _give(
         self,
@@ -505,40 +456,52 @@ class SchedulerCore:
         configuration: Configuration,
         count: int,
         estimate: Estimate | None,
-    ) -> Assignment:
-        self._queue.remove(job)
-        taken = job.pending.take(count, job.ready)
-        if taken is None:
-            raise RuntimeError(f"policy leased queries that job {job.job.id} does not have")
-        first, stop = taken
-        seconds = setup_s = 0.0
+    ) -> list[Lease]:
+        """Lease `count` queries of the job to the worker: one assignment per range of them."""
+        self._waiting.remove(job)
+        leases: list[Lease] = []
+        while count > 0 and (taken := job.pending.take(count, job.ready)):
+            first, stop = taken
+            count -= stop - first
+            setup_s, seconds = 0.0, math.inf
+            if estimate is not None:
+                setup_s = 0.0 if leases else estimate.setup_s
+                per_query_s = self._view.per_query_s(job, worker, estimate)
+                seconds = setup_s + (stop - first) * per_query_s
+            estimate_s = worker.free_at(self._now) - self._now + seconds
+            assignment = Assignment(
+                id=AssignmentId(self._next_id),
+                job_id=job.job.id,
+                engine=job.job.engine,
+                worker_id=worker.id,
+                configuration=configuration,
+                first=first,
+                count=stop - first,
+                setup_s=setup_s,
+                estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
+                probe=estimate is None,
+            )
+            self._next_id += 1
+            lease = Lease(assignment, job, estimate, seconds)
+            leases.append(lease)
+            self._leases[assignment.id] = lease
+            job.leases[assignment.id] = lease
+            worker.append(lease, self._now)
+            self._commands.append(Dispatch(assignment))
+            if estimate is None:
+                break
+        if not leases:
+            raise RuntimeError(f"the policy leased queries that job {job.job.id} does not have")
         if estimate is not None:
-            seconds = estimate.seconds(stop - first, with_tensors=job.job.with_tensors)
-            setup_s = estimate.setup_s
-        assignment = Assignment(
-            id=AssignmentId(self._next_id),
-            job_id=job.job.id,
-            engine=job.job.engine,
-            worker_id=worker.id,
-            configuration=configuration,
-            first=first,
-            count=stop - first,
-            setup_s=setup_s,
-            estimate_s=worker.free_at(self._now) - self._now + seconds,
-            probe=estimate is None,
-        )
-        self._next_id += 1
-        lease = Lease(assignment, job, estimate, seconds)
-        self._leases[assignment.id] = lease
-        job.leases[assignment.id] = lease
-        worker.append(lease, self._now)
+            self._waiting.charge(job, sum(lease.seconds for lease in leases), self._now)
+        self._fleet.update(worker, self._now)
         if configuration.power_mode and worker.power_mode != configuration.power_mode:
             worker.power_mode = configuration.power_mode
-            self._estimator.worker_changed(worker.id)
-        self._commands.append(Dispatch(assignment))
-        if job.leasable:
-            self._enqueue(job)
-        return assignment
+            self._estimator.worker_changed(worker)
+        elif estimate is None or estimate.setup_s > 0:
+            self._estimator.engine_changed(worker, job.job.engine)
+        self._waiting.add(job)
+        return leases
 
     def _stop(self, lease: Lease) -> None:
         if lease.stopping:
@@ -546,6 +509,6 @@ class SchedulerCore:
         lease.stopping = True
         assignment = lease.assignment
         self._commands.append(Stop(assignment.id, assignment.worker_id))
-        worker = self._workers[assignment.worker_id]
-        if lease.head_at is not None:
-            worker.head_ends_at = min(worker.head_ends_at, self._now)
+        worker = self._fleet.workers[assignment.worker_id]
+        worker.stop(lease, self._now)
+        self._fleet.update(worker, self._now)

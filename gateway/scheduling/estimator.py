@@ -14,26 +14,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from gateway.scheduling.state import WorkerRecord
+    from gateway.scheduling.events import SchedulingSettings
+    from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
     from synergai.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.domain import Configuration, EngineName, WorkerId
 
-HALF_LIFE_S: Final = 2.0
-"""Observed time after which an old belief about a worker's pace weighs one half."""
-MODE_SWITCH_S: Final = 5.0
-"""Charged for a change of power mode until the worker has shown what it takes."""
+_TRANSFER_WEIGHT: Final = 0.08
+"""What one observed transfer counts against all before it."""
 
 
 class Estimate(NamedTuple):
-    """What an engine costs on a worker.
+    """What an engine costs on a worker in a configuration.
 
     Attributes:
-        configuration: the one with the highest profiled QPS (thesis, c*).
         setup_s: still to be paid before the first query.
         per_query_s: seconds per query, at the worker's observed pace.
         transfer_s: seconds per query on top, if its tensors travel with it.
+        joules: energy per query; infinite if the profile does not know it.
         entry: the profile entry that this rests on.
     """
 
@@ -41,6 +40,7 @@ class Estimate(NamedTuple):
     setup_s: float
     per_query_s: float
     transfer_s: float
+    joules: float
     entry: ProfileEntry
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
@@ -51,105 +51,167 @@ class Estimate(NamedTuple):
 
 @dataclass(slots=True)
 class _Belief:
-    """An exponentially weighted mean in which an observation weighs by the time it spans."""
+    """What is believed of a quantity that is observed with noise."""
 
     value: float
 
-    def observe(self, value: float, span_s: float) -> None:
-        weight = 1.0 - math.exp2(-span_s / HALF_LIFE_S)
+    def observe(self, value: float, weight: float) -> None:
         self.value += weight * (value - self.value)
 
 
 class Estimator:
     """Answers what an engine costs on a worker, and learns from what it is told."""
 
-    def __init__(self, dictionary: ConfigurationDictionary) -> None:
+    def __init__(self, dictionary: ConfigurationDictionary, settings: SchedulingSettings) -> None:
         self._dictionary = dictionary
+        self._settings = settings
         self._pace: dict[tuple[WorkerId, EngineName], _Belief] = {}
-        self._setup: dict[tuple[WorkerId, EngineName], float] = {}
+        self._setup: dict[tuple[WorkerId, EngineName], _Belief] = {}
         self._transfer: dict[tuple[WorkerId, EngineName], _Belief] = {}
-        self._cache: dict[tuple[WorkerId, EngineName], Estimate | None] = {}
+        self._fastest: dict[EngineName, list[Estimate]] = {}
+
+    # --- answers ------------------------------------------------------------------------
 
     def estimate(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
-        """What `engine` costs on `worker` now, or None if its class was never profiled."""
-        key = (worker.id, engine)
+        """What `engine` costs on `worker` now in its fastest configuration (thesis, c*).
+
+        None if the engine was never profiled on the worker's class.
+        """
+        found = self.estimates(engine, worker)
+        return found[0] if found else None
+
+    def estimates(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """What `engine` costs on `worker` in each profiled configuration, highest QPS first."""
         try:
-            return self._cache[key]
+            return worker.estimates[engine]
         except KeyError:
-            found = self._cache[key] = self._compute(engine, worker)
+            found = worker.estimates[engine] = self._compute(engine, worker)
             return found
 
-    def _compute(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
-        entry = self._best(engine, worker)
-        if entry is None:
-            return None
-        key = (worker.id, engine)
-        pace = self._pace.get(key)
-        transfer = self._transfer.get(key)
-        return Estimate(
-            entry.configuration,
-            self._still_to_pay(entry, worker),
-            (pace.value if pace else 1.0) / entry.qps,
-            transfer.value if transfer else 0.0,
-            entry,
-        )
+    def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
+        """The least time in which any of `serving` could run what of the job is pending.
 
-    def _best(self, engine: EngineName, worker: WorkerRecord) -> ProfileEntry | None:
+        0 if the job's engine is profiled on none of them.
+        """
+        engine = job.job.engine
+        fastest = self._fastest.get(engine)
+        if fastest is None:
+            fastest = self._fastest[engine] = self._undominated(engine, serving)
+        queries, with_tensors = job.pending.total, job.job.with_tensors
+        return min((e.seconds(queries, with_tensors=with_tensors) for e in fastest), default=0.0)
+
+    def _undominated(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:
+        """The estimates of which none is worse than another one for every number of queries."""
+        found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
+        found.sort(key=lambda e: (e.setup_s, e.per_query_s))
+        kept: list[Estimate] = []
+        compute_s = total_s = math.inf
+        for e in found:
+            if e.per_query_s < compute_s or e.per_query_s + e.transfer_s < total_s:
+                kept.append(e)
+                compute_s = min(compute_s, e.per_query_s)
+                total_s = min(total_s, e.per_query_s + e.transfer_s)
+        return kept
+
+    def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
         row = self._dictionary.row(engine, worker.worker.worker_class)
-        usable: Iterable[ProfileEntry] = (
-            row[configuration]
-            for configuration in worker.worker.configurations
-            if configuration in row
+        entries = [row[c] for c in worker.worker.configurations if c in row]
+        entries.sort(key=lambda entry: -entry.qps)
+        pace = self._pace.get((worker.id, engine))
+        transfer = self._transfer.get((worker.id, engine))
+        return tuple(
+            Estimate(
+                entry.configuration,
+                self._still_to_pay(entry, worker),
+                (pace.value if pace else 1.0) / entry.qps,
+                transfer.value if transfer else 0.0,
+                entry.watts / entry.qps if entry.watts > 0 else math.inf,
+                entry,
+            )
+            for entry in entries
         )
-        return max(usable, key=lambda entry: entry.qps, default=None)
 
     def _still_to_pay(self, entry: ProfileEntry, worker: WorkerRecord) -> float:
         """Load time only if the session is cold, switch time only if the mode changes."""
         seconds = 0.0
-        mode = entry.configuration.power_mode
+        configuration = entry.configuration
+        mode = configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
-            seconds += MODE_SWITCH_S
-        if Session(entry.engine, entry.configuration) not in worker.sessions:
-            seconds += entry.t_pre_s * self._setup.get((worker.id, entry.engine), 1.0)
+            seconds += self._settings.mode_switch_s
+        if not self._resident(Session(entry.engine, configuration), worker):
+            setup = self._setup.get((worker.id, entry.engine))
+            seconds += entry.t_pre_s * (setup.value if setup else 1.0)
         return seconds
 
-    def observe_pace(
-        self, worker_id: WorkerId, entry: ProfileEntry, seconds: float, queries: int
-    ) -> None:
-        """Learn that `queries` queries took `seconds`."""
-        if queries <= 0 or seconds <= 0:
-            return
-        belief = self._pace.setdefault((worker_id, entry.engine), _Belief(1.0))
-        belief.observe(seconds / queries * entry.qps, seconds)
-        self._cache.pop((worker_id, entry.engine), None)
+    @staticmethod
+    def _resident(session: Session, worker: WorkerRecord) -> bool:
+        """Whether the session will be in memory once the worker is through with its work."""
+        if not worker.worker.keeps_sessions:
+            return False
+        return session in worker.sessions or any(
+            lease.assignment.engine == session.engine
+            and lease.assignment.configuration == session.configuration
+            for lease in worker.leases.values()
+        )
 
-    def observe_setup(self, worker_id: WorkerId, entry: ProfileEntry, seconds: float) -> None:
+    # --- what it is told ----------------------------------------------------------------
+
+    def believed_pace(self, worker_id: WorkerId, engine: EngineName) -> float:
+        """Seconds that a query takes per second that it should take by the profile."""
+        belief = self._pace.get((worker_id, engine))
+        return belief.value if belief else 1.0
+
+    def observe_pace(self, lease: Lease, worker: WorkerRecord, engine_s: float) -> None:
+        """Learn that what the lease has done took `engine_s` in all.
+
+        To be told in the order in which the worker runs its leases. However long an
+        assignment runs, it is one witness: its word moves what was believed before it by
+        `pace_trust` at most.
+        """
+        if lease.estimate is None or lease.done <= 0 or engine_s <= 0:
+            return
+        entry = lease.estimate.entry
+        if lease.pace_before is None:
+            lease.pace_before = self.believed_pace(worker.id, entry.engine)
+        weight = 1.0 - math.exp2(-engine_s / self._settings.pace_half_life_s)
+        belief = _Belief(lease.pace_before)
+        belief.observe(engine_s / lease.done * entry.qps, min(weight, self._settings.pace_trust))
+        self._pace[worker.id, entry.engine] = belief
+        self._changed(worker, entry.engine)
+
+    def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
         """Learn that making the engine ready took `seconds`.
 
         Setups are rare, so each one counts as much as all before it.
         """
         if entry.t_pre_s <= 0 or seconds <= 0:
             return
-        key = (worker_id, entry.engine)
-        self._setup[key] = (self._setup.get(key, 1.0) + seconds / entry.t_pre_s) / 2
-        self._cache.pop(key, None)
+        belief = self._setup.setdefault((worker.id, entry.engine), _Belief(1.0))
+        belief.observe(seconds / entry.t_pre_s, 0.5)
+        self._changed(worker, entry.engine)
 
-    def observe_transfer(self, worker_id: WorkerId, engine: EngineName, seconds: float) -> None:
+    def observe_transfer(self, worker: WorkerRecord, engine: EngineName, seconds: float) -> None:
         """Learn that a query with its tensors took `seconds` beyond the engine's own time."""
-        key = (worker_id, engine)
-        belief = self._transfer.setdefault(key, _Belief(max(0.0, seconds)))
-        belief.observe(max(0.0, seconds), HALF_LIFE_S / 8)
-        self._cache.pop(key, None)
+        seconds = max(0.0, seconds)
+        belief = self._transfer.setdefault((worker.id, engine), _Belief(seconds))
+        belief.observe(seconds, _TRANSFER_WEIGHT)
+        self._changed(worker, engine)
 
-    def worker_changed(self, worker_id: WorkerId) -> None:
-        """Forget what was computed for a worker whose sessions or mode changed."""
-        for key in [key for key in self._cache if key[0] == worker_id]:
-            del self._cache[key]
+    def _changed(self, worker: WorkerRecord, engine: EngineName) -> None:
+        worker.estimates.pop(engine, None)
+        self._fastest.pop(engine, None)
 
-    def profile_changed(self) -> None:
-        """Forget everything that was computed from the dictionary."""
-        self._cache.clear()
+    def engine_changed(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Forget what was computed of an engine that was loaded on the worker, or dropped."""
+        self._changed(worker, engine)
 
-    def forget(self, worker_id: WorkerId) -> None:
-        """Forget the computed estimates of a worker that left, not what it taught."""
-        self.worker_changed(worker_id)
+    def worker_changed(self, worker: WorkerRecord) -> None:
+        """Forget what was computed of a worker that came, went or changed its mode or engines."""
+        worker.estimates.clear()
+        for engine in worker.engines:
+            self._fastest.pop(engine, None)
+
+    def profile_changed(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
+        """Forget what was computed from the dictionary's rows of `engine`."""
+        for worker in workers:
+            self._changed(worker, engine)

@@ -20,6 +20,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from synergai.dictionary import ProfileEntry
@@ -32,6 +33,8 @@ class Worker:
     Attributes:
         configurations: what it can be switched to.
         sessions: what is resident in its memory when it joins.
+        keeps_sessions: what it has loaded stays in memory; otherwise every assignment that does
+            not continue the one before it pays for its setup.
     """
 
     id: WorkerId
@@ -39,6 +42,7 @@ class Worker:
     engines: frozenset[EngineName]
     configurations: tuple[Configuration, ...]
     sessions: frozenset[Session] = frozenset()
+    keeps_sessions: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,19 +278,64 @@ class SchedulingSettings:
 
     Attributes:
         policy: name in the registry of policies.
+        objective: ``latency`` takes each worker's fastest configuration (thesis); ``energy``
+            takes, among the workers and configurations that meet the deadline, the one with the
+            least joules per query.
         infeasible: ``defer`` runs work that no worker can finish in time last (thesis);
             ``reject`` refuses it.
+        fair_burst_s: how much more worker time than its equal share a tenant may have had
+            before its jobs yield to others of the same priority; infinite switches that off.
+        fair_half_life_s: worker time that was used this long ago weighs one half.
         prefetch_s: a worker gets its next assignment while it still has this much to do, so
             that it never waits for the network.
+        prefetch_count: how many assignments a worker may have at once.
         probe_queries: how many queries measure an engine that the dictionary lacks.
         max_faults: how often a job's assignments may fail before the job does.
+        reassess_s: how long observed paces and shares may drift before waiting jobs are ranked
+            anew (thesis: periodic update).
+        pace_half_life_s: observed time after which an old belief about a worker's pace weighs
+            one half.
+        pace_trust: how much a single assignment may at most move that belief, 1 being wholly.
+        mode_switch_s: what a change of the power mode is taken to cost.
         options: options of the policy itself, by name.
+
+    Raises:
+        InvalidInput: on construction, if a value is out of its range.
     """
 
     policy: str = "synergai"
+    objective: str = "latency"
     infeasible: str = "defer"
+    fair_burst_s: float = 60.0
+    fair_half_life_s: float = 300.0
     prefetch_s: float = 0.02
     prefetch_count: int = 64
     probe_queries: int = 16
     max_faults: int = 3
+    reassess_s: float = 1.0
+    pace_half_life_s: float = 2.0
+    pace_trust: float = 0.5
+    mode_switch_s: float = 5.0
     options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("infeasible", ("defer", "reject")),
+            ("objective", ("latency", "energy")),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                raise InvalidInput(
+                    f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}"
+                )
+        for name in ("fair_burst_s", "prefetch_s", "mode_switch_s"):
+            if not getattr(self, name) >= 0:
+                raise InvalidInput(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for name in ("fair_half_life_s", "reassess_s", "pace_half_life_s", "pace_trust"):
+            if not getattr(self, name) > 0:
+                raise InvalidInput(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("prefetch_count", "probe_queries", "max_faults"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.pace_trust > 1:
+            raise InvalidInput(f"pace_trust must be at most 1, not {self.pace_trust}")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from synergai.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.scheduling.estimator import Estimate, Estimator
     from gateway.scheduling.events import SchedulingSettings
+    from gateway.scheduling.fleet import Fleet
     from gateway.scheduling.queue import JobQueue
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
-    from synergai.domain import EngineName
+    from synergai.domain import Configuration, EngineName, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +48,139 @@ class Candidate(NamedTuple):
 
 
 class View:
-    """What a policy may look at; it changes nothing through it."""
+    """What a policy may look at; it changes nothing through it.
+
+    Attributes:
+        now: the instant of the event.
+    """
 
     def __init__(
-        self,
-        queue: JobQueue,
-        estimator: Estimator,
-        settings: SchedulingSettings,
-        workers: Iterable[WorkerRecord],
-        now: float,
+        self, queue: JobQueue, fleet: Fleet, estimator: Estimator, settings: SchedulingSettings
     ) -> None:
         self.queue = queue
-        self.now = now
-        self.workers = workers
+        self.now = 0.0
+        self._fleet = fleet
         self._estimator = estimator
-        self._settings = settings
+        self._thrifty = settings.objective == "energy"
+
+    @property
+    def workers(self) -> Mapping[WorkerId, WorkerRecord]:
+        """The whole fleet."""
+        return self._fleet.workers
 
     def available(self) -> list[WorkerRecord]:
-        """The workers that may be given work now."""
-        return [w for w in self.workers if w.available(self.now, self._settings)]
+        """The workers that may be given work now, in the order in which they joined."""
+        return self._fleet.available(self.now)
 
-    def estimate(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
-        """What `engine` costs on `worker`; None if that was never profiled."""
-        return self._estimator.estimate(engine, worker)
+    def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
+        """The workers that have `engine`."""
+        return self._fleet.serving(engine)
 
-    def candidates(self, job: JobRecord, workers: Sequence[WorkerRecord]) -> list[Candidate]:
-        """Those of `workers` that can run all of the job that is left, soonest done first."""
+    def estimate(
+        self, engine: EngineName, worker: WorkerRecord, configuration: Configuration | None = None
+    ) -> Estimate | None:
+        """What `engine` costs on `worker`; None if that was never profiled.
+
+        Args:
+            engine: what is to be run.
+            worker: where.
+            configuration: how; the fastest way if it is None or was not profiled.
+        """
+        estimates = self._estimator.estimates(engine, worker)
+        for estimate in estimates if configuration is not None else ():
+            if estimate.configuration == configuration:
+                return estimate
+        return estimates[0] if estimates else None
+
+    def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
+        """Seconds per query, at the pace that the worker has shown on this very job, if any."""
+        if job.paces and (shown := job.paces.get(worker.id)) is not None:
+            return shown / estimate.entry.qps
+        return estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
+
+    def candidates(
+        self,
+        job: JobRecord,
+        workers: Iterable[WorkerRecord],
+        configurations: Mapping[str, Configuration] | None = None,
+    ) -> list[Candidate]:
+        """Those of `workers` that can run all of the job that is left, the best one first.
+
+        The best one is soonest done; with the objective ``energy`` it is, as far as any meets
+        the deadline, the one with the least joules per query.
+
+        Args:
+            job: what is to be run.
+            workers: who is asked.
+            configurations: predefined ones by worker class, instead of the best ones.
+        """
         engine = job.job.engine
-        found = []
+        found: list[Candidate] = []
         for worker in workers:
             if engine not in worker.engines:
                 continue
-            estimate = self._estimator.estimate(engine, worker)
-            if estimate is not None:
-                seconds = estimate.seconds(job.pending.total, with_tensors=job.job.with_tensors)
-                completes_at = worker.free_at(self.now) + seconds
+            if configurations is not None:
+                estimate = self.estimate(
+                    engine, worker, configurations.get(worker.worker.worker_class)
+                )
+                estimates: Iterable[Estimate] = () if estimate is None else (estimate,)
+            else:
+                estimates = self._estimator.estimates(engine, worker)
+                if not self._thrifty:
+                    estimates = estimates[:1]
+            free_at = worker.free_at(self.now)
+            for estimate in estimates:
+                per_query_s = self.per_query_s(job, worker, estimate)
+                completes_at = free_at + estimate.setup_s + job.pending.total * per_query_s
                 found.append(Candidate(completes_at, worker.index, worker, estimate))
-        found.sort()
+        if self._thrifty:
+            return _thriftiest(found, job.job.deadline)
+        found.sort(key=_soonest)
         return found
+
+    def bounds(self, workers: Sequence[WorkerRecord]) -> dict[EngineName, tuple[float, float]]:
+        """The least setup and the least seconds per query of `workers`, by waiting engine."""
+        bounds: dict[EngineName, tuple[float, float]] = {}
+        for engine in self.queue.engines():
+            estimates = [
+                estimate
+                for worker in workers
+                if engine in worker.engines
+                and (estimate := self._estimator.estimate(engine, worker)) is not None
+            ]
+            if estimates:
+                bounds[engine] = (
+                    min(e.setup_s for e in estimates),
+                    min(e.per_query_s for e in estimates),
+                )
+        return bounds
+
+
+def _soonest(candidate: Candidate) -> tuple[float, int]:
+    return candidate.completes_at, candidate.order
+
+
+def _thriftiest(found: list[Candidate], deadline: float) -> list[Candidate]:
+    """One candidate per worker: those in time by joules, then the others by completion."""
+    best: dict[int, tuple[bool, float, Candidate]] = {}
+    for candidate in found:
+        late = candidate.completes_at > deadline
+        cost = candidate.completes_at if late else candidate.estimate.joules
+        key = (late, cost, candidate)
+        if candidate.order not in best or key[:2] < best[candidate.order][:2]:
+            best[candidate.order] = key
+    ranked = sorted(best.values(), key=lambda key: (key[0], key[1], *_soonest(key[2])))
+    return [candidate for _, _, candidate in ranked]
 
 
 class Policy(Protocol):
     """Decides which waiting job goes where. Holds no clock; time comes with the view."""
 
-    def rank(self, job: JobRecord, fastest_s: float) -> float:
+    def rank(self, job: JobRecord) -> float:
         """The job's order key; lower goes first. It must not depend on the current time.
 
-        Args:
-            job: the job that is about to wait.
-            fastest_s: the least time that any worker would need for the rest of it; 0 if none
-                is profiled.
+        Its `latest_start` is up to date: deadline minus the least time that any worker would
+        need for what is pending of it.
         """
 
     def decide(self, view: View) -> Sequence[Decision]:

@@ -26,8 +26,8 @@ class Ranges:
         left = cls()
         position = 0
         for first, last in sorted(done):
-            if first > position:
-                left.add(position, first)
+            if position < min(first, stop):
+                left.add(position, min(first, stop))
             position = max(position, last)
         if position < stop:
             left.add(position, stop)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.scheduling.estimator import Estimate
     from gateway.scheduling.events import Assignment, SchedulingSettings, Worker
+    from gateway.scheduling.queue import Lane
     from gateway.scheduling.ranges import Ranges
     from synergai.domain import AssignmentId, EngineName, Job, Session, WorkerId
 
@@ -17,11 +19,15 @@ class Lease:
     """An assignment while it is out.
 
     Attributes:
-        seconds: what it was estimated to take by itself, without what came before it.
+        seconds: what it was estimated to take by itself, without what came before it; infinite
+            if nobody knows.
+        pace_before: what was believed of its worker's pace before its first report.
         done: how many of its queries are recorded.
         head_at: when it became the first of its worker's assignments.
         first_query_at: when its setup was over, if the worker said so.
         reported_at: when it last reported progress, or its first query began.
+        compute_s: time inside the engine so far, as far as it was reported.
+        setup_s: what its setup took, if the worker said so.
         stopping: it was told to stop.
     """
 
@@ -29,6 +35,7 @@ class Lease:
     job: JobRecord
     estimate: Estimate | None
     seconds: float
+    pace_before: float | None = None
     done: int = 0
     head_at: float | None = None
     first_query_at: float | None = None
@@ -36,6 +43,11 @@ class Lease:
     compute_s: float = 0.0
     setup_s: float = 0.0
     stopping: bool = False
+
+    @property
+    def left(self) -> int:
+        """Queries that it has not recorded yet."""
+        return self.assignment.count - self.done
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +58,10 @@ class JobRecord:
         sequence: order of arrival.
         pending: queries that are neither recorded nor out on a lease.
         ready: queries below this one can be run.
+        latest_start: when the fastest worker would have to begin what is pending.
         rank: the policy's order key; lower goes first.
+        lane: where it waits; None while it does not.
+        paces: seconds per second of the profile that workers have shown on this very job.
     """
 
     job: Job
@@ -55,8 +70,11 @@ class JobRecord:
     ready: int
     done: int = 0
     faults: int = 0
+    latest_start: float = math.inf
     rank: float = 0.0
+    lane: Lane | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
+    paces: dict[WorkerId, float] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -80,6 +98,9 @@ class WorkerRecord:
         head_ends_at: when the first of them is expected to end.
         behind_head_s: what all the others are expected to take.
         idle_since: when it last ran out of work.
+        active_at: when it was last given work.
+        available_at: from when on it may be given work, unless something happens before.
+        estimates: what engines cost on it, as far as anybody asked since it changed.
     """
 
     worker: Worker
@@ -92,6 +113,9 @@ class WorkerRecord:
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
+    active_at: float = -math.inf
+    available_at: float = math.inf
+    estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> WorkerId:
@@ -104,16 +128,19 @@ class WorkerRecord:
             return now
         return max(self.head_ends_at, now) + self.behind_head_s
 
-    def available(self, now: float, settings: SchedulingSettings) -> bool:
-        """Whether it may be given work: it is idle, or so nearly that the network would gain."""
-        if self.draining:
-            return False
+    def next_available_at(self, settings: SchedulingSettings) -> float:
+        """From when on it may be given work: idle, or so nearly that the network would gain.
+
+        Time alone brings a worker no nearer to idleness than the rest of its work behind the
+        first assignment; so it may be that only an event can make it available.
+        """
+        if self.draining or len(self.leases) >= settings.prefetch_count:
+            return math.inf
         if not self.leases:
-            return True
-        return (
-            len(self.leases) < settings.prefetch_count
-            and self.free_at(now) - now <= settings.prefetch_s
-        )
+            return -math.inf
+        if self.behind_head_s > settings.prefetch_s:
+            return math.inf
+        return self.head_ends_at + self.behind_head_s - settings.prefetch_s
 
     def append(self, lease: Lease, now: float) -> None:
         """Put `lease` at the end of its work."""
@@ -122,20 +149,31 @@ class WorkerRecord:
         else:
             lease.head_at = now
             self.head_ends_at = now + lease.seconds
+        self.active_at = now
         self.leases[lease.assignment.id] = lease
+
+    def stop(self, lease: Lease, now: float) -> None:
+        """Count no more work for `lease`, which was told to stop."""
+        lease.seconds = 0.0
+        if lease.head_at is not None:
+            self.head_ends_at = min(self.head_ends_at, now)
+        else:
+            self._sum_behind_head()
 
     def remove(self, lease: Lease, now: float) -> None:
         """Take `lease` out, whichever place it has; the next one becomes the head."""
-        head = next(iter(self.leases.values()))
+        was_head = lease.head_at is not None
         del self.leases[lease.assignment.id]
-        if lease is not head:
-            self.behind_head_s = max(0.0, self.behind_head_s - lease.seconds)
-            return
         if not self.leases:
-            self.behind_head_s = 0.0
             self.idle_since = now
-            return
-        following = next(iter(self.leases.values()))
-        following.head_at = now
-        self.behind_head_s = max(0.0, self.behind_head_s - following.seconds)
-        self.head_ends_at = now + following.seconds
+        elif was_head:
+            head = next(iter(self.leases.values()))
+            head.head_at = now
+            self.head_ends_at = now + head.seconds
+        self._sum_behind_head()
+
+    def _sum_behind_head(self) -> None:
+        # Summed anew each time: what rounding leaves of a difference would never go away.
+        leases = iter(self.leases.values())
+        next(leases, None)
+        self.behind_head_s = sum(lease.seconds for lease in leases)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Fifo:
     """Jobs in order of arrival, each to the available worker that is soonest done with it."""
 
-    def rank(self, job: JobRecord, fastest_s: float) -> float:  # noqa: ARG002 - the protocol's
+    def rank(self, job: JobRecord) -> float:
         """Time of arrival."""
         return job.job.arrival
 

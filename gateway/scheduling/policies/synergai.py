@@ -27,16 +27,16 @@ class SynergAI:
     the available worker that is soonest done with it.
     """
 
-    def rank(self, job: JobRecord, fastest_s: float) -> float:
+    def rank(self, job: JobRecord) -> float:
         """Latest start on the fastest worker: deadline - T_estimated (Eq. 6.1, 6.2, 6.4)."""
-        return job.job.deadline - fastest_s
+        return job.latest_start
 
     def decide(self, view: View) -> list[Decision]:
         """Give each job in urgency order to its next best available worker."""
         decisions: list[Decision] = []
         available = view.available()
-        engines = {engine for worker in available for engine in worker.engines}
-        for job in view.queue.in_order(engines, view.now):
+        bounds = view.bounds(available)
+        for job in view.queue.in_order(bounds, view.now, bounds):
             if not available:
                 break
             candidates = view.candidates(job, available)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.scheduling.core import SchedulerCore
@@ -183,7 +184,7 @@ def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
 
 
 def test_observed_pace_corrects_the_profile() -> None:
-    core = a_core(an_entry(FAST, 100.0))
+    core = a_core(an_entry(FAST, 100.0), pace_trust=1.0)
     core.handle(a_worker(FAST), 0.0)
     [slow] = dispatched(core.handle(a_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
@@ -296,3 +297,121 @@ def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
     job = a_job("a", 100).job
     [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
     assert (assignment.first, assignment.count) == (30, 30)
+
+
+def test_second_arrival_of_a_job_changes_nothing() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 100), 0.0))
+    assert core.handle(a_job("a", 100), 0.1) == []
+    ended = AssignmentEnded(assignment.id, 100, Outcome.COMPLETED)
+    assert core.handle(ended, 1.0) == [Finish(JobId("a"))]
+
+
+def test_deadline_of_a_finished_request_does_not_expire_a_later_one_of_its_name() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(a_job("r", 1, deadline=2.0, perishable=True), 0.0))
+    core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)
+    core.handle(a_job("running", 10_000), 0.2)
+    core.handle(a_job("r", 1, deadline=9.0, perishable=True), 0.3)
+    assert core.handle(TimePassed(), 2.0) == []
+    assert core.handle(TimePassed(), 9.0) == [Expire(JobId("r"))]
+
+
+def test_overdue_worker_is_not_asked_after_again_and_again() -> None:
+    core = a_core(an_entry(FAST, 100.0), prefetch_s=0.02)
+    core.handle(a_worker(FAST), 0.0)
+    for name in ("head", "behind"):
+        core.handle(a_job(name, 2), 0.0)
+    core.handle(a_job("waiting", 100), 0.0)
+    wakeups = 0
+    while (wakeup := core.wakeup()) is not None:
+        core.handle(TimePassed(), wakeup)
+        wakeups += 1
+    assert wakeups <= 2
+
+
+def test_worker_that_reports_completion_of_too_little_is_at_fault() -> None:
+    core = a_core(an_entry(FAST, 100.0), max_faults=2)
+    core.handle(a_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(a_job("a", 10), 0.0))
+    [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
+    assert (second.first, second.count) == (4, 6)
+    [failed] = core.handle(AssignmentEnded(second.id, 1, Outcome.COMPLETED), 0.2)
+    assert isinstance(failed, Fail)
+    assert failed.reason == "the worker reported completion after 1 of its queries, not 6"
+
+
+def test_what_is_left_in_pieces_is_given_to_one_worker_as_several_assignments() -> None:
+    core = a_core(an_entry(FAST, 100.0, t_pre=3.0))
+    core.handle(a_worker(FAST, warm=False), 0.0)
+    job = a_job("a", 100).job
+    pieces = dispatched(core.handle(JobArrived(job, 100, done=((20, 50),)), 0.0))
+    assert [(p.first, p.count, p.setup_s) for p in pieces] == [(0, 20, 3.0), (50, 50, 0.0)]
+
+
+def test_late_job_is_rejected_by_timer_whatever_the_order_of_the_queue() -> None:
+    core = a_core(an_entry(FAST, 100.0), policy="fifo", infeasible="reject")
+    core.handle(a_worker(FAST), 0.0)
+    core.handle(a_job("running", 10_000), 0.0)
+    core.handle(a_job("late", 100, deadline=5.0), 0.0)
+    wakeup = core.wakeup()
+    assert wakeup is not None
+    assert math.isclose(wakeup, 4.0)
+    [rejected] = core.handle(TimePassed(), wakeup)
+    assert isinstance(rejected, Reject)
+    assert rejected.job_id == "late"
+
+
+def test_worker_is_given_nothing_else_while_it_measures() -> None:
+    core = a_core(an_entry(SLOW, 10.0))
+    core.handle(a_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(a_job("a", 116), 0.0))
+    assert probe.probe
+    assert core.handle(a_job("b", 1), 0.1) == []
+
+
+def test_unprofiled_engine_is_measured_even_though_others_always_wait() -> None:
+    core = a_core()
+    new = EngineName("new")
+    core.handle(a_worker(FAST), 0.0)
+    joined = a_worker(FAST).worker
+    core.handle(WorkerJoined(replace(joined, engines=frozenset({DIGITS, new}))), 0.0)
+    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
+    job = Job(id=JobId("new"), engine=new, queries=100, arrival=0.0)
+    core.handle(JobArrived(job, ready=100), 0.0)
+    core.handle(a_job("tight", 100, deadline=2.5), 0.0)
+    [probe, *_] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    assert (probe.job_id, probe.probe) == (JobId("new"), True)
+
+
+def test_tenant_beyond_its_share_yields_to_the_others_of_its_priority() -> None:
+    core = a_core(an_entry(FAST, 100.0), fair_burst_s=5.0)
+    core.handle(a_worker(FAST), 0.0)
+    [greedy] = dispatched(core.handle(a_job("g1", 2000, tenant="greedy"), 0.0))
+    core.handle(a_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
+    core.handle(a_job("m1", 100, deadline=90.0, tenant="modest"), 0.0)
+    ended = AssignmentEnded(greedy.id, 2000, Outcome.COMPLETED)
+    [following] = dispatched(core.handle(ended, 20.0))
+    assert following.job_id == "m1"
+
+
+def test_tenant_that_is_alone_gets_all_there_is() -> None:
+    core = a_core(an_entry(FAST, 100.0), fair_burst_s=0.0)
+    core.handle(a_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(a_job("a", 2000, tenant="greedy"), 0.0))
+    core.handle(a_job("b", 100, tenant="greedy"), 0.0)
+    ended = AssignmentEnded(running.id, 2000, Outcome.COMPLETED)
+    assert len(dispatched(core.handle(ended, 20.0))) == 1
+
+
+def test_energy_takes_the_thriftiest_configuration_that_meets_the_deadline() -> None:
+    thrifty = replace(an_entry(FAST, 50.0, ONE), watts=5.0)
+    hungry = replace(an_entry(FAST, 100.0, TWO), watts=30.0)
+    core = a_core(thrifty, hungry, objective="energy")
+    core.handle(a_worker(FAST), 0.0)
+    [loose] = dispatched(core.handle(a_job("loose", 100, deadline=2.5), 0.0))
+    core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
+    [tight] = dispatched(core.handle(a_job("tight", 100, deadline=3.2), 2.0))
+    assert (loose.configuration, tight.configuration) == (ONE, TWO)

@@ -1,0 +1,391 @@
+"""Whatever happens, in whatever order: the invariants that core.py opens with.
+
+Random fleets and jobs live through random events, with worker losses, stops, failures,
+duplicated and stale reports among them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.scheduling.core import SchedulerCore
+from gateway.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    AssignmentStarted,
+    Command,
+    Dispatch,
+    EnginesChanged,
+    Event,
+    Expire,
+    Fail,
+    Finish,
+    JobArrived,
+    JobCancelled,
+    ProfileAdded,
+    QueriesDone,
+    QueriesReady,
+    Reject,
+    SchedulingSettings,
+    SessionDropped,
+    SessionLoaded,
+    Stop,
+    TimePassed,
+    Worker,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
+from gateway.scheduling.policy import POLICIES
+from synergai.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+
+ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
+CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]
+CONFIGURATIONS = (Configuration(1), Configuration(4, "maxn"))
+MAX_QUERIES = 40
+
+
+def a_dictionary() -> ConfigurationDictionary:
+    return ConfigurationDictionary(
+        ProfileEntry(
+            engine=engine,
+            worker_class=worker_class,
+            configuration=configuration,
+            qps=qps * factor * configuration.threads**0.5,
+            model_load_s=t_pre,
+            watts=10.0 * configuration.threads,
+        )
+        for engine, factor in ((ENGINES[0], 1.0), (ENGINES[1], 0.3))
+        for worker_class, qps, t_pre in ((CLASSES[0], 40.0, 0.5), (CLASSES[1], 8.0, 1.5))
+        for configuration in CONFIGURATIONS
+    )
+
+
+@dataclass
+class World:
+    """The core, and what an observer knows from its commands alone."""
+
+    core: SchedulerCore
+    now: float = 0.0
+    log: list[tuple[float, Event, list[Command]]] = field(default_factory=list)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    recorded: dict[JobId, set[int]] = field(default_factory=dict)
+    out: dict[AssignmentId, Assignment] = field(default_factory=dict)
+    done: dict[AssignmentId, int] = field(default_factory=dict)
+    ended: dict[JobId, Command | None] = field(default_factory=dict)
+    workers: set[WorkerId] = field(default_factory=set)
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, AssignmentEnded | QueriesDone):
+            self._record(event)
+        if isinstance(event, AssignmentEnded):
+            self.out.pop(event.assignment_id, None)
+        if isinstance(event, WorkerLeft | WorkerJoined):
+            gone = event.worker_id if isinstance(event, WorkerLeft) else event.worker.id
+            self.out = {i: a for i, a in self.out.items() if a.worker_id != gone}
+        last_id = max(self.done, default=0)
+        commands = self.core.handle(event, self.now)
+        self.log.append((self.now, event, commands))
+        assert len(commands) <= 20 + 10 * len(self.jobs) + 70 * len(self.workers)
+        for command in commands:
+            match command:
+                case Dispatch(assignment):
+                    assert assignment.id > last_id
+                    last_id = assignment.id
+                    assert assignment.worker_id in self.workers
+                    self.out[assignment.id] = assignment
+                    self.done[assignment.id] = 0
+                case Stop(assignment_id):
+                    assert assignment_id in self.out
+                case Finish(job_id) | Fail(job_id) | Reject(job_id) | Expire(job_id):
+                    assert job_id not in self.ended, "a job ends once"
+                    self.ended[job_id] = command
+                    if isinstance(command, Finish):
+                        assert len(self.recorded[job_id]) == self.jobs[job_id].queries
+        self.check()
+
+    def _record(self, event: AssignmentEnded | QueriesDone) -> None:
+        assignment = self.out.get(event.assignment_id)
+        if assignment is None or assignment.job_id in self.ended:
+            return
+        before = self.done[assignment.id]
+        if before <= event.done <= assignment.count:
+            new = set(range(assignment.first + before, assignment.first + event.done))
+            assert new.isdisjoint(self.recorded[assignment.job_id]), "a query is recorded once"
+            self.recorded[assignment.job_id] |= new
+            self.done[assignment.id] = event.done
+
+    def check(self) -> None:
+        core = self.core
+        waiting = list(core._queue)
+        assert len(waiting) == len(set(map(id, waiting))) == core.queued
+        for job in core._jobs.values():
+            places = [set(range(*span)) for span in job.pending]
+            places += [
+                set(range(lease.assignment.first + lease.done, stop))
+                for lease in job.leases.values()
+                for stop in [lease.assignment.first + lease.assignment.count]
+            ]
+            places.append(self.recorded[job.job.id])
+            assert sum(map(len, places)) == job.job.queries
+            assert len(set().union(*places)) == job.job.queries
+            assert (job in waiting) == (job.leasable > 0)
+        assert set(core._jobs) == set(self.jobs) - set(self.ended)
+        assert set(core._leases) == set(self.out)
+        held = {id_ for worker in core.workers.values() for id_ in worker.leases}
+        assert held == set(self.out)
+        for worker in core.workers.values():
+            heads = [lease.head_at is not None for lease in worker.leases.values()]
+            assert heads == [True] + [False] * (len(heads) - 1) if heads else True
+            available = worker in core._fleet.available(self.now)
+            assert available == (worker.next_available_at(core._settings) <= self.now)
+        wakeup = core.wakeup()
+        assert wakeup is None or wakeup > self.now
+
+
+def drive(world: World, data: Any, steps: int) -> None:
+    """Let `steps` random things happen."""
+    for number in range(steps):
+        world.now += data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0]), label="gap")
+        choice = data.draw(st.sampled_from(ACTIONS), label="action")
+        event = choice(world, data, number)
+        if event is not None:
+            world.tell(event)
+
+
+def _arrive(world: World, data: Any, number: int) -> Event:
+    draw = data.draw
+    queries = draw(st.integers(1, MAX_QUERIES))
+    perishable = draw(st.booleans())
+    job = Job(
+        id=JobId(f"job-{number}"),
+        engine=draw(st.sampled_from(ENGINES)),
+        queries=queries,
+        arrival=world.now,
+        deadline=world.now + draw(st.sampled_from([0.2, 1.0, 4.0, 30.0, math.inf])),
+        priority=draw(st.sampled_from([0, 0, 9])),
+        tenant=draw(st.sampled_from(["", "a", "b"])),
+        perishable=perishable,
+        with_tensors=draw(st.booleans()),
+    )
+    done = draw(st.sampled_from([(), ((0, queries // 2),), ((1, 3), (0, 2), (5, MAX_QUERIES))]))
+    done = tuple((a, min(b, queries)) for a, b in done if a < min(b, queries))
+    world.jobs[job.id] = job
+    world.recorded[job.id] = {i for a, b in done for i in range(a, b)}
+    return JobArrived(job, ready=draw(st.integers(0, queries)), done=done)
+
+
+def _arrive_again(world: World, data: Any, _: int) -> Event | None:
+    waiting = sorted(set(world.jobs) - set(world.ended))
+    if not waiting:
+        return None
+    job = world.jobs[data.draw(st.sampled_from(waiting))]
+    return JobArrived(job, ready=job.queries)
+
+
+def _more_ready(world: World, data: Any, _: int) -> Event | None:
+    if not world.jobs:
+        return None
+    job_id = data.draw(st.sampled_from(sorted(world.jobs)))
+    return QueriesReady(job_id, data.draw(st.integers(0, world.jobs[job_id].queries)))
+
+
+def _cancel(world: World, data: Any, _: int) -> Event | None:
+    if not world.jobs:
+        return None
+    job_id = data.draw(st.sampled_from(sorted(world.jobs)))
+    world.ended.setdefault(job_id, None)
+    return JobCancelled(job_id)
+
+
+def _join(world: World, data: Any, _: int) -> Event:
+    draw = data.draw
+    worker = Worker(
+        id=WorkerId(draw(st.sampled_from(["w1", "w2", "w3", "w4"]))),
+        worker_class=draw(st.sampled_from(CLASSES)),
+        engines=frozenset(draw(st.sets(st.sampled_from(ENGINES)))),
+        configurations=CONFIGURATIONS,
+        sessions=frozenset({Session(ENGINES[0], CONFIGURATIONS[1])}),
+        keeps_sessions=draw(st.booleans()),
+    )
+    world.workers.add(worker.id)
+    return WorkerJoined(worker)
+
+
+def _of_worker(_world: World, data: Any, _: int) -> Event | None:
+    worker_id = WorkerId(data.draw(st.sampled_from(["w1", "w2", "w3", "never-seen"])))
+    session = Session(data.draw(st.sampled_from(ENGINES)), CONFIGURATIONS[1])
+    return data.draw(  # type: ignore[no-any-return]  # hypothesis' data object is untyped here
+        st.sampled_from(
+            [
+                WorkerLeft(worker_id),
+                WorkerDraining(worker_id),
+                EnginesChanged(worker_id, frozenset(ENGINES[1:])),
+                SessionLoaded(worker_id, session, 0.7),
+                SessionDropped(worker_id, session),
+            ]
+        )
+    )
+
+
+def _assignment(world: World, data: Any) -> tuple[AssignmentId, int]:
+    """An outstanding assignment, or rarely one that is over; and how many queries it has."""
+    known = sorted(world.done)
+    if world.out and data.draw(st.integers(0, 5)):
+        known = sorted(world.out)
+    if not known:
+        return AssignmentId(999_999), 1
+    assignment_id = data.draw(st.sampled_from(known))
+    assignment = world.out.get(assignment_id)
+    return assignment_id, assignment.count if assignment else MAX_QUERIES
+
+
+def _start(world: World, data: Any, _: int) -> Event:
+    return AssignmentStarted(_assignment(world, data)[0], 0.4)
+
+
+def _progress(world: World, data: Any, _: int) -> Event:
+    assignment_id, count = _assignment(world, data)
+    return QueriesDone(assignment_id, data.draw(st.integers(0, count + 1)), 0.1)
+
+
+def _end(world: World, data: Any, _: int) -> Event:
+    assignment_id, count = _assignment(world, data)
+    outcome = data.draw(st.sampled_from([Outcome.COMPLETED, *Outcome]))
+    done = count if outcome is Outcome.COMPLETED else data.draw(st.integers(0, count + 1))
+    if not data.draw(st.integers(0, 20)):
+        done //= 2
+    fault = data.draw(st.sampled_from(list(Fault)))
+    return AssignmentEnded(assignment_id, done, outcome, fault, "why", 0.2)
+
+
+def _profile(_world: World, data: Any, _: int) -> Event:
+    return ProfileAdded(
+        ProfileEntry(
+            engine=data.draw(st.sampled_from(ENGINES)),
+            worker_class=data.draw(st.sampled_from(CLASSES)),
+            configuration=CONFIGURATIONS[0],
+            qps=data.draw(st.sampled_from([1.0, 300.0])),
+        )
+    )
+
+
+def _wake(world: World, _data: Any, _: int) -> Event:
+    wakeup = world.core.wakeup()
+    world.now = world.now if wakeup is None else wakeup
+    return TimePassed()
+
+
+ACTIONS = [
+    *[_arrive] * 6,
+    *[_end] * 6,
+    *[_progress] * 3,
+    *[_start] * 2,
+    *[_join] * 3,
+    *[_wake] * 3,
+    _arrive_again,
+    _more_ready,
+    _cancel,
+    _of_worker,
+    _profile,
+]
+
+
+def a_world(data: Any, policy: str) -> World:
+    chosen = SchedulingSettings(
+        policy=policy,
+        infeasible=data.draw(st.sampled_from(["defer", "reject"])),
+        objective=data.draw(st.sampled_from(["latency", "energy"])),
+        prefetch_s=data.draw(st.sampled_from([0.0, 0.02, 1.0])),
+        prefetch_count=data.draw(st.sampled_from([1, 3, 64])),
+        fair_burst_s=data.draw(st.sampled_from([0.0, 60.0])),
+    )
+    return World(SchedulerCore(chosen, a_dictionary()))
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_queries_are_conserved_and_nothing_is_lost_whatever_happens(policy: str, data: Any) -> None:
+    world = a_world(data, policy)
+    drive(world, data, data.draw(st.integers(1, 40)))
+    finish(world)
+    assert set(world.jobs) == set(world.ended)
+
+
+def finish(world: World) -> None:
+    """Let an honest worker come and finish all that is left."""
+    honest = Worker(
+        id=WorkerId("honest"),
+        worker_class=CLASSES[0],
+        engines=frozenset(ENGINES),
+        configurations=CONFIGURATIONS,
+    )
+    world.workers.add(honest.id)
+    for worker_id in sorted(world.workers):
+        world.tell(WorkerLeft(worker_id))
+    world.tell(WorkerJoined(honest))
+    for job in world.jobs.values():
+        world.tell(QueriesReady(job.id, job.queries))
+    for _ in range(40 * (len(world.jobs) + 1)):
+        if world.out:
+            world.now += 0.1
+            assignment = world.out[min(world.out)]
+            world.tell(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
+        elif wakeup := world.core.wakeup():
+            world.now = wakeup
+            world.tell(TimePassed())
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_time_alone_comes_to_rest(policy: str, data: Any) -> None:
+    world = a_world(data, policy)
+    drive(world, data, 25)
+    for _ in range(8 * (len(world.jobs) + len(world.workers)) + 20):
+        wakeup = world.core.wakeup()
+        if wakeup is None:
+            return
+        world.now = wakeup
+        world.tell(TimePassed())
+    raise AssertionError(f"it keeps waking up, next at {world.core.wakeup()}")
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_same_events_at_the_same_times_give_the_same_commands(policy: str, data: Any) -> None:
+    world = a_world(data, policy)
+    drive(world, data, 30)
+    again = SchedulerCore(world.core._settings, a_dictionary())
+    for now, event, commands in world.log:
+        assert again.handle(event, now) == commands
+
+
+def test_invariants_are_checked_by_something_that_can_fail() -> None:
+    world = World(SchedulerCore(SchedulingSettings(), a_dictionary()))
+    job = Job(id=JobId("job"), engine=ENGINES[0], queries=3, arrival=0.0)
+    world.jobs[job.id], world.recorded[job.id] = job, set()
+    world.tell(JobArrived(job, ready=3))
+    world.core._jobs[job.id].pending.take(1, 3)
+    with pytest.raises(AssertionError):
+        world.check()
