@@ -127,16 +127,15 @@ def _check_shape(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
     shape = tuple(tensor.shape)
-    if shape != spec.shape:
-        fits = len(shape) == len(spec.shape) and all(
-            have == want or (want == -1 and have > 0)
-            for have, want in zip(shape, spec.shape, strict=True)
+    fits = len(shape) == len(spec.shape) and all(
+        have > 0 if want == -1 else have == want
+        for have, want in zip(shape, spec.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidInput(
+            f"input {tensor.name!r} must have the shape {_written(spec.shape)}, "
+            f"not {_written(shape)}"
         )
-        if not fits:
-            raise InvalidInput(
-                f"input {tensor.name!r} must have the shape {_written(spec.shape)}, "
-                f"not {_written(shape)}"
-            )
     return math.prod(shape)
 
 

@@ -1,0 +1,172 @@
+"""What `check_request` lets pass, and what it says of the rest."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
+from synergai.tensors import ELEMENT_BYTES, TYPED_FIELDS, check_request
+
+
+def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
+    return Engine(
+        name=EngineName("digits"),
+        version="1",
+        backend="onnxruntime",
+        inputs=inputs,
+        outputs=tuple(TensorSpec(name, "FP32", (-1,)) for name in outputs),
+    )
+
+
+IMAGE = TensorSpec("x", "FP32", (-1, 2))
+ENGINE = engine(IMAGE)
+
+
+def tensor(
+    name: str = "x", datatype: str = "FP32", shape: tuple[int, ...] = (1, 2), **contents: Any
+) -> ModelInferRequest.InferInputTensor:
+    message = ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+    if contents:
+        message.contents.CopyFrom(InferTensorContents(**contents))
+    return message
+
+
+def request(
+    *tensors: ModelInferRequest.InferInputTensor, raw: tuple[bytes, ...] = (), **fields: Any
+) -> ModelInferRequest:
+    return ModelInferRequest(model_name="digits", inputs=tensors, raw_input_contents=raw, **fields)
+
+
+def outputs(*names: str) -> list[ModelInferRequest.InferRequestedOutputTensor]:
+    return [ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names]
+
+
+def element(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        request(tensor(), raw=(bytes(8),)),
+        request(tensor(shape=(3, 2)), raw=(bytes(24),)),
+        request(tensor(fp32_contents=[1, 2])),
+        request(tensor(), raw=(bytes(8),), outputs=outputs("y")),
+        request(tensor(), raw=(bytes(8),), model_version="1"),
+    ],
+)
+def test_request_that_fits_passes(good: ModelInferRequest) -> None:
+    check_request(good, ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (request(tensor("z"), raw=(bytes(8),)), "no input 'z'; it takes 'x'"),
+        (request(), "needs input 'x' as well"),
+        (request(tensor(), tensor(), raw=(bytes(8), bytes(8))), "'x' is given twice"),
+        (request(tensor(datatype="FP64"), raw=(bytes(16),)), "must be FP32, not FP64"),
+        (request(tensor(datatype=""), raw=(bytes(8),)), "must be FP32, not untyped"),
+        (request(tensor(shape=(2,)), raw=(bytes(8),)), r"shape \[-1,2\], not \[2\]"),
+        (request(tensor(shape=(1, 3)), raw=(bytes(12),)), r"not \[1,3\]"),
+        (request(tensor(shape=(-1, 2)), raw=(bytes(8),)), r"not \[-1,2\]"),
+        (request(tensor(shape=(-3, 2)), raw=(bytes(8),)), r"not \[-3,2\]"),
+        (request(tensor(shape=(0, 2)), raw=(b"",)), r"not \[0,2\]"),
+        (request(tensor(shape=(2**62, 2)), raw=(bytes(8),)), "needs 36,893,488,147,419,103,232"),
+        (request(tensor(), raw=(bytes(7),)), "needs 8 bytes .* not 7"),
+        (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
+        (request(tensor(fp32_contents=[1, 2]), raw=(bytes(8),)), "typed contents beside raw"),
+        (request(tensor(fp32_contents=[1])), "needs 2 elements for its shape, not 1"),
+        (request(tensor()), "needs 2 elements for its shape, not 0"),
+        (request(tensor(fp64_contents=[1, 2])), "belong in fp32_contents, not in fp64"),
+        (request(tensor(), raw=(bytes(8),), outputs=outputs("q")), "no output 'q'"),
+        (request(tensor(), raw=(bytes(8),), outputs=outputs("y", "y")), "asked for twice"),
+        (request(tensor(), raw=(bytes(8),), model_version="2"), "version '1', not '2'"),
+    ],
+)
+def test_request_that_does_not_fit_is_refused_in_words(bad: ModelInferRequest, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_request(bad, ENGINE)
+
+
+def test_negative_dimensions_are_refused_even_if_their_product_is_not_negative() -> None:
+    open_engine = engine(TensorSpec("x", "FP32", (-1, -1)))
+    with pytest.raises(InvalidInput, match=r"not \[-1,-1\]"):
+        check_request(request(tensor(shape=(-1, -1)), raw=(bytes(4),)), open_engine)
+
+
+@pytest.mark.parametrize(("datatype", "value"), [("INT8", 128), ("UINT8", 256), ("INT16", -40000)])
+def test_element_beyond_its_datatype_is_refused(datatype: str, value: int) -> None:
+    narrow = engine(TensorSpec("x", datatype, (1,)))
+    sent = tensor(datatype=datatype, shape=(1,))
+    getattr(sent.contents, TYPED_FIELDS[datatype]).append(value)
+    with pytest.raises(InvalidInput, match=f"{datatype} holds"):
+        check_request(request(sent), narrow)
+
+
+def test_sixteen_bit_floats_have_no_typed_contents() -> None:
+    half = engine(TensorSpec("x", "FP16", (1,)))
+    with pytest.raises(InvalidInput, match="send raw_input_contents"):
+        check_request(request(tensor(datatype="FP16", shape=(1,))), half)
+
+
+TEXTS = engine(TensorSpec("x", "BYTES", (-1,)))
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=4))
+def test_bytes_elements_pass_when_framed(texts: list[bytes]) -> None:
+    raw = b"".join(map(element, texts))
+    check_request(request(tensor(datatype="BYTES", shape=(len(texts),)), raw=(raw,)), TEXTS)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x01", element(b"ab")[:-1], element(b"ab") * 2, b"\xff\xff\xff\xff"]
+)
+def test_bytes_elements_that_are_not_framed_are_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidInput, match="BYTES elements"):
+        check_request(request(tensor(datatype="BYTES", shape=(1,)), raw=(raw,)), TEXTS)
+
+
+@given(st.sampled_from(sorted(ELEMENT_BYTES)), st.integers(1, 5), st.integers(0, 64))
+def test_raw_bytes_pass_exactly_when_they_match_the_shape(
+    datatype: str, count: int, size: int
+) -> None:
+    fitting = size == count * ELEMENT_BYTES[datatype]
+    sent = request(tensor(datatype=datatype, shape=(count,)), raw=(bytes(size),))
+    try:
+        check_request(sent, engine(TensorSpec("x", datatype, (-1,))))
+    except InvalidInput:
+        assert not fitting
+    else:
+        assert fitting
+
+
+SIZES = st.integers(-3, 3) | st.sampled_from([2**31, 2**63 - 1, -(2**63)])
+TENSORS = st.builds(
+    tensor,
+    st.sampled_from(["x", "z", ""]),
+    st.sampled_from(["FP32", "BYTES", "FP16", "nonsense", ""]),
+    st.lists(SIZES, max_size=3).map(tuple),
+    fp32_contents=st.lists(st.floats(width=32), max_size=3),
+)
+
+
+@given(st.lists(TENSORS, max_size=3), st.lists(st.binary(max_size=16), max_size=3))
+def test_any_request_passes_or_is_invalid_input(
+    tensors: list[ModelInferRequest.InferInputTensor], raw: list[bytes]
+) -> None:
+    sent = request(*tensors, raw=tuple(raw))
+    try:
+        check_request(sent, ENGINE)
+    except InvalidInput:
+        return
+    (only,) = tensors
+    assert (only.name, only.datatype, only.shape[1]) == ("x", "FP32", 2)
+    assert only.shape[0] > 0
