@@ -14,7 +14,7 @@ import grpc
 
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
 from synergai.rpc import channel_options
-from synergai.status import error_from_rpc
+from synergai.status import error_from_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ _NOBODY: Final = re.compile(
     re.DOTALL,
 )
 _LOST: Final = re.compile(
-    "Socket closed|Cancelling all calls|Connection reset|GOAWAY|keepalive|Broken pipe"
+    "Socket closed|Stream removed|Cancelling all calls|Connection reset|GOAWAY|keepalive|Broken pipe"
 )
 
 
@@ -48,6 +48,19 @@ class Backoff:
             # Jitter, so that clients that lost the same gateway do not come back together.
             yield pause * random.uniform(0.5, 1.0)
             pause = min(2 * pause, self.most_s)
+
+
+def error_of_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
+    """What a failed call means, in words that name the server instead of the transport."""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if nobody := _NOBODY.search(details):
+            cause = next(filter(None, nobody.groups())).strip().lower()
+            return Unavailable(f"nobody answers at {target} ({cause}); is it running?")
+        if _LOST.search(details):
+            return Unavailable(f"the connection to {target} was lost")
+    if details == "Deadline Exceeded":
+        return DeadlineExceeded("there was no answer in time")
+    return error_from_status(code, details or code.name)
 
 
 class Connection:
@@ -145,17 +158,8 @@ class Connection:
             call.cancel()
 
     def error_of(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
-        """What a failed call means, in words that name the server instead of the transport."""
-        details = failure.details() or ""
-        if failure.code() is grpc.StatusCode.UNAVAILABLE:
-            if nobody := _NOBODY.search(details):
-                cause = next(filter(None, nobody.groups())).strip().lower()
-                return Unavailable(f"nobody answers at {self.target} ({cause}); is it running?")
-            if _LOST.search(details):
-                return Unavailable(f"the connection to {self.target} was lost")
-        if details == "Deadline Exceeded":
-            return DeadlineExceeded("there was no answer in time")
-        return error_from_rpc(failure)
+        """What a failed call means."""
+        return error_of_call(self.target, failure.code(), failure.details() or "")
 
     def reason_of(self, cancellation: asyncio.CancelledError) -> BaseException:
         """Why awaiting a call was cancelled: by the caller's task, or because the client closed."""

@@ -1,0 +1,96 @@
+"""Runs LoadGen in a process of its own, and brings its figures together with ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from loadgen.messages import Counted, Failed, Progressed, decode
+from loadgen.summary import SUMMARY_FILE, Summary, read_summary
+from synergai.errors import InternalFault, InvalidInput, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import IO
+
+    from loadgen.settings import LoadgenSettings
+
+PROCESS_LOG: Final = "process.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A finished run.
+
+    Attributes:
+        summary: LoadGen's own figures.
+        counted: ours beside them.
+        logs: the folder with LoadGen's log files.
+    """
+
+    summary: Summary
+    counted: Counted
+    logs: Path
+
+
+def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Measurement:
+    """Run LoadGen against the gateway.
+
+    Args:
+        settings: of the run.
+        report: told now and then how far it is.
+
+    Raises:
+        InvalidInput: the folder for the log files cannot be made.
+        SynergaiError: the gateway could not be asked, or stopped answering.
+        InternalFault: the run ended without a result.
+    """
+    try:
+        settings.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{settings.output} cannot be made: {error.strerror}") from None
+    summary_file = settings.output / SUMMARY_FILE
+    summary_file.unlink(missing_ok=True)  # an older run's would pass for this one's
+    counted = _run(settings, report)
+    return Measurement(read_summary(summary_file), counted, settings.output)
+
+
+def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
+    with _child(settings) as lines:
+        for line in lines:
+            match decode(line):
+                case Progressed() as progress:
+                    report(progress)
+                case Failed(reason):
+                    raise SynergaiError(reason)
+                case Counted() as counted:
+                    return counted
+    raise InternalFault(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")
+
+
+@contextmanager
+def _child(settings: LoadgenSettings) -> Iterator[IO[bytes]]:
+    """A process that runs LoadGen, and the lines that it reports; it never outlives the block."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json()]
+    with os.fdopen(reading, "rb") as lines, (settings.output / PROCESS_LOG).open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                [*command, "--report", str(writing)],
+                pass_fds=(writing,),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        finally:
+            os.close(writing)
+        try:
+            yield lines
+        finally:
+            process.kill()
+            process.wait()

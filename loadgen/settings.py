@@ -1,0 +1,49 @@
+"""What can be chosen about a LoadGen run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from synergai.settings import POSITIONAL, Address, Settings, Spelled
+
+
+class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
+    """Settings of ``synergai loadgen``."""
+
+    engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
+    target: Address = Field(default="127.0.0.1:8001", description="The gateway.")
+    scenario: Literal["SingleStream"] = Field(
+        default="SingleStream", description="MLPerf's scenario: one query at a time."
+    )
+    queries: int = Field(
+        default=100, ge=1, le=10_000_000, description="Issue at least this many queries."
+    )
+    min_duration: float = Field(
+        default=10.0, ge=0, le=86_400, description="Run for at least this long, in seconds."
+    )
+    qos_ms: float | None = Field(
+        default=None, gt=0, description="A query that takes longer is a violation."
+    )
+    enforce: bool = Field(
+        default=False,
+        description="Tell the gateway the QoS as each query's deadline: it drops late ones.",
+    )
+    query_timeout: float = Field(
+        default=60.0, gt=0, description="Give up if one query takes longer than this, in seconds."
+    )
+    models: Path = Field(
+        default=Path("models"),
+        description="Model directory; the engine's sample set in it is sent, if there is one.",
+    )
+    samples: Path | None = Field(
+        default=None, description="Send this sample set instead: an .npz of one array per input."
+    )
+    output: Path = Field(
+        default=Path("runs/loadgen"), description="Where LoadGen's own log files go."
+    )
+    as_json: Annotated[bool, Spelled("json")] = Field(
+        default=False, description="Print JSON instead of a table."
+    )
