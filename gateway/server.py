@@ -155,7 +155,7 @@ class Gateway:
             (
                 InferenceServicer(inference, catalogue, admission).handler(),
                 JobsServicer(jobs, streamed).handler(),
-                FleetServicer(dispatcher, profiles, clock).handler(),
+                FleetServicer(dispatcher, catalogue, profiles, clock).handler(),
                 HealthServicer(catalogue, admission).handler(),
             )
         )

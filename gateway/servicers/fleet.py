@@ -19,7 +19,7 @@ from synergai.wire import (
 if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import ConnectedWorker
+    from gateway.fleet import Catalogue, ConnectedWorker
     from gateway.profiles import Profiles
     from synergai.rpc import Context
 
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 class FleetServicer:
     """Serves ``synergai.v1.Fleet``."""
 
-    def __init__(self, dispatcher: Dispatcher, profiles: Profiles, clock: Clock) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, catalogue: Catalogue, profiles: Profiles, clock: Clock
+    ) -> None:
         self._dispatcher = dispatcher
+        self._catalogue = catalogue
         self._profiles = profiles
         self._clock = clock
 
@@ -70,6 +73,7 @@ class FleetServicer:
         """Add or replace entries: all of them or none."""
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
         await self._profiles.store(entries)
+        self._catalogue.learn(entry.engine for entry in entries)
         self._dispatcher.profiled(entries)
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 

@@ -1,0 +1,306 @@
+"""A real gateway on ephemeral ports, and agents that speak the hub protocol from the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import pytest
+
+from gateway.server import Gateway
+from gateway.settings import GatewaySettings
+from synergai import rpc
+from synergai.oip import inference_pb2 as oip
+from synergai.oip import inference_pb2_grpc as oip_grpc
+from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, hub_pb2, hub_pb2_grpc, jobs_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+ECHO = "echo"
+
+
+def described(name: str = ECHO, fault: str = "") -> common_pb2.Engine:
+    return common_pb2.Engine(
+        name=name,
+        version="1",
+        backend="test",
+        samples=10,
+        fault=fault,
+        inputs=[common_pb2.TensorSpec(name="x", datatype="FP32", shape=[-1])],
+        outputs=[common_pb2.TensorSpec(name="y", datatype="FP32", shape=[-1])],
+    )
+
+
+def echoed(data: bytes) -> bytes:
+    """What the engine `echo` makes of a request."""
+    request = oip.ModelInferRequest.FromString(data)
+    return oip.ModelInferResponse(
+        model_name=request.model_name,
+        id=request.id,
+        outputs=[
+            oip.ModelInferResponse.InferOutputTensor(
+                name="y", datatype="FP32", shape=request.inputs[0].shape
+            )
+        ],
+        raw_output_contents=[request.raw_input_contents[0]],
+    ).SerializeToString()
+
+
+class FakeAgent:
+    """An agent in the test's own process, with an engine that returns its input.
+
+    Attributes:
+        answer: called for each assignment; `complete` unless a test wants trouble.
+        assignments: all that were received.
+        stops: ids of assignments that were to be stopped.
+        gone: why the gateway ended the connection; empty while it has not.
+    """
+
+    def __init__(self, hub_address: str, worker_id: str = "w1") -> None:
+        self.register = hub_pb2.Register(
+            protocol_version=1,
+            worker_id=worker_id,
+            worker_class="test",
+            agent_version="0",
+            cores=1,
+            configurations=[common_pb2.Configuration(threads=1)],
+            engines=[described()],
+        )
+        self.answer: Callable[[hub_pb2.Assignment], Awaitable[None]] = self.complete
+        self.heartbeats = True
+        self.heartbeat_s = 1.0
+        self.assignments: list[hub_pb2.Assignment] = []
+        self.stops: set[int] = set()
+        self.gone = ""
+        self.code: grpc.StatusCode | None = None
+        self.ended = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._channel = grpc.aio.insecure_channel(
+            hub_address,
+            options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
+        )
+        stub = hub_pb2_grpc.HubStub(self._channel)
+        self._open_control: Any = stub.Control
+        self._open_work: Any = stub.Work
+        self.control: Any = None
+        self.work: Any = None
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.disconnect()
+
+    async def connect(self) -> None:
+        self.control = self._open_control()
+        await self.control.write(hub_pb2.AgentControl(register=self.register))
+        registered = (await self.control.read()).registered
+        self.heartbeat_s = registered.heartbeat_s
+        self.work = self._open_work(metadata=[("synergai-session", registered.session)])
+        self._spawn(self._read_control())
+        self._spawn(self._read_orders())
+        self._spawn(self._beat())
+
+    async def disconnect(self) -> None:
+        """Leave as a power cut would: without a word."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for call in (self.control, self.work):
+            if call is not None:
+                call.cancel()
+        await self._channel.close()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something to have happened to this agent."""
+        async with self._changed:
+            await asyncio.wait_for(self._changed.wait_for(condition), 10)
+
+    async def complete(self, assignment: hub_pb2.Assignment) -> None:
+        """Report every query as done."""
+        await self.end(
+            assignment,
+            done=assignment.count,
+            responses=[echoed(request) for request in assignment.requests],
+            labelled=0 if assignment.requests else assignment.count,
+            correct=0 if assignment.requests else assignment.count,
+        )
+
+    async def hold(self, assignment: hub_pb2.Assignment) -> None:
+        """Do nothing until told to stop."""
+        await self.until(lambda: assignment.id in self.stops)
+        await self.end(assignment, outcome=hub_pb2.OUTCOME_STOPPED)
+
+    async def end(
+        self,
+        assignment: hub_pb2.Assignment,
+        *,
+        outcome: hub_pb2.Outcome = hub_pb2.OUTCOME_COMPLETED,
+        fault: hub_pb2.Fault = hub_pb2.FAULT_UNSPECIFIED,
+        detail: str = "",
+        **progress: Any,
+    ) -> None:
+        report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
+        ended = hub_pb2.Ended(progress=report, outcome=outcome, fault=fault, detail=detail)
+        await self.report(hub_pb2.WorkReports(ended=[ended]))
+
+    async def progress(self, assignment: hub_pb2.Assignment, **progress: Any) -> None:
+        report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
+        await self.report(hub_pb2.WorkReports(progress=[report]))
+
+    async def report(self, reports: hub_pb2.WorkReports) -> None:
+        async with self._writing:  # gRPC takes one write of a stream at a time
+            await self.work.write(reports)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _read_control(self) -> None:
+        try:
+            while await self.control.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            self.gone, self.code = error.details() or "no text", error.code()
+        self.ended.set()
+        await self._notify()
+
+    async def _read_orders(self) -> None:
+        try:
+            async for orders in self.work:
+                self.stops.update(orders.stops)
+                for assignment in orders.assignments:
+                    self.assignments.append(assignment)
+                    self._spawn(self._answer(assignment))
+                await self._notify()
+        except grpc.aio.AioRpcError as error:
+            self.gone, self.code = error.details() or "no text", error.code()
+        self.ended.set()
+        await self._notify()
+
+    async def _answer(self, assignment: hub_pb2.Assignment) -> None:
+        # A gateway that ends the stream while this agent writes is what some tests are about.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.answer(assignment)
+
+    async def _beat(self) -> None:
+        sequence = 0
+        while self.heartbeats:
+            sequence += 1
+            beat = hub_pb2.Heartbeat(sequence=sequence)
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self.control.write(hub_pb2.AgentControl(heartbeat=beat))
+            await asyncio.sleep(self.heartbeat_s)
+
+
+class Caller:
+    """A client of the gateway's public services."""
+
+    def __init__(self, address: str) -> None:
+        self.channel: Any = grpc.aio.insecure_channel(
+            address, options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+        )
+        self.oip: Any = oip_grpc.GRPCInferenceServiceStub(self.channel)
+        self.jobs: Any = jobs_pb2_grpc.JobsStub(self.channel)
+        self.fleet: Any = fleet_pb2_grpc.FleetStub(self.channel)
+
+    async def profile(self, qps: float = 1000.0) -> None:
+        """Let the gateway know how fast the engine is, so that it measures nothing first."""
+        entry = common_pb2.ProfileEntry(
+            engine=ECHO,
+            worker_class="test",
+            configuration=common_pb2.Configuration(threads=1),
+            qps=qps,
+        )
+        await self.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
+
+    async def served(self) -> None:
+        """Wait until some worker serves the engine."""
+        ready = oip.ModelReadyRequest(name=ECHO)
+        while not (await self.oip.ModelReady(ready)).ready:  # noqa: ASYNC110 - the gateway's state, seen from outside
+            await asyncio.sleep(0.005)
+
+    async def workers(self, count: int) -> list[fleet_pb2.Worker]:
+        """The workers, once there are `count` of them."""
+        while True:
+            answer = await self.fleet.ListWorkers(fleet_pb2.ListWorkersRequest())
+            if len(answer.workers) == count:
+                return list(answer.workers)
+            await asyncio.sleep(0.005)
+
+    async def failure(self, call: Any) -> grpc.aio.AioRpcError:
+        """How the call fails."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(_finish(call), 10)
+        return caught.value
+
+
+async def _finish(call: Any) -> None:
+    try:
+        await call
+    finally:
+        call.cancel()
+
+
+def settings_in(directory: Path, **options: object) -> GatewaySettings:
+    addresses = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
+    return GatewaySettings.load(
+        {**addresses, "state": directory / "state", "heartbeat_s": 0.2, "drain_s": 1.0, **options}
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> GatewaySettings:
+    return settings_in(tmp_path)
+
+
+@pytest.fixture
+async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    async with Gateway(settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def caller(gateway: Gateway) -> AsyncIterator[Caller]:
+    caller = Caller(gateway.address)
+    async with caller.channel:
+        await caller.profile()
+        yield caller
+
+
+@pytest.fixture
+async def agent(gateway: Gateway, caller: Caller) -> AsyncIterator[FakeAgent]:
+    async with FakeAgent(gateway.hub_address) as agent:
+        await caller.workers(1)
+        yield agent
+
+
+@pytest.fixture
+def new_agent(gateway: Gateway) -> Callable[[str], FakeAgent]:
+    """Makes further agents, to be entered as contexts."""
+    return lambda worker_id: FakeAgent(gateway.hub_address, worker_id)
+
+
+def infer_request(values: int = 1, **fields: Any) -> oip.ModelInferRequest:
+    request = oip.ModelInferRequest(
+        **{"model_name": ECHO, "raw_input_contents": [b"\0\0\x80\x3f" * values], **fields}
+    )
+    request.inputs.add(name="x", datatype="FP32", shape=[values])
+    return request
+
+
+@pytest.fixture
+def a_request() -> Callable[..., oip.ModelInferRequest]:
+    return infer_request

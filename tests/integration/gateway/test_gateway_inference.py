@@ -1,0 +1,297 @@
+"""The Open Inference Protocol through a gateway, with an agent that returns its input."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from synergai.oip import inference_pb2 as oip
+from synergai.v1 import common_pb2, hub_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    Requests = Callable[..., oip.ModelInferRequest]
+
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+def parameter(**value: Any) -> dict[str, oip.InferParameter]:
+    return {name: oip.InferParameter(int64_param=number) for name, number in value.items()}
+
+
+async def test_response_is_the_workers_own(agent: Any, caller: Any, a_request: Requests) -> None:
+    response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=5)
+    assert response.id == "a"
+    assert response.raw_output_contents == [b"\0\0\x80\x3f" * 3]
+    assert agent.assignments[0].count == 1
+
+
+async def test_request_reaches_the_worker_untouched(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    data = a_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
+    await caller.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, timeout=5)
+    assert agent.assignments[0].requests == [data]
+
+
+@pytest.mark.usefixtures("agent")
+async def test_server_and_engine_describe_themselves(caller: Any) -> None:
+    assert (await caller.oip.ServerLive(oip.ServerLiveRequest())).live
+    assert (await caller.oip.ServerReady(oip.ServerReadyRequest())).ready
+    assert (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"))).ready
+    assert not (await caller.oip.ModelReady(oip.ModelReadyRequest(name="other"))).ready
+    assert not (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo", version="9"))).ready
+    server = await caller.oip.ServerMetadata(oip.ServerMetadataRequest())
+    assert (server.name, "schedule_policy" in server.extensions) == ("synergai", True)
+    engine = await caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"))
+    assert (engine.name, list(engine.versions), engine.platform) == ("echo", ["1"], "test")
+    assert [(t.name, t.datatype, list(t.shape)) for t in engine.inputs] == [("x", "FP32", [-1])]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"model_name": "nobody"}, "NOT_FOUND"),
+        ({"model_name": ""}, "NOT_FOUND"),
+        ({"model_version": "2"}, "INVALID_ARGUMENT"),
+        ({"raw_input_contents": [b"123"]}, "INVALID_ARGUMENT"),
+        ({"raw_input_contents": []}, "INVALID_ARGUMENT"),
+        ({"parameters": parameter(timeout=-1)}, "INVALID_ARGUMENT"),
+        (
+            {"parameters": {"timeout": oip.InferParameter(string_param="soon")}},
+            "INVALID_ARGUMENT",
+        ),
+        ({"parameters": parameter(sequence_id=7)}, "UNIMPLEMENTED"),
+    ],
+)
+async def test_request_that_cannot_be_served_is_refused(
+    agent: Any, caller: Any, a_request: Requests, change: dict[str, Any], code: str
+) -> None:
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=5))
+    assert failure.code() is grpc.StatusCode[code]
+    assert not agent.assignments
+
+
+async def test_known_engine_without_a_worker_is_unavailable(
+    caller: Any, a_request: Requests
+) -> None:
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_faulty_engine_is_a_failed_precondition(
+    new_agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent = new_agent("w1")
+    agent.register.engines[0].fault = "the model file is truncated"
+    async with agent:
+        await caller.workers(1)
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "truncated" in (failure.details() or "")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        f"/{service}/{name}"
+        for service, names in {
+            "inference.GRPCInferenceService": (
+                "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer"
+            ),
+            "synergai.v1.Jobs": "Submit Watch Get List Cancel Run",
+            "synergai.v1.Fleet": "ListWorkers GetDictionary PutDictionary",
+            "grpc.health.v1.Health": "Check Watch",
+        }.items()
+        for name in names.split()
+    ],
+)
+async def test_malformed_message_is_invalid_argument(caller: Any, method: str) -> None:
+    failure = await caller.failure(caller.channel.unary_unary(method)(b"\x08", timeout=5))
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "is not a valid" in (failure.details() or "")
+
+
+async def test_clients_deadline_ends_the_request_and_stops_its_work(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    began = time.monotonic()
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=0.2))
+    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - began < 1
+    await agent.until(lambda: len(agent.stops) == len(agent.assignments) == 1)
+
+
+async def test_timeout_parameter_is_a_deadline_in_microseconds(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    request = a_request(parameters=parameter(timeout=100_000))
+    failure = await caller.failure(caller.oip.ModelInfer(request, timeout=10))
+    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "deadline passed" in (failure.details() or "")
+    await agent.until(lambda: len(agent.stops) == 1)
+
+
+async def test_cancelled_request_frees_its_place_at_once(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
+    await agent.until(lambda: len(agent.assignments) >= 1)
+    for call in calls:
+        call.cancel()
+    await agent.until(lambda: agent.stops >= {a.id for a in agent.assignments})
+    agent.answer = agent.complete
+    assert await caller.oip.ModelInfer(a_request(), timeout=5)
+
+
+async def test_bad_input_found_by_the_worker_is_the_clients_mistake(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    async def refuse(assignment: hub_pb2.Assignment) -> None:
+        await agent.end(
+            assignment,
+            outcome=hub_pb2.OUTCOME_FAILED,
+            fault=hub_pb2.FAULT_BAD_INPUT,
+            detail="x must not be zero",
+        )
+
+    agent.answer = refuse
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.details() == "x must not be zero"
+
+
+async def test_workers_fault_shows_the_client_only_an_id(
+    agent: Any, caller: Any, a_request: Requests, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def crash(assignment: hub_pb2.Assignment) -> None:
+        await agent.end(
+            assignment,
+            outcome=hub_pb2.OUTCOME_FAILED,
+            fault=hub_pb2.FAULT_HOST_DIED,
+            detail="Traceback in /secret/path",
+        )
+
+    agent.answer = crash
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+    assert "secret" not in (failure.details() or "")
+    assert "secret" in caplog.text
+
+
+async def answers_of(call: Any, count: int) -> list[oip.ModelStreamInferResponse]:
+    found = []
+    try:
+        async for answer in call:
+            found.append(answer)
+            if len(found) == count:
+                break
+    finally:
+        call.cancel()
+    return found
+
+
+@pytest.mark.usefixtures("agent")
+async def test_stream_answers_every_message_by_itself(caller: Any, a_request: Requests) -> None:
+    good = [a_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
+    bad = a_request(id="bad", model_name="nobody").SerializeToString()
+
+    async def messages() -> AsyncIterator[bytes]:
+        for number, data in enumerate(good):
+            if number == 50:
+                yield bad
+                yield b"\x08"
+            yield data
+
+    call = caller.channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        response_deserializer=oip.ModelStreamInferResponse.FromString,
+    )(messages(), timeout=10)
+    answers = [answer async for answer in call]
+    call.cancel()
+    failed = [a for a in answers if a.error_message]
+    assert {a.infer_response.id: a.infer_response.raw_output_contents for a in answers} == {
+        **{f"good-{n}": [b"\0\0\x80\x3f" * (n + 1)] for n in range(100)},
+        "bad": [],
+        "": [],
+    }
+    assert len(failed) == 2
+    assert any("not a valid inference.ModelInferRequest" in a.error_message for a in failed)
+
+
+async def test_stream_answers_out_of_order(agent: Any, caller: Any, a_request: Requests) -> None:
+    first_may_go = asyncio.Event()
+
+    async def slow_first(assignment: hub_pb2.Assignment) -> None:
+        if b"first" in assignment.requests[0]:
+            await first_may_go.wait()
+        await agent.complete(assignment)
+
+    agent.answer = slow_first
+    call = caller.oip.ModelStreamInfer(timeout=10)
+    await call.write(a_request(id="first"))
+    await call.write(a_request(id="second"))
+    assert (await call.read()).infer_response.id == "second"
+    first_may_go.set()
+    assert (await call.read()).infer_response.id == "first"
+    call.cancel()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_stream_marks_the_final_response_for_who_asks(
+    caller: Any, a_request: Requests
+) -> None:
+    asks = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
+    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks)]), timeout=5)
+    (answer,) = await answers_of(call, 1)
+    assert answer.infer_response.parameters["triton_final_response"].bool_param
+    assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]
+
+
+async def test_broken_off_stream_stops_its_work(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    call = caller.oip.ModelStreamInfer(timeout=10)
+    await call.write(a_request())
+    await agent.until(lambda: len(agent.assignments) == 1)
+    call.cancel()
+    await agent.until(lambda: len(agent.stops) == 1)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_health_tells_of_the_gateway_and_of_each_engine(caller: Any) -> None:
+    async def check(service: str) -> int:
+        answer = await caller.channel.unary_unary(
+            HEALTH, response_deserializer=health_pb2.HealthCheckResponse.FromString
+        )(health_pb2.HealthCheckRequest(service=service).SerializeToString())
+        status: int = answer.status
+        return status
+
+    assert await check("") == await check("echo") == health_pb2.HealthCheckResponse.SERVING
+    call = caller.channel.unary_unary(HEALTH)(
+        health_pb2.HealthCheckRequest(service="nobody").SerializeToString()
+    )
+    assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.usefixtures("agent")
+async def test_engine_that_differs_between_workers_is_not_believed(
+    caller: Any, new_agent: Any
+) -> None:
+    other = new_agent("w2")
+    other.register.engines[0].inputs[0].CopyFrom(
+        common_pb2.TensorSpec(name="z", datatype="INT8", shape=[1])
+    )
+    async with other:
+        workers = await caller.workers(2)
+    assert [bool(worker.engines[0].fault) for worker in workers] == [False, True]
