@@ -101,7 +101,7 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> N
     assert definition.samples is not None
     definition.samples.write_bytes(content)
 
-    with pytest.raises(InvalidInput, match="is not an .npz archive"):
+    with pytest.raises(InvalidInput, match=r"is not an \.npz archive"):
         load_samples(definition, [X])
 
 
@@ -118,7 +118,21 @@ def test_archive_that_unpacks_to_too_much_is_refused_unread(
 
 @pytest.mark.parametrize(
     "datatype",
-    "BOOL UINT8 INT8 UINT16 INT16 UINT32 INT32 UINT64 INT64 FP16 FP32 FP64 BYTES".split(),
+    [
+        "BOOL",
+        "UINT8",
+        "INT8",
+        "UINT16",
+        "INT16",
+        "UINT32",
+        "INT32",
+        "UINT64",
+        "INT64",
+        "FP16",
+        "FP32",
+        "FP64",
+        "BYTES",
+    ],
 )
 def test_random_samples_have_the_inputs_dtype_and_shape_and_repeat(datatype: str) -> None:
     spec = TensorSpec("x", datatype, (-1, 3, -1))

@@ -1,0 +1,82 @@
+"""Engines built for real, and run by ONNX Runtime itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from engines import catalogue
+from engines.photographs import photographs
+from engines.preprocess import preprocess_mobilenet
+from engines.samples import load_samples
+from synergai.domain import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from engines.model_directory import EngineDefinition
+
+
+def run(definition: EngineDefinition, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        definition.file, options, providers=["CPUExecutionProvider"]
+    )
+    return np.asarray(session.run(None, inputs)[0])
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
+    return catalogue.build("onnx_digits", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
+    return catalogue.build("onnx_mobilenet_op11", tmp_path_factory.mktemp("models"))
+
+
+def test_digits_are_read_as_accurately_as_recorded(digits: EngineDefinition) -> None:
+    samples = load_samples(digits, [TensorSpec("image", "FP32", (-1, 1, 8, 8))])
+    assert samples.labels is not None
+
+    images = np.concatenate([sample["image"] for sample in samples.inputs])
+    probabilities = run(digits, {"image": images})
+
+    assert len(samples) == 450
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    accuracy = float((probabilities.argmax(axis=1) == samples.labels).mean())
+    assert accuracy >= 0.97
+    assert digits.accuracy == pytest.approx(accuracy, abs=0.005)
+
+
+def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
+    again = catalogue.build("onnx_digits", digits.file.parents[1])
+
+    assert again.sha256 == digits.sha256
+
+
+def test_mobilenet_answers_differ_between_photographs(mobilenet: EngineDefinition) -> None:
+    images = np.concatenate([preprocess_mobilenet(photo.jpeg) for photo in photographs()])
+
+    first, second = run(mobilenet, {"input:0": images})
+
+    for answer in (first, second):
+        assert answer.shape == (1001,)
+        assert answer.sum() == pytest.approx(1, abs=1e-4)
+        # Neither undecided nor certain: uniform would be 0.001.
+        assert 0.01 < answer.max() < 0.99
+    assert first.argmax() != second.argmax()
+
+
+def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinition) -> None:
+    samples = load_samples(mobilenet, [TensorSpec("input:0", "FP32", (-1, 3, 224, 224))])
+    images = [sample["input:0"] for sample in samples.inputs]
+
+    together = run(mobilenet, {"input:0": np.concatenate(images[:2])})
+
+    assert len(images) == 20
+    assert np.allclose(run(mobilenet, {"input:0": images[1]})[0], together[1], atol=1e-5)

@@ -1,0 +1,156 @@
+"""Real LoadGen runs against real engine hosts; short ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import catalogue
+from profiler.measurement import MeasurementFailed, measure
+from synergai.dictionary_forms import load_dictionary
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from worker_agent.host_client import HostClient
+
+IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models")
+    catalogue.build("onnx_identity", path)
+    return path
+
+
+def command(models: Path, tmp_path: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
+        *("--dictionary", str(tmp_path / "d.db"), "--output", str(tmp_path / "logs"), *more),
+    ]
+
+
+def children_of(pid: int) -> list[int]:
+    """The process's children and theirs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            child = int(entry.parent.name)
+            found += [child, *children_of(child)]
+    return found
+
+
+def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(models, tmp_path, "--queries", "300", "--min-duration", "0.3", "--json"),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+
+    (record,) = json.loads(done.stdout)
+    (entry,) = load_dictionary(tmp_path / "d.db")
+    assert entry.engine == "onnx_identity"
+    assert entry.configuration == Configuration(threads=1)
+    assert entry.label == "measured"
+    assert entry.queries == record["loadgen"]["queries"] >= 300
+    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
+    assert entry.backend_start_s > 0
+    assert entry.model_load_s > 0
+    assert record["loadgen"]["validity"] == "VALID"
+    summary = (Path(record["logs"]) / "mlperf_log_summary.txt").read_text()
+    assert "Scenario : SingleStream" in summary
+    assert "Result is : VALID" in summary
+
+
+def test_profiled_qps_predicts_ranges_and_not_single_queries(models: Path, tmp_path: Path) -> None:
+    measurement = measure(
+        models, IDENTITY, WorkerClass("x"), queries=100, min_duration=0.2, output=tmp_path
+    )
+    queries = round(measurement.entry.qps / 2)
+
+    with HostClient(models, IDENTITY) as host:
+        started = time.monotonic()
+        host.run_samples(0, queries)
+        taken = time.monotonic() - started
+
+    # A wide bound, for a machine that does other things too; LoadGen's figure misses it by far.
+    assert 0.25 < taken < 1.0
+    assert queries / measurement.single_stream.qps > 1.5
+
+
+def test_progress_rises_to_one(models: Path, tmp_path: Path) -> None:
+    shares: list[float] = []
+
+    measure(
+        models,
+        IDENTITY,
+        WorkerClass("x"),
+        queries=10,
+        min_duration=0.3,
+        output=tmp_path,
+        report=shares.append,
+    )
+
+    assert shares == sorted(shares)
+    assert len(shares) > 3
+    assert shares[-1] == 1.0
+
+
+def test_damaged_engine_fails_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "model.onnx").write_bytes(b"not a model")
+    session = Session(EngineName("broken"), Configuration(threads=1))
+
+    with pytest.raises(MeasurementFailed, match="cannot measure broken with threads=1"):
+        measure(
+            tmp_path, session, WorkerClass("x"), queries=1, min_duration=0, output=tmp_path / "o"
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_profile_leaves_no_child_and_a_whole_dictionary(
+    models: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    profile: subprocess.Popen[Any] = subprocess.Popen(
+        command(models, tmp_path, "--min-duration", "60"),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        # The measuring process and, once it has loaded, the engine host.
+        while len(children := children_of(profile.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(children) == 2
+        profile.send_signal(number)
+        code = profile.wait(10)
+    finally:
+        profile.kill()
+        profile.wait()
+
+    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(_lives(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_lives(pid) for pid in children)
+    assert len(load_dictionary(tmp_path / "d.db")) == 0
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from engines import catalogue
+from engines.cli import app
+from engines.inspect import describe
+from engines.installation import add, installing, write_definition
+from engines.model_directory import ModelDirectory, digest
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A user's own model file: adds a weight to its input."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [weight],
+    )
+    path = tmp_path / "plus.onnx"
+    opset = helper.make_opsetid("", 13)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
+    return path
+
+
+def left_in(models: Path) -> list[str]:
+    return sorted(path.name for path in models.iterdir())
+
+
+def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model: Path) -> None:
+    definition = add(tmp_path / "models", model, title='a "title"')
+
+    assert definition.name == "plus"
+    assert definition.title == 'a "title"'
+    assert definition.sha256 == digest(model)
+    assert definition.file.read_bytes() == model.read_bytes()
+    assert left_in(tmp_path / "models") == ["plus"]
+
+
+def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
+    tmp_path: Path, model: Path
+) -> None:
+    models = tmp_path / "models"
+    add(models, model, title="first")
+
+    with pytest.raises(InvalidInput, match="--replace"):
+        add(models, model, title="second")
+    assert ModelDirectory(models).get("plus").title == "first"
+
+    assert add(models, model, title="second", replace=True).title == "second"
+    assert left_in(models) == ["plus"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_truncated_model_is_refused_and_leaves_nothing(
+    tmp_path: Path, model: Path, share: float
+) -> None:
+    content = model.read_bytes()
+    model.write_bytes(content[: int(len(content) * share)])
+
+    with pytest.raises(InvalidInput, match=r"plus\.onnx"):
+        add(tmp_path / "models", model)
+
+    assert left_in(tmp_path / "models") == []
+
+
+def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) -> None:
+    proto = onnx.load_model(model)
+    tensor = proto.graph.initializer[0]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
+    model.write_bytes(proto.SerializeToString())
+
+    assert describe(model).external_data
+    with pytest.raises(InvalidInput, match="other files"):
+        add(tmp_path / "models", model)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
+def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="not a valid engine name"):
+        add(tmp_path / "models", model, name=name)
+
+
+def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        add(tmp_path / "models", tmp_path / "absent.onnx")
+    with pytest.raises(InvalidInput, match="is no model file"):
+        add(tmp_path / "models", tmp_path / "notes.txt")
+
+
+def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> None:
+    with installing(tmp_path, "e") as folder:
+        (folder / "old").touch()
+
+    def fail() -> None:
+        with installing(tmp_path, "e", replace=True) as folder:
+            (folder / "new").touch()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+
+    assert left_in(tmp_path) == ["e"]
+    assert left_in(tmp_path / "e") == ["old"]
+
+
+def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidInput, match="cannot write"):
+        catalogue.build("onnx_identity", tmp_path / "file")
+
+
+def test_definition_reads_back_whatever_its_texts_contain(tmp_path: Path) -> None:
+    title = 'quote " backslash \\ newline \n delete \x7f umlaut ä emoji \U0001f600'
+    folder = tmp_path / "e"
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(b"m")
+    write_definition(folder, {"title": title, "source": "", "accuracy": 0.5})
+
+    definition = ModelDirectory(tmp_path).get("e")
+
+    assert not definition.fault
+    assert definition.title == title
+    assert definition.accuracy == 0.5
+
+
+def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
+    description = describe(model)
+
+    assert description.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+    assert description.outputs == (TensorSpec("y", "FP32", (-1, 2)),)
+    assert description.opset == 13
+    assert description.ir_version == 7
+    assert description.parameters == 2
+    assert description.digest == digest(model)
+    assert description.size_bytes == model.stat().st_size
+
+
+def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
+    proto = onnx.load_model(model)
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]))
+    model.write_bytes(proto.SerializeToString())
+
+    assert [spec.name for spec in describe(model).inputs] == ["x"]
+
+
+def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model: Path) -> None:
+    add(tmp_path / "models", model)
+    (tmp_path / "models" / "empty").mkdir()
+
+    shown = CliRunner().invoke(app, ["list", "--models", str(tmp_path / "models")])
+
+    assert shown.exit_code == 0
+    assert "plus" in shown.output
+    assert "no model file" in " ".join(shown.output.split())
+    assert "not built" in shown.output
+
+
+def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    add(models, model, name="mine")
+
+    by_name = CliRunner().invoke(app, ["inspect", "mine", "--models", str(models), "--json"])
+    by_path = CliRunner().invoke(app, ["inspect", str(model)])
+
+    assert f'"digest": "{digest(model)}"' in by_name.output
+    assert "FP32  [?, 2]" in by_path.output

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from profiler.logs import parse_detail_log, read_detail_log
+from profiler.messages import Failed, Measured, Message, Progressed, decode, encode
+from profiler.settings import ProfilerSettings
+from synergai.errors import InternalFault
+from synergai.settings import InvalidSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG = """\
+some other line
+:::MLLOG {"key": "result_validity", "value": "VALID", "time_ms": 1.0}
+:::MLLOG {"key": "result_query_count", "value": 239, "time_ms": 1.0}
+:::MLLOG {"key": "result_qps_without_loadgen_overhead", "value": 475.71, "time_ms": 1.0}
+:::MLLOG {"key": "result_50.00_percentile_latency_ns", "value": 2095350, "time_ms": 1.0}
+:::MLLOG {"key": "result_90.00_percentile_latency_ns", "value": 2120894, "time_ms": 1.0}
+:::MLLOG {"key": "result_99.00_percentile_latency_ns", "value": 2225957, "time_ms": 1.0}
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Progressed(0.25),
+        Failed("engine 'e' has\nno model"),
+        Measured(
+            backend_start_s=0.1,
+            model_load_s=0.2,
+            data_preparation_s=0.3,
+            service_queries=7,
+            service_s=0.9,
+        ),
+    ],
+)
+def test_message_reads_back_from_its_one_line(message: Message) -> None:
+    line = encode(message)
+
+    assert line.count(b"\n") == 1
+    assert decode(line) == message
+
+
+def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
+    result = parse_detail_log(LOG)
+
+    assert (result.validity, result.queries, result.qps) == ("VALID", 239, 475.71)
+    assert result.latency_p50_s == pytest.approx(2.095350e-3)
+    assert result.latency_p90_s == pytest.approx(2.120894e-3)
+    assert result.latency_p99_s == pytest.approx(2.225957e-3)
+
+
+@pytest.mark.parametrize("text", ["", LOG[:200], LOG.replace("2225957", "x"), None])
+def test_log_without_a_complete_result_is_a_fault_of_ours(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "mlperf_log_detail.txt"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(InternalFault, match="no complete result"):
+        read_detail_log(path)
+
+
+def test_lists_are_given_with_commas() -> None:
+    settings = ProfilerSettings.load({"engines": "a,b", "threads": "1,2"})
+
+    assert settings.engines == ("a", "b")
+    assert settings.threads == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("threads", "-1"),
+        ("threads", ""),
+        ("queries", "0"),
+        ("min_duration", "-1"),
+        ("min_duration", "nan"),
+        ("worker_class", "a/b"),
+    ],
+)
+def test_setting_out_of_its_range_is_refused(option: str, value: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"--{option.replace('_', '-')}"):
+        ProfilerSettings.load({option: value})
