@@ -1,0 +1,23 @@
+"""An emulated board per test, and a controller that does not wait for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def agx(tmp_path: Path) -> EmulatedBoard:
+    return EmulatedBoard.create(AGX_XAVIER, tmp_path / "agx")
+
+
+@pytest.fixture
+def nx(tmp_path: Path) -> EmulatedBoard:
+    return EmulatedBoard.create(XAVIER_NX, tmp_path / "nx")

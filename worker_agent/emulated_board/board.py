@@ -1,0 +1,211 @@
+"""A folder that looks like a Jetson board's ``/`` to all that reads and switches power modes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from worker_agent.power.files import Files, format_cpus
+
+if TYPE_CHECKING:
+    from worker_agent.emulated_board.kinds import BoardKind, BoardMode
+
+_CPU: Final = "/sys/devices/system/cpu"
+_GPU: Final = "/sys/devices/17000000.gv11b"
+_OC: Final = "/sys/devices/platform/c250000.i2c/i2c-7/7-0040/hwmon"
+EMC: Final = "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"
+TPC: Final = "/sys/devices/gpu.0/tpc_pg_mask"
+STATUS: Final = "/var/lib/nvpmodel/status"
+EMULATION: Final = "/emulation"
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedBoard:
+    """An emulated board, made by `create`.
+
+    Attributes:
+        kind: which board it is.
+        root: its folder.
+        jetpack: 4 or 5; files differ between them.
+    """
+
+    kind: BoardKind
+    root: Path
+    jetpack: int = 4
+
+    @classmethod
+    def create(cls, kind: BoardKind, root: Path, jetpack: int = 4) -> EmulatedBoard:
+        """Make the board's folder, in its default mode, as freshly booted."""
+        board = cls(kind, root, jetpack)
+        board._write("/etc/nvpmodel.conf", board._conf())
+        board._write_sysfs()
+        board._write_sensors()
+        board._write("/proc/device-tree/model", f"NVIDIA Jetson {kind.name} (emulated)\0")
+        program = Path(__file__).with_name("programs.py").read_text("utf-8")
+        for name in ("/usr/sbin/nvpmodel", "/usr/bin/jetson_clocks"):
+            # -I -S: it is started for every question, so it should not look for packages.
+            board._write(name, f"#!{sys.executable} -IS\n{program}")
+            board.files.path(name).chmod(0o755)
+        board._write(f"{EMULATION}/board.json", json.dumps(board._for_programs(), indent=1))
+        board._write(STATUS, f"pmode:{kind.default:04d}")
+        board.run_default()
+        return board
+
+    @property
+    def files(self) -> Files:
+        """The board, for controllers and sensors."""
+        return Files(self.root)
+
+    def run_default(self) -> None:
+        """Put the default mode in force, as the board's service does at boot."""
+        for path, value in self._values(self.kind.mode(self.kind.default)):
+            self.set(path, str(value))
+        online = range(self.kind.mode(self.kind.default).cores)
+        self.set(f"{_CPU}/online", format_cpus(online))
+
+    def set(self, path: str, value: str) -> None:
+        """Change one file, as if the kernel or somebody else did."""
+        self._write(path, f"{value}\n")
+
+    def fail(self, fault: str, *, once: bool = False) -> None:
+        """Let the board's programs misbehave from now on; see ``programs.py`` for the ways."""
+        self._write(f"{EMULATION}/fault", f"{fault}{' once' if once else ''}\n")
+
+    def use_gpu(self) -> None:
+        """Let the GPU's context exist: from now on another mask asks for a reboot."""
+        self._write(f"{EMULATION}/golden", "")
+
+    def calls(self) -> list[str]:
+        """The command lines that the board's programs were called with."""
+        log = self.files.path(f"{EMULATION}/calls")
+        return log.read_text().splitlines() if log.exists() else []
+
+    def _write(self, path: str, text: str) -> None:
+        where = self.files.path(path)
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text(text, encoding="utf-8")
+
+    @property
+    def _gpu(self) -> str:
+        newer = f"{_GPU}/devfreq_dev"
+        return newer if self.jetpack >= 5 else f"{_GPU}/devfreq/17000000.gv11b"
+
+    def _write_sysfs(self) -> None:
+        steps = self.kind.cpu_steps_khz
+        for core in range(self.kind.cores):
+            self.set(f"{_CPU}/cpu{core}/online", "1")
+            cpufreq = f"{_CPU}/cpu{core}/cpufreq"
+            self.set(f"{cpufreq}/scaling_available_frequencies", " ".join(map(str, steps)))
+            self.set(f"{cpufreq}/cpuinfo_min_freq", str(steps[0]))
+            self.set(f"{cpufreq}/cpuinfo_max_freq", str(steps[-1]))
+            self.set(f"{cpufreq}/scaling_min_freq", str(steps[0]))
+            self.set(f"{cpufreq}/scaling_max_freq", str(steps[-1]))
+        gpu_steps = self.kind.gpu_steps_hz
+        self.set(f"{self._gpu}/available_frequencies", " ".join(map(str, gpu_steps)))
+
+    def _write_sensors(self) -> None:
+        for number, (address, rails) in enumerate(self.kind.rails.items()):
+            for channel, (rail, milliwatts) in enumerate(rails.items()):
+                if self.jetpack < 5:
+                    folder = f"/sys/bus/i2c/drivers/ina3221x/{address}/iio:device{number}"
+                    self.set(f"{folder}/rail_name_{channel}", rail)
+                    self.set(f"{folder}/in_power{channel}_input", str(milliwatts))
+                else:
+                    folder = f"/sys/bus/i2c/devices/{address}/hwmon/hwmon{number + 3}"
+                    self.set(f"{folder}/in{channel + 1}_label", rail)
+                    self.set(f"{folder}/in{channel + 1}_input", "5000")
+                    self.set(f"{folder}/curr{channel + 1}_input", str(milliwatts // 5))
+            if self.jetpack >= 5:
+                folder = f"/sys/bus/i2c/devices/{address}/hwmon/hwmon{number + 3}"
+                self.set(f"{folder}/in7_label", "sum of shunt voltages")
+                self.set(f"{folder}/in7_input", "9999")
+        if self._has_oc_limit:
+            self.set(f"{_OC}/hwmon3/curr1_max", "0")
+
+    @property
+    def _has_oc_limit(self) -> bool:
+        return any(mode.oc_warn_ma for mode in self.kind.modes)
+
+    def _values(self, mode: BoardMode) -> list[tuple[str, int]]:
+        """What the kernel's files show when `mode` is in force."""
+        values = [(f"{_CPU}/cpu{core}/online", int(core < mode.cores)) for core in self._cores()]
+        cpu = _step(self.kind.cpu_steps_khz, mode.cpu_khz)
+        for core in range(mode.cores):
+            lowest = _step(self.kind.cpu_steps_khz, self.kind.cpu_min_khz)
+            values.append((f"{_CPU}/cpu{core}/cpufreq/scaling_min_freq", lowest))
+            values.append((f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq", cpu))
+        values.append((TPC, mode.tpc_mask))
+        values.append((f"{self._gpu}/min_freq", _step(self.kind.gpu_steps_hz, mode.gpu_min_hz)))
+        values.append((f"{self._gpu}/max_freq", _step(self.kind.gpu_steps_hz, mode.gpu_hz)))
+        values.append((EMC, mode.emc_hz))
+        if mode.oc_warn_ma:
+            values.append((f"{_OC}/hwmon3/curr1_max", mode.oc_warn_ma))
+        return values
+
+    def _cores(self) -> range:
+        return range(self.kind.cores)
+
+    def _for_programs(self) -> dict[str, object]:
+        return {
+            "cpu": _CPU,
+            "cores": self.kind.cores,
+            "gpu": self._gpu,
+            "tpc": TPC,
+            "status": STATUS,
+            "modes": {
+                mode.number: {"name": mode.name, "tpc": mode.tpc_mask, "values": self._values(mode)}
+                for mode in self.kind.modes
+            },
+        }
+
+    def _conf(self) -> str:
+        """A file in the grammar of the board's, with the numbers of `kind`."""
+        lines = ["# Emulated.", "", "< PARAM TYPE=FILE NAME=CPU_ONLINE >"]
+        lines += [f"CORE_{core} {_CPU}/cpu{core}/online" for core in self._cores()]
+        lines += ["", "< PARAM TYPE=FILE NAME=TPC_POWER_GATING >", f"TPC_PG_MASK {TPC}"]
+        lines += ["", "< PARAM TYPE=FILE NAME=GPU_POWER_CONTROL_ENABLE >"]
+        lines += ["GPU_PWR_CNTL_EN /sys/devices/gpu.0/power/control"]
+        for cluster in range(self.kind.cores // 2):
+            folder = f"{_CPU}/cpu{2 * cluster}/cpufreq"
+            lines += ["", f"< PARAM TYPE=CLOCK NAME=CPU_DENVER_{cluster} >"]
+            lines += [f"FREQ_TABLE {folder}/scaling_available_frequencies"]
+            lines += [f"MAX_FREQ {folder}/scaling_max_freq", f"MIN_FREQ {folder}/scaling_min_freq"]
+        lines += ["", "< PARAM TYPE=CLOCK NAME=GPU >"]
+        for suffix, folder in (
+            ("", f"{_GPU}/devfreq/17000000.gv11b"),
+            ("_KNEXT", f"{_GPU}/devfreq_dev"),
+        ):
+            lines += [f"FREQ_TABLE{suffix} {folder}/available_frequencies"]
+            lines += [f"MAX_FREQ{suffix} {folder}/max_freq", f"MIN_FREQ{suffix} {folder}/min_freq"]
+        lines += ["", "< PARAM TYPE=CLOCK NAME=EMC >", f"MAX_FREQ {EMC}"]
+        if self._has_oc_limit:
+            lines += ["", "< PARAM TYPE=HWMON NAME=VDDIN_OC_LIMIT >", f"WARN {_OC} curr1_max"]
+        for mode in self.kind.modes:
+            lines += self._conf_of_mode(mode)
+        lines += ["", "# mandatory", f"< PM_CONFIG DEFAULT={self.kind.default} >"]
+        lines += ["< FAN_CONFIG DEFAULT=cool >"] if self.jetpack < 5 else []
+        return "\n".join(lines) + "\n"
+
+    def _conf_of_mode(self, mode: BoardMode) -> list[str]:
+        lines = ["", f"< POWER_MODEL ID={mode.number} NAME={mode.name} >"]
+        lines += [f"CPU_ONLINE CORE_{core} {int(core < mode.cores)}" for core in self._cores()]
+        lines += ["GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on"]
+        lines += [f"TPC_POWER_GATING TPC_PG_MASK {mode.tpc_mask}"]
+        for cluster in range(mode.cores // 2):
+            lines += [f"CPU_DENVER_{cluster} MIN_FREQ {self.kind.cpu_min_khz}"]
+            lines += [f"CPU_DENVER_{cluster} MAX_FREQ {mode.cpu_khz}"]
+        lines += [f"GPU MIN_FREQ {mode.gpu_min_hz}", f"GPU MAX_FREQ {mode.gpu_hz}"]
+        lines += [f"EMC MAX_FREQ {mode.emc_hz}"]
+        if mode.oc_warn_ma:
+            lines += [f"VDDIN_OC_LIMIT WARN {mode.oc_warn_ma}"]
+        return lines
+
+
+def _step(steps: tuple[int, ...], wanted: int) -> int:
+    """The step of a clock that the kernel takes for a bound; -1 is none."""
+    if wanted < 0:
+        return steps[-1]
+    return max((step for step in steps if step <= wanted), default=steps[0])

@@ -1,0 +1,110 @@
+"""Whether a board is really in a mode: every value of the mode compared with its file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from worker_agent.power.files import parse_cpus
+from worker_agent.power.nvpmodel_conf import NO_CAP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from worker_agent.power.files import Files
+    from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, Setting
+
+ONLINE = "/sys/devices/system/cpu/online"
+
+
+def mismatches(files: Files, board: BoardModes, model: PowerModel) -> list[str]:
+    """Where the board differs from `model`, in words; empty if it is as it should be.
+
+    Files that this kernel does not have, or that only root may read, say nothing either way;
+    but the cores and their clock must be seen.
+    """
+    return [*_cores(files, model), *_values(files, board, model)]
+
+
+def _cores(files: Files, model: PowerModel) -> Iterator[str]:
+    try:
+        online = parse_cpus(files.read(ONLINE))
+    except (OSError, ValueError):
+        yield f"{ONLINE} cannot be read"
+        return
+    for core, wanted in model.online.items():
+        if (core in online) != wanted:
+            yield f"core {core} is {'offline' if wanted else 'online'}"
+
+
+def _values(files: Files, board: BoardModes, model: PowerModel) -> Iterator[str]:
+    clock_seen = False
+    for setting in model.settings:
+        path = _path(files, board, setting)
+        wanted = setting.number
+        # Lower bounds are not the mode's alone: jetson_clocks raises them to the upper ones.
+        if path is None or wanted is None or setting.argument.startswith("MIN_FREQ"):
+            continue
+        try:
+            found = int(files.read(path), 0)
+        except (OSError, ValueError):
+            continue
+        if board.parameters[setting.parameter].kind == "CLOCK":
+            clock_seen = clock_seen or setting.parameter.startswith("CPU")
+            right = found in _acceptable_caps(files, board, setting, wanted)
+        else:
+            right = found == wanted
+        if not right:
+            yield f"{setting.parameter} {setting.argument} is {found}, not {wanted}"
+    if not clock_seen:
+        yield "the cores' clock cannot be read"
+
+
+def _path(files: Files, board: BoardModes, setting: Setting) -> str | None:
+    """The file of `setting`, on whatever kernel this is; None if it has none."""
+    parameter = board.parameters[setting.parameter]
+    for argument in (setting.argument, f"{setting.argument}_KNEXT"):
+        path = parameter.arguments.get(argument, "")
+        if parameter.kind == "HWMON" and path:
+            folder, _, name = path.partition(" ")
+            path = next(iter(files.find(folder, f"hwmon*/{name.strip()}")), "")
+        if path and files.exists(path):
+            return path
+    return None
+
+
+class _AtLeast:
+    """All caps from a number on; and those that mean none."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __contains__(self, found: int) -> bool:
+        return found in (-1, 0) or found >= self._least
+
+
+def _acceptable_caps(
+    files: Files, board: BoardModes, setting: Setting, wanted: int
+) -> _AtLeast | set[int]:
+    """The kernel rounds a cap to a step of the clock, up or down; no cap means the highest."""
+    table = _table(files, board, setting)
+    if wanted in (-1, 0, NO_CAP):
+        caps = [
+            other.number or 0
+            for model in board.models.values()
+            for other in model.settings
+            if (other.parameter, other.argument) == (setting.parameter, setting.argument)
+        ]
+        return _AtLeast(max(table or [cap for cap in caps if cap != NO_CAP], default=0))
+    below = [step for step in table if step <= wanted]
+    above = [step for step in table if step >= wanted]
+    return {wanted, *([max(below)] if below else []), *([min(above)] if above else [])}
+
+
+def _table(files: Files, board: BoardModes, setting: Setting) -> list[int]:
+    arguments = board.parameters[setting.parameter].arguments
+    for argument in ("FREQ_TABLE", "FREQ_TABLE_KNEXT"):
+        try:
+            return [int(step) for step in files.read(arguments[argument]).split()]
+        except (KeyError, OSError, ValueError):
+            continue
+    return []

@@ -1,0 +1,194 @@
+"""The board's description of its power modes, ``/etc/nvpmodel.conf``.
+
+Numbers and names differ between boards and JetPack releases, so they are always read from here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_CAP: Final = 2**31 - 1
+"""How the program prints -1, and what some kernels show for it."""
+_HEADER: Final = re.compile(r"<\s+(PARAM|POWER_MODEL|PM_CONFIG|FAN_CONFIG)\s+(.*?)\s*>")
+_BUDGET: Final = re.compile(r"(?:^|_)(\d+)W(?:_|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Something that modes set.
+
+    Attributes:
+        kind: ``FILE``, ``CLOCK`` or ``HWMON``.
+        arguments: file by argument; for ``HWMON`` a directory and a file, with a blank between.
+    """
+
+    kind: str
+    arguments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of a mode: the value that it gives to an argument of a parameter."""
+
+    parameter: str
+    argument: str
+    value: str
+
+    @property
+    def number(self) -> int | None:
+        """The value as a number, if it is one."""
+        try:
+            return int(self.value, 0)
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """One mode of the board.
+
+    Attributes:
+        number: the board's id of it.
+        name: such as ``MODE_15W_4CORE``.
+        settings: its lines, in order.
+    """
+
+    number: int
+    name: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def online(self) -> Mapping[int, bool]:
+        """Which cores are online in it, of those that it says something about."""
+        found = {}
+        for setting in self.settings:
+            core = setting.argument.removeprefix("CORE_")
+            if setting.parameter == "CPU_ONLINE" and core.isdecimal():
+                found[int(core)] = setting.value == "1"
+        return found
+
+    @property
+    def max_khz(self) -> int:
+        """The cap on the cores' clock; 0 if there is none."""
+        caps = [
+            setting.number or 0
+            for setting in self.settings
+            if setting.parameter.startswith("CPU") and setting.argument.startswith("MAX_FREQ")
+        ]
+        return max((cap for cap in caps if 0 < cap < NO_CAP), default=0)
+
+    @property
+    def tpc_mask(self) -> int:
+        """Which parts of the GPU are off; another one than that in force needs a reboot."""
+        for setting in self.settings:
+            if setting.parameter == "TPC_POWER_GATING" and setting.number is not None:
+                return setting.number
+        return 0
+
+    @property
+    def budget_w(self) -> float:
+        """What the name promises; 0 if it promises nothing."""
+        found = _BUDGET.search(self.name)
+        return float(found[1]) if found else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BoardModes:
+    """All that the file says.
+
+    Attributes:
+        parameters: by name.
+        models: by the board's number.
+        default: the number of the mode that a fresh board boots with.
+    """
+
+    parameters: Mapping[str, Parameter]
+    models: Mapping[int, PowerModel]
+    default: int
+
+
+def parse_conf(text: str, where: str = "/etc/nvpmodel.conf") -> BoardModes:
+    """Read the content of a board's file.
+
+    Raises:
+        NotSupported: it is damaged; the message says in which line.
+    """
+    try:
+        return _Parser().parse(text)
+    except _Damaged as error:
+        raise NotSupported(f"{where}: {error}") from None
+
+
+class _Damaged(Exception):
+    """What is wrong, and in which line."""
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._parameters: dict[str, tuple[str, dict[str, str]]] = {}
+        self._models: dict[int, tuple[str, list[Setting]]] = {}
+        self._default: int | None = None
+        self._arguments: dict[str, str] | None = None
+        self._settings: list[Setting] | None = None
+
+    def parse(self, text: str) -> BoardModes:
+        for number, line in enumerate(text.splitlines(), 1):
+            content = line.partition("#")[0].strip()
+            if content:
+                try:
+                    self._line(content)
+                except (KeyError, ValueError) as error:
+                    raise _Damaged(f"line {number} cannot be understood: {line!r}") from error
+        if self._default is None or not self._models:
+            raise _Damaged("it has no power modes or no PM_CONFIG")
+        return BoardModes(
+            {name: Parameter(kind, args) for name, (kind, args) in self._parameters.items()},
+            {
+                number: PowerModel(number, name, tuple(settings))
+                for number, (name, settings) in self._models.items()
+            },
+            self._default,
+        )
+
+    def _line(self, content: str) -> None:
+        if content.startswith("<"):
+            header = _HEADER.fullmatch(content)
+            if header is None:
+                raise ValueError(content)
+            self._header(header[1], dict(_pair(pair) for pair in header[2].split()))
+        elif self._settings is not None:
+            parameter, argument, value = content.split()
+            kind, arguments = self._parameters[parameter]
+            if argument not in arguments:
+                raise ValueError(f"{kind} {parameter} has no {argument}")
+            self._settings.append(Setting(parameter, argument, value))
+        elif self._arguments is not None:
+            argument, path = content.split(maxsplit=1)
+            if not path.startswith("/") or ".." in path:
+                raise ValueError(path)
+            self._arguments[argument] = path
+        else:
+            raise ValueError(content)
+
+    def _header(self, kind: str, fields: dict[str, str]) -> None:
+        self._arguments = self._settings = None
+        if kind == "PARAM":
+            _, self._arguments = self._parameters[fields["NAME"]] = (fields["TYPE"], {})
+        elif kind == "POWER_MODEL":
+            _, self._settings = self._models[int(fields["ID"])] = (fields["NAME"], [])
+        elif kind == "PM_CONFIG":
+            self._default = int(fields["DEFAULT"])
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(text)
+    return key, value
