@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from synergai.errors import SynergaiError
+from synergai.errors import InvalidSettings, NotSupported, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,13 +80,12 @@ APPLICATIONS: Final = {
 }
 
 
-class _MissingExtra(SynergaiError):
-    def __init__(self, command: str, module: str) -> None:
-        extra = APPLICATIONS[command].extra or "all"
-        super().__init__(
-            f"'synergai {command}' needs {module}, which is not installed here; "
-            f"pip install 'synergai[{extra}]'"
-        )
+def _missing(command: str, module: str) -> NotSupported:
+    extra = APPLICATIONS[command].extra or "all"
+    return NotSupported(
+        f"'synergai {command}' needs {module}, which is not installed here; "
+        f"pip install 'synergai[{extra}]'"
+    )
 
 
 class _Applications(TyperGroup):
@@ -106,7 +105,7 @@ class _Applications(TyperGroup):
             module = (error.name or "").partition(".")[0]
             if module in PACKAGES or ctx.invoked_subcommand not in APPLICATIONS:
                 raise
-            raise _MissingExtra(ctx.invoked_subcommand, module) from None
+            raise _missing(ctx.invoked_subcommand, module) from None
 
 
 def _load(name: str) -> Any:
@@ -117,7 +116,7 @@ def _load(name: str) -> Any:
         missing = (error.name or "").partition(".")[0]
         if missing in PACKAGES:
             raise
-        raise _MissingExtra(name, missing) from None
+        raise _missing(name, missing) from None
     command = typer.main.get_command(application)
     # Completion is installed once, for `synergai` as a whole.
     completion = ("install_completion", "show_completion")
@@ -168,8 +167,6 @@ for _name, _application in APPLICATIONS.items():
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted."""
-    from synergai.settings import InvalidSettings
-
     try:
         typer.main.get_command(app)(args=arguments, prog_name="synergai")
     except InvalidSettings as error:

@@ -30,7 +30,8 @@ _NOBODY: Final = re.compile(
     re.DOTALL,
 )
 _LOST: Final = re.compile(
-    "Socket closed|Stream removed|Cancelling all calls|Connection reset|GOAWAY|keepalive|Broken pipe"
+    "Socket closed|Stream removed|Cancelling all calls|"
+    "Connection reset|GOAWAY|keepalive|Broken pipe"
 )
 
 

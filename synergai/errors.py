@@ -15,6 +15,10 @@ class InvalidInput(SynergaiError, ValueError):
     """The caller's data cannot be right, now or later."""
 
 
+class InvalidSettings(InvalidInput):
+    """An option, variable or key of a file is wrong; the message says which, and why."""
+
+
 class NotFound(SynergaiError):
     """What the caller names is not here."""
 

@@ -25,16 +25,13 @@ from pydantic import AfterValidator, ValidationError, ValidationInfo, field_vali
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from synergai.errors import InvalidInput
+from synergai.errors import InvalidSettings as InvalidSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
-
-
-class InvalidSettings(InvalidInput):
-    """An option, variable or key of a file is wrong; the message says which, and why."""
 
 
 def checked_address(text: str) -> str:

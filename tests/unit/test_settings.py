@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 from typer.testing import CliRunner
 
 from synergai.commands import settings_command
-from synergai.errors import InvalidInput
-from synergai.settings import POSITIONAL, Address, InvalidSettings, Settings, checked_address
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.settings import POSITIONAL, Address, Settings, checked_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
