@@ -107,6 +107,8 @@ def _load(
     from worker_agent.backends import BACKENDS
 
     definition = ModelDirectory(models).get(name)
+    if definition.fault:
+        raise EngineUnusable(f"engine {name!r}: {definition.fault}")
     try:
         factory = BACKENDS.get(definition.backend)
     except ImportError as error:

@@ -62,6 +62,11 @@ class HostClient:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+        return self._process.pid
+
     def query(self, request: bytes, *, inline_bytes: int = INLINE_BYTES) -> tuple[Ended, bytes]:
         """Run a serialised ``ModelInferRequest``; return how it ended, and the response."""
         self._runs += 1

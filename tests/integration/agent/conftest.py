@@ -1,0 +1,72 @@
+"""A model directory with tiny real models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def save(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Path:
+    folder.mkdir()
+    graph = helper.make_graph(nodes, folder.name, inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def tensor(name: str, kind: int, shape: list[Any]) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory.
+
+    - ``twice``: x [n, 2] of FP32 gives y = x + x and z = -x;
+    - ``labelled``: its answer is its input, and 3 of its 4 samples are labelled right;
+    - ``texts``: its answer is its input, of BYTES;
+    - ``bytes``: x [2] of UINT8 as FP32;
+    - ``truncated``: half of a model; ``nothing``: an empty folder.
+    """
+    models = tmp_path_factory.mktemp("models")
+    float_, string, uint8 = TensorProto.FLOAT, TensorProto.STRING, TensorProto.UINT8
+    whole = save(
+        models / "twice",
+        [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])],
+        [tensor("x", float_, ["n", 2])],
+        [tensor("y", float_, ["n", 2]), tensor("z", float_, ["n", 2])],
+    )
+    save(
+        models / "labelled",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [tensor("x", float_, [1, 3])],
+        [tensor("y", float_, [1, 3])],
+    )
+    np.savez(
+        models / "labelled" / "samples.npz",
+        x=np.eye(3, dtype=np.float32)[[0, 1, 2, 0]],
+        labels=np.array([0, 1, 2, 1]),
+    )
+    save(
+        models / "texts",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [tensor("x", string, ["n"])],
+        [tensor("y", string, ["n"])],
+    )
+    save(
+        models / "bytes",
+        [helper.make_node("Cast", ["x"], ["y"], to=float_)],
+        [tensor("x", uint8, [2])],
+        [tensor("y", float_, [2])],
+    )
+    (models / "truncated").mkdir()
+    (models / "truncated" / "model.onnx").write_bytes(whole.read_bytes()[:60])
+    (models / "nothing").mkdir()
+    return models
