@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 from synergai.errors import InvalidSettings, NotSupported, SynergaiError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 PACKAGES: Final = frozenset(
     ("synergai", "gateway", "worker_agent", "engines", "profiler", "loadgen", "simulator")
@@ -80,12 +81,20 @@ APPLICATIONS: Final = {
 }
 
 
-def _missing(command: str, module: str) -> NotSupported:
-    extra = APPLICATIONS[command].extra or "all"
-    return NotSupported(
-        f"'synergai {command}' needs {module}, which is not installed here; "
-        f"pip install 'synergai[{extra}]'"
-    )
+@contextmanager
+def _naming_what_is_missing(command: str) -> Iterator[None]:
+    """Say which extra to install, if a library that only this command needs is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module in PACKAGES:
+            raise
+        extra = APPLICATIONS[command].extra or "all"
+        raise NotSupported(
+            f"'synergai {command}' needs {module}, which is not installed here; "
+            f"pip install 'synergai[{extra}]'"
+        ) from None
 
 
 class _Applications(TyperGroup):
@@ -98,29 +107,22 @@ class _Applications(TyperGroup):
             command = _load(name)
         return name, command, rest
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            module = (error.name or "").partition(".")[0]
-            if module in PACKAGES or ctx.invoked_subcommand not in APPLICATIONS:
-                raise
-            raise _missing(ctx.invoked_subcommand, module) from None
-
 
 def _load(name: str) -> Any:
+    """The command of an application."""
     module, _, attribute = APPLICATIONS[name].home.partition(":")
-    try:
-        application = getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in PACKAGES:
-            raise
-        raise _missing(name, missing) from None
-    command = typer.main.get_command(application)
+    with _naming_what_is_missing(name):
+        command = typer.main.get_command(getattr(import_module(module), attribute))
     # Completion is installed once, for `synergai` as a whole.
     completion = ("install_completion", "show_completion")
     command.params = [each for each in command.params if each.name not in completion]
+    run = command.invoke
+
+    def invoke(ctx: Any) -> Any:
+        with _naming_what_is_missing(name):
+            return run(ctx)
+
+    command.invoke = invoke  # type: ignore[method-assign]  # some libraries are imported late
     return command
 
 
