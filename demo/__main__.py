@@ -33,7 +33,8 @@ DIGITS_ENGINE: Final = EngineName("onnx_digits")
 ENGINES: Final = [PHOTOGRAPHS_ENGINE, DIGITS_ENGINE]
 REQUEST_DEADLINE_S: Final = 0.25
 
-console = Console(highlight=False)
+# Wide enough for the table also where the output is a file.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 @contextmanager
@@ -101,7 +102,11 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     for each in requests:
         console.print(f"Photographs, {report.requests_line(each)}")
     console.print(f"Digits: {right} of {of} right, accuracy {right / of:.2%}")
-    console.print(f"LoadGen: Result is : {loadgen['result']}")
+    own = loadgen["loadgen"]
+    console.print(
+        f"LoadGen: Result is : {own['validity']}, {own['qps']:.1f} queries per second, "
+        f"{loadgen['violations']} of {loadgen['queries']} beyond {loadgen['qos_ms']:g} ms"
+    )
     console.print(f"Files: {run}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ _COLUMNS: Final = (
     "queries",
     "QoS",
     "asked as",
-    "worker",
-    "configuration",
+    "worker, configuration",
     "estimated",
     "actual",
     "result",
@@ -31,20 +31,21 @@ _NUMBERS: Final = frozenset({"queries", "QoS", "estimated", "actual"})
 
 def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Table:
     """Every job: what was asked, who ran it how, estimated and actual time, met or violated."""
-    table = Table(title="Jobs", title_justify="left", header_style="bold")
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for job, result in zip(jobs, results, strict=True):
         verdict = (
-            f"[red]violated[/] by {result.excess_s:.2f} s" if result.violated else "[green]met[/]"
+            f"[red]violated[/], {result.excess_s:.2f} s late"
+            if result.violated
+            else "[green]met[/]"
         )
         table.add_row(
             job.engine,
             f"{job.queries:,}",
             f"{job.qos:.2f} s",
             job.kind,
-            "\n".join(dict.fromkeys(e.worker_id for e in result.executions)),
-            "\n".join(dict.fromkeys(str(e.configuration) for e in result.executions)),
+            "\n".join(dict.fromkeys(f"{e.worker_id} {e.configuration}" for e in result.executions)),
             "-" if result.estimated_s is None else f"{result.estimated_s:.2f} s",
             "-" if result.actual_s is None else f"{result.actual_s:.2f} s",
             verdict,
