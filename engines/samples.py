@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from synergai.arrays import DTYPES
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,22 +33,6 @@ MAX_SAMPLES_BYTES: Final = 4 << 30
 """Largest sample set, unpacked: a small archive can hold a large one."""
 RANDOM_SAMPLES: Final = 8
 MAX_RANDOM_BYTES: Final = 1 << 30
-
-_DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    "BYTES": np.dtype(object),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +162,7 @@ def _random(spec: TensorSpec, generator: np.random.Generator) -> Array:
 
 def _dtype(spec: TensorSpec) -> np.dtype[Any]:
     try:
-        return _DTYPES[spec.datatype]
+        return DTYPES[spec.datatype]
     except KeyError:
         raise InvalidInput(
             f"input {spec.name} is {spec.datatype}, for which there is no NumPy dtype"

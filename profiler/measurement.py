@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.logs import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import Failed, Measured, Progressed, decode
 from synergai.dictionary import ProfileEntry
-from synergai.errors import InternalFault, InvalidInput, SynergaiError
+from synergai.errors import EngineUnusable, InternalFault, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,10 +44,6 @@ class Measurement:
     logs: Path
 
 
-class MeasurementFailed(SynergaiError):
-    """An engine could not be measured; the message says why."""
-
-
 def measure(
     models: Path,
     session: Session,
@@ -70,7 +66,7 @@ def measure(
         report: told the share that is done, 0 to 1.
 
     Raises:
-        MeasurementFailed: the engine cannot be loaded or run.
+        EngineUnusable: the engine cannot be loaded or run.
         InvalidInput: `output` cannot be written.
     """
     options = (
@@ -129,7 +125,7 @@ def _follow(
                 report(1.0)
                 return measured
             case Failed(reason):
-                raise MeasurementFailed(
+                raise EngineUnusable(
                     f"cannot measure {session.engine} with {session.configuration}: {reason}"
                 )
     raise InternalFault(f"the measuring process ended early; {log} has the detail")

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from engines import catalogue
-from profiler.measurement import MeasurementFailed, measure
+from profiler.measurement import measure
 from synergai.dictionary_forms import load_dictionary
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable
 from worker_agent.host_client import HostClient
 
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
@@ -112,7 +113,7 @@ def test_damaged_engine_fails_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "broken" / "model.onnx").write_bytes(b"not a model")
     session = Session(EngineName("broken"), Configuration(threads=1))
 
-    with pytest.raises(MeasurementFailed, match="cannot measure broken with threads=1"):
+    with pytest.raises(EngineUnusable, match="cannot measure broken with threads=1"):
         measure(
             tmp_path, session, WorkerClass("x"), queries=1, min_duration=0, output=tmp_path / "o"
         )
