@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import socket
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, Field
 
 from synergai.domain import Configuration, checked_name
 from synergai.errors import InvalidInput
+from synergai.machine import default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.settings import Address, Settings
 from synergai.wire import MAX_THREADS
@@ -22,12 +22,6 @@ from synergai.wire import MAX_THREADS
 def _default_worker_id() -> str:
     """The host's name, as far as it can be a worker's."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:128] or "worker"
-
-
-def _default_worker_class() -> str:
-    """The processor's architecture, by its common name."""
-    machine = platform.machine().lower()
-    return {"x86_64": "x86", "amd64": "x86", "aarch64": "arm64"}.get(machine, machine) or "unknown"
 
 
 def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
@@ -52,7 +46,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     worker_class: Annotated[
         str, AfterValidator(lambda name: checked_name(name, "worker class"))
     ] = Field(
-        default_factory=_default_worker_class,
+        default_factory=default_worker_class,
         description="What identical machines share a profile under.",
     )
     threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
