@@ -226,13 +226,13 @@ class Dispatcher:
             return
         assignment = outstanding.assignment
         work = self._work.get(assignment.job_id)
-        self._take_in(worker, outstanding, report.progress, work)
         outcome = _OUTCOMES.get(report.outcome)
         if outcome is None or (
-            outcome is Outcome.COMPLETED and outstanding.done < assignment.count
+            outcome is Outcome.COMPLETED and report.progress.done != assignment.count
         ):
-            text = f"assignment {assignment.id} cannot have ended so after {outstanding.done}"
+            text = f"assignment {assignment.id} cannot have ended so at {report.progress.done}"
             self._violate(worker, outstanding, work, ProtocolViolation(text))
+        self._take_in(worker, outstanding, report.progress, work)
         del worker.outstanding[assignment.id]
         worker.free_since = self._clock.now()
         event = AssignmentEnded(

@@ -20,7 +20,7 @@ from gateway.outbox import Outbox
 from gateway.registration import worker_of
 from gateway.reports import ProtocolViolation, checked_seconds
 from synergai import rpc
-from synergai.errors import InvalidInput, Overloaded, SynergaiError, Unavailable
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.v1 import hub_pb2
 from synergai.wire import configuration_to_proto, engine_from_proto, session_from_proto
 
@@ -236,11 +236,12 @@ class Hub:
         _log.info("worker %s has left", worker.id)
 
     def _refuse(self, link: AgentLink, error: SynergaiError) -> None:
-        """Say once, under an id, why an agent's connection was ended."""
-        if isinstance(error, InvalidInput | Overloaded):
-            self._metrics.refused_agents.inc()
-            name = link.worker.id if link.worker is not None else "not registered"
-            _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
+        """If the agent is at fault, end its connection, and say once, under an id, why."""
+        if isinstance(error, Unavailable):
+            return
+        self._metrics.refused_agents.inc()
+        name = link.worker.id if link.worker is not None else "not registered"
+        _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
         link.close(error)
 
     # --- work ---------------------------------------------------------------------------------

@@ -81,15 +81,16 @@ class FakeAgent:
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._channel = grpc.aio.insecure_channel(
+        self.channel: Any = grpc.aio.insecure_channel(
             hub_address,
             options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
         )
-        stub = hub_pb2_grpc.HubStub(self._channel)
+        stub = hub_pb2_grpc.HubStub(self.channel)
         self._open_control: Any = stub.Control
         self._open_work: Any = stub.Work
         self.control: Any = None
         self.work: Any = None
+        self._session = ""
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -103,10 +104,15 @@ class FakeAgent:
         await self.control.write(hub_pb2.AgentControl(register=self.register))
         registered = (await self.control.read()).registered
         self.heartbeat_s = registered.heartbeat_s
-        self.work = self._open_work(metadata=[("synergai-session", registered.session)])
+        self._session = registered.session
         self._spawn(self._read_control())
-        self._spawn(self._read_orders())
         self._spawn(self._beat())
+        await self.reopen_work()
+
+    async def reopen_work(self) -> None:
+        """Open a work stream; an earlier one is left to the gateway to end."""
+        self.work = self._open_work(metadata=[("synergai-session", self._session)])
+        self._spawn(self._read_orders(self.work))
 
     async def disconnect(self) -> None:
         """Leave as a power cut would: without a word."""
@@ -116,7 +122,7 @@ class FakeAgent:
         for call in (self.control, self.work):
             if call is not None:
                 call.cancel()
-        await self._channel.close()
+        await self.channel.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something to have happened to this agent."""
@@ -177,15 +183,17 @@ class FakeAgent:
         self.ended.set()
         await self._notify()
 
-    async def _read_orders(self) -> None:
+    async def _read_orders(self, work: Any) -> None:
         try:
-            async for orders in self.work:
+            async for orders in work:
                 self.stops.update(orders.stops)
                 for assignment in orders.assignments:
                     self.assignments.append(assignment)
                     self._spawn(self._answer(assignment))
                 await self._notify()
         except grpc.aio.AioRpcError as error:
+            if work is not self.work:
+                return
             self.gone, self.code = error.details() or "no text", error.code()
         self.ended.set()
         await self._notify()
@@ -238,6 +246,11 @@ class Caller:
             answer = await self.fleet.ListWorkers(fleet_pb2.ListWorkersRequest())
             if len(answer.workers) == count:
                 return list(answer.workers)
+            await asyncio.sleep(0.005)
+
+    async def until(self, condition: Callable[[fleet_pb2.Worker], bool]) -> None:
+        """Wait until the only worker is as it should be."""
+        while not condition((await self.workers(1))[0]):  # noqa: ASYNC110 - the gateway's state, seen from outside
             await asyncio.sleep(0.005)
 
     async def failure(self, call: Any) -> grpc.aio.AioRpcError:
