@@ -85,9 +85,10 @@ def test_profiled_qps_predicts_ranges_and_not_single_queries(models: Path, tmp_p
         host.run_samples(0, queries)
         taken = time.monotonic() - started
 
-    # A wide bound, for a machine that does other things too; LoadGen's figure misses it by far.
-    assert 0.25 < taken < 1.0
-    assert queries / measurement.single_stream.qps > 1.5
+    # Half a second is predicted; the bounds are wide for a machine that does other things too,
+    # and LoadGen's own figure is far beyond them.
+    assert 0.1 < taken < 2.0
+    assert queries / measurement.single_stream.qps > 3.0
 
 
 def test_progress_rises_to_one(models: Path, tmp_path: Path) -> None:
