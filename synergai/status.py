@@ -5,11 +5,14 @@ Texts that cross the wire are the errors' own messages; nothing else about the s
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
 from synergai import errors
+
+if TYPE_CHECKING:
+    from synergai.oip import inference_pb2
 
 CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
@@ -48,6 +51,17 @@ def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiErr
 STATUS_PARAMETER: Final = "status"
 """Parameter of a failed response in a stream: the name of the code that a call of its own would
 have ended with. The protocol's stream has only a text for it."""
+
+
+def stream_error(
+    error: errors.SynergaiError, request_id: str = ""
+) -> inference_pb2.ModelStreamInferResponse:
+    """The response to one request of a stream that failed; its id tells which."""
+    from synergai.oip import inference_pb2
+
+    failed = inference_pb2.ModelInferResponse(id=request_id)
+    failed.parameters[STATUS_PARAMETER].string_param = code_of(error).name
+    return inference_pb2.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
 
 def error_in_stream(status_name: object, message: str) -> errors.SynergaiError:

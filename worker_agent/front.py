@@ -25,6 +25,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.status import stream_error
 from worker_agent.runner import Work
 
 if TYPE_CHECKING:
@@ -254,11 +255,11 @@ async def _stream_answer(
     entry: tuple[Work, asyncio.Future[bytes]] | SynergaiError,
 ) -> bytes | oip.ModelStreamInferResponse:
     if isinstance(entry, SynergaiError):
-        return oip.ModelStreamInferResponse(error_message=str(entry))
+        return stream_error(entry)
     try:
         return stream_response(await entry[1])
     except SynergaiError as error:
-        return oip.ModelStreamInferResponse(error_message=str(error))
+        return stream_error(error)
 
 
 def _error(engine: str, outcome: Outcome, fault: Fault, detail: str) -> SynergaiError:

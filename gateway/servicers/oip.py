@@ -12,6 +12,7 @@ from gateway.outbox import Outbox
 from synergai import rpc
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
+from synergai.status import stream_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -219,9 +220,7 @@ def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:
 
 def _error(request_id: str, error: SynergaiError) -> bytes:
     """The stream's answer to one request that failed; its id tells which."""
-    return oip.ModelStreamInferResponse(
-        error_message=str(error), infer_response=oip.ModelInferResponse(id=request_id)
-    ).SerializeToString()
+    return stream_error(error, request_id).SerializeToString()
 
 
 def _wrapped(response: bytes) -> bytes:

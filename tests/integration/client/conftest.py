@@ -18,7 +18,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.status import STATUS_PARAMETER
+from synergai.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
@@ -139,10 +139,7 @@ class FakeGateway:
     async def _answer(self, request: oip.ModelInferRequest, context: Any) -> Any:
         data = arrays.inputs_of(request)["x"] if request.inputs else [0]
         if data[0] < 0:
-            failed = oip.ModelInferResponse(id=request.id)
-            failed.parameters[STATUS_PARAMETER].string_param = "RESOURCE_EXHAUSTED"
-            message = str(Overloaded("negative numbers are too much"))
-            return oip.ModelStreamInferResponse(error_message=message, infer_response=failed)
+            return stream_error(Overloaded("negative numbers are too much"), request.id)
         response = await self._infer(request, context)
         return oip.ModelStreamInferResponse(infer_response=response)
 
