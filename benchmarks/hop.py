@@ -49,7 +49,7 @@ class Figure:
 def identity_request(elements: int = 1) -> bytes:
     """A request of `elements` FP32 values, serialised once."""
     request = oip.ModelInferRequest(model_name=ENGINE)
-    request.inputs.add(name="input", datatype="FP32", shape=[elements])
+    request.inputs.add(name="x", datatype="FP32", shape=[elements])
     request.raw_input_contents.append(b"\0\0\x80\x3f" * elements)
     return request.SerializeToString()
 
