@@ -140,7 +140,6 @@ class Gateway:
             heartbeat_s=settings.heartbeat_s,
             batch_bytes=settings.max_message_bytes // 2,
         )
-        stack.push_async_callback(hub.close)
         metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
         metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
         metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
@@ -166,6 +165,7 @@ class Gateway:
         for server in (hub_server, client_server):
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
+        stack.push_async_callback(hub.close)
         _log.info(
             "serving clients on %s, agents on %s, http on %s; %d jobs to go on with",
             self.address,

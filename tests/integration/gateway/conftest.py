@@ -14,7 +14,15 @@ from gateway.settings import GatewaySettings
 from synergai import rpc
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
-from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, hub_pb2, hub_pb2_grpc, jobs_pb2_grpc
+from synergai.v1 import (
+    common_pb2,
+    fleet_pb2,
+    fleet_pb2_grpc,
+    hub_pb2,
+    hub_pb2_grpc,
+    jobs_pb2,
+    jobs_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -148,8 +156,8 @@ class FakeAgent:
         self,
         assignment: hub_pb2.Assignment,
         *,
-        outcome: hub_pb2.Outcome = hub_pb2.OUTCOME_COMPLETED,
-        fault: hub_pb2.Fault = hub_pb2.FAULT_UNSPECIFIED,
+        outcome: hub_pb2.Outcome.ValueType = hub_pb2.OUTCOME_COMPLETED,
+        fault: hub_pb2.Fault.ValueType = hub_pb2.FAULT_UNSPECIFIED,
         detail: str = "",
         **progress: Any,
     ) -> None:
@@ -234,10 +242,15 @@ class Caller:
         )
         await self.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
 
-    async def served(self) -> None:
-        """Wait until some worker serves the engine."""
-        ready = oip.ModelReadyRequest(name=ECHO)
-        while not (await self.oip.ModelReady(ready)).ready:  # noqa: ASYNC110 - the gateway's state, seen from outside
+    async def refused(self) -> None:
+        """Wait until the gateway takes nothing new."""
+        while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - the gateway's state, seen from outside
+            await asyncio.sleep(0.005)
+
+    async def recorded(self, job_id: str, queries: int) -> None:
+        """Wait until so many of a job's queries are recorded."""
+        request = jobs_pb2.GetRequest(job_id=job_id)
+        while (await self.jobs.Get(request)).queries_done < queries:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.005)
 
     async def workers(self, count: int) -> list[fleet_pb2.Worker]:
@@ -317,3 +330,19 @@ def infer_request(values: int = 1, **fields: Any) -> oip.ModelInferRequest:
 @pytest.fixture
 def a_request() -> Callable[..., oip.ModelInferRequest]:
     return infer_request
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[Gateway], Awaitable[tuple[Caller, FakeAgent]]]]:
+    """Connects a caller and an agent to a gateway that the test itself has started."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connected(gateway: Gateway) -> tuple[Caller, FakeAgent]:
+            caller = Caller(gateway.address)
+            await stack.enter_async_context(caller.channel)
+            await caller.profile()
+            agent = await stack.enter_async_context(FakeAgent(gateway.hub_address))
+            await caller.workers(1)
+            return caller, agent
+
+        yield connected

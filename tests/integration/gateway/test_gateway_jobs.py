@@ -1,0 +1,345 @@
+"""Jobs through a gateway: accepted, watched, cancelled, streamed, and finished after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from gateway.event_log import replay
+from gateway.server import Gateway
+from gateway.settings import GatewaySettings
+from synergai.errors import Unavailable
+from synergai.oip import inference_pb2 as oip
+from synergai.v1 import hub_pb2, jobs_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    Requests = Callable[..., oip.ModelInferRequest]
+
+
+def spec(queries: int = 10, **fields: Any) -> jobs_pb2.JobSpec:
+    return jobs_pb2.JobSpec(**{"engine": "echo", "queries": queries, **fields})
+
+
+async def submit(caller: Any, key: str = "", **fields: Any) -> jobs_pb2.Job:
+    request = jobs_pb2.SubmitRequest(spec=spec(**fields), idempotency_key=key)
+    job: jobs_pb2.Job = await caller.jobs.Submit(request, timeout=5)
+    return job
+
+
+async def watched(caller: Any, job_id: str) -> list[jobs_pb2.Job]:
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
+    try:
+        return [job async for job in call]
+    finally:
+        call.cancel()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_job_is_done_and_tells_how(caller: Any) -> None:
+    job = await submit(caller, queries=20, qos_s=30.0, priority=3, tenant="lab")
+    last = (await watched(caller, job.id))[-1]
+    assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
+    assert last.state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert last.spec == spec(20, qos_s=30.0, priority=3, tenant="lab")
+    assert (last.queries_done, last.labelled, last.correct) == (20, 20, 20)
+    assert [(e.worker_id, e.configuration.threads) for e in last.executions] == [("w1", 1)]
+    assert last.estimated_s == pytest.approx(20 / 1000, rel=0.5)
+    assert 0 < last.actual_s < 5
+    assert (last.violated, last.excess_s, last.reason) == (False, 0.0, "")
+    assert last.submitted_at.ToNanoseconds() < last.finished_at.ToNanoseconds()
+
+
+async def test_watch_shows_progress_and_ends_with_the_job(agent: Any, caller: Any) -> None:
+    may_go_on = asyncio.Event()
+
+    async def in_two_steps(assignment: hub_pb2.Assignment) -> None:
+        await agent.progress(assignment, done=3)
+        await may_go_on.wait()
+        await agent.complete(assignment)
+
+    agent.answer = in_two_steps
+    job = await submit(caller)
+    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=10)
+    seen = []
+    async for status in call:
+        seen.append((status.state, status.queries_done))
+        if status.queries_done == 3:
+            may_go_on.set()
+    call.cancel()
+    assert (jobs_pb2.JOB_STATE_RUNNING, 3) in seen
+    assert seen[-1] == (jobs_pb2.JOB_STATE_SUCCEEDED, 10)
+
+
+async def test_cancelled_job_stops_and_keeps_what_is_done(agent: Any, caller: Any) -> None:
+    async def a_part(assignment: hub_pb2.Assignment) -> None:
+        await agent.progress(assignment, done=4)
+        await agent.hold(assignment)
+
+    agent.answer = a_part
+    job = await submit(caller)
+    await caller.recorded(job.id, 4)
+    cancelled = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=5)
+    assert (cancelled.state, cancelled.queries_done) == (jobs_pb2.JOB_STATE_CANCELLED, 4)
+    await agent.until(lambda: len(agent.stops) == 1)
+    again = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=5)
+    assert again == cancelled
+
+
+@pytest.mark.usefixtures("agent")
+async def test_same_key_gives_the_same_job_and_other_work_under_it_is_refused(caller: Any) -> None:
+    jobs = await asyncio.gather(*(submit(caller, key="k") for _ in range(5)))
+    assert len({job.id for job in jobs}) == 1
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await submit(caller, key="k", queries=11)
+    assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+@pytest.mark.usefixtures("agent")
+async def test_list_is_newest_first_and_by_state(caller: Any) -> None:
+    jobs = [await submit(caller) for _ in range(3)]
+    for job in jobs:
+        await watched(caller, job.id)
+    listed = await caller.jobs.List(jobs_pb2.ListRequest())
+    assert [job.id for job in listed.jobs] == [job.id for job in reversed(jobs)]
+    newest = await caller.jobs.List(jobs_pb2.ListRequest(limit=1))
+    assert [job.id for job in newest.jobs] == [jobs[-1].id]
+    queued = await caller.jobs.List(jobs_pb2.ListRequest(states=[jobs_pb2.JOB_STATE_QUEUED]))
+    assert not queued.jobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"queries": 0}, "INVALID_ARGUMENT"),
+        ({"qos_s": -1.0}, "INVALID_ARGUMENT"),
+        ({"qos_s": float("nan")}, "INVALID_ARGUMENT"),
+        ({"priority": 10}, "INVALID_ARGUMENT"),
+        ({"tenant": "a/b"}, "INVALID_ARGUMENT"),
+        ({"engine": ""}, "INVALID_ARGUMENT"),
+        ({"engine": "nobody"}, "NOT_FOUND"),
+        ({"key": "\n"}, "INVALID_ARGUMENT"),
+        ({"key": "k" * 300}, "INVALID_ARGUMENT"),
+    ],
+)
+async def test_impossible_job_is_refused(caller: Any, fields: dict[str, Any], code: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await submit(caller, **fields)
+    assert caught.value.code() is grpc.StatusCode[code]
+
+
+@pytest.mark.parametrize("method", ["Get", "Watch", "Cancel"])
+async def test_unknown_job_is_not_found(caller: Any, method: str) -> None:
+    request = jobs_pb2.GetRequest(job_id="nobody").SerializeToString()
+    call = caller.channel.unary_unary(f"/synergai.v1.Jobs/{method}")(request, timeout=5)
+    assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
+
+
+def opening(queries: int) -> jobs_pb2.RunRequest:
+    return jobs_pb2.RunRequest(open=spec(queries))
+
+
+def query(index: int, request: oip.ModelInferRequest) -> jobs_pb2.RunRequest:
+    return jobs_pb2.RunRequest(
+        query=jobs_pb2.Query(index=index, request=request.SerializeToString())
+    )
+
+
+@pytest.mark.usefixtures("agent")
+async def test_streamed_job_returns_every_result_once(caller: Any, a_request: Requests) -> None:
+    count = 600  # more than are held at a time
+
+    async def messages() -> AsyncIterator[jobs_pb2.RunRequest]:
+        yield opening(count)
+        for index in range(count):
+            yield query(index, a_request(1, id=str(index)))
+
+    call = caller.jobs.Run(messages(), timeout=20)
+    answers = [answer async for answer in call]
+    call.cancel()
+    assert answers[0].job.state == jobs_pb2.JOB_STATE_QUEUED
+    assert answers[-1].job.state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert answers[-1].job.queries_done == count
+    results = [answer.result for answer in answers[1:-1]]
+    assert sorted(result.index for result in results) == list(range(count))
+    for result in results:
+        assert oip.ModelInferResponse.FromString(result.response).id == str(result.index)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "first message must be `open`"),
+        ([query(0, oip.ModelInferRequest())], "first message must be `open`"),
+        ([opening(1), opening(1)], "must be a `query`"),
+        ([opening(2), query(1, oip.ModelInferRequest())], "must come in order"),
+        ([opening(2)], "ended after 0 of 2"),
+        ([opening(1), query(0, oip.ModelInferRequest())], "needs input 'x'"),
+        (
+            [
+                opening(1),
+                jobs_pb2.RunRequest(query=jobs_pb2.Query(index=0, request=b"\x08")),
+            ],
+            "not a valid inference.ModelInferRequest",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("agent")
+async def test_streamed_job_that_breaks_the_rules_is_refused(
+    caller: Any, messages: list[jobs_pb2.RunRequest], text: str
+) -> None:
+    call = caller.jobs.Run(iter(messages), timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in call:
+            pass
+    call.cancel()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in (caught.value.details() or "")
+
+
+async def test_streamed_job_whose_client_leaves_is_stopped(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    call = caller.jobs.Run(iter([opening(1), query(0, a_request())]), timeout=10)
+    await call.read()
+    await agent.until(lambda: len(agent.assignments) == 1)
+    call.cancel()
+    await agent.until(lambda: len(agent.stops) == 1)
+
+
+async def test_restarted_gateway_finishes_what_was_accepted(
+    settings: GatewaySettings, connect: Any
+) -> None:
+    async with Gateway(settings) as first:
+        caller, agent = await connect(first)
+        done = await submit(caller, key="done")
+        await watched(caller, done.id)
+        reported = asyncio.Event()
+
+        async def a_part(assignment: hub_pb2.Assignment) -> None:
+            await agent.progress(assignment, done=4)
+            reported.set()
+
+        agent.answer = a_part
+        half = await submit(caller, key="half")
+        waiting = await submit(caller, key="waiting", qos_s=60.0)
+        await reported.wait()
+        await caller.recorded(half.id, 4)
+        before = agent.assignments[-1].id
+    async with Gateway(settings) as second:
+        caller, agent = await connect(second)
+        again = await submit(caller, key="half")
+        assert again.id == half.id
+        last = (await watched(caller, half.id))[-1]
+        assert [(e.first, e.count) for e in last.executions] == [(0, 4), (4, 6)]
+        assert (await watched(caller, waiting.id))[-1].state == jobs_pb2.JOB_STATE_SUCCEEDED
+        earlier = await caller.jobs.Get(jobs_pb2.GetRequest(job_id=done.id))
+        assert earlier.state == jobs_pb2.JOB_STATE_SUCCEEDED
+        assert min(assignment.id for assignment in agent.assignments) > before
+
+
+async def test_two_gateways_cannot_share_a_state_directory(settings: GatewaySettings) -> None:
+    async with Gateway(settings):
+        with pytest.raises(Unavailable, match="another gateway uses the state directory"):
+            async with Gateway(settings):
+                pass
+
+
+async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) -> None:
+    for name, address in (
+        ("listen", gateway.address),
+        ("hub", gateway.hub_address),
+        ("http", gateway.http_address),
+    ):
+        free = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
+        second = GatewaySettings.load({**free, name: address, "state": tmp_path / name})
+        with pytest.raises(Unavailable, match="port is in use"):
+            async with Gateway(second):
+                pass
+
+
+async def test_stopping_gateway_lets_requests_finish_and_takes_no_new_ones(
+    settings: GatewaySettings, connect: Any, a_request: Requests
+) -> None:
+    async with Gateway(settings) as gateway:
+        caller, agent = await connect(gateway)
+        may_answer = asyncio.Event()
+
+        async def later(assignment: hub_pb2.Assignment) -> None:
+            await may_answer.wait()
+            await agent.complete(assignment)
+
+        agent.answer = later
+        under_way = asyncio.ensure_future(caller.oip.ModelInfer(a_request(), timeout=5))
+        await agent.until(lambda: len(agent.assignments) == 1)
+        gateway.stop()
+        gateway.stop()
+        stopped = asyncio.create_task(gateway.wait_stopped())
+        await caller.refused()
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+        assert failure.code() is grpc.StatusCode.UNAVAILABLE
+        may_answer.set()
+        assert (await under_way).raw_output_contents
+        await stopped
+
+
+async def test_ready_file_names_the_addresses_while_the_gateway_serves(
+    settings: GatewaySettings, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready.json"
+    async with Gateway(settings.model_copy(update={"ready_file": ready})) as gateway:
+        assert json.loads(ready.read_text())["hub_address"] == gateway.hub_address
+    assert not ready.exists()
+
+
+async def test_recorded_events_replayed_give_the_same_commands(
+    settings: GatewaySettings, connect: Any, tmp_path: Path, a_request: Requests
+) -> None:
+    log = tmp_path / "events.jsonl"
+    async with Gateway(settings.model_copy(update={"event_log": log})) as gateway:
+        caller, _ = await connect(gateway)
+        job = await submit(caller, queries=50, qos_s=5.0)
+        for _ in range(5):
+            await caller.oip.ModelInfer(a_request(), timeout=5)
+        await watched(caller, job.id)
+    steps = list(replay(log))
+    assert any(recorded for _, recorded, _ in steps)
+    for event, recorded, replayed in steps:
+        assert replayed == recorded, event
+
+
+async def test_metrics_and_health_are_served_over_http(
+    agent: Any, caller: Any, gateway: Gateway, a_request: Requests
+) -> None:
+    await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert agent.assignments
+    status, body = await http_get(gateway.http_address, "/metrics")
+    assert status == 200
+    assert 'synergai_requests_total{code="OK",engine="echo"} 1.0' in body
+    assert 'synergai_goodput_total{engine="echo"} 1.0' in body
+    assert "synergai_workers 1.0" in body
+    assert await http_get(gateway.http_address, "/healthz") == (200, "serving\n")
+    assert (await http_get(gateway.http_address, "/other"))[0] == 404
+    assert (await http_get(gateway.http_address, "/" + "x" * 20_000))[0] == 0
+
+
+async def http_get(address: str, path: str) -> tuple[int, str]:
+    """Status and body; 0 if the server hung up."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+    try:
+        answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    except ConnectionResetError:
+        answer = ""
+    finally:
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]) if head else 0, body

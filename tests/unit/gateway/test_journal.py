@@ -1,0 +1,310 @@
+"""The journal: what it confirmed is there after a crash, and nothing is recorded twice."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.job_status import Execution, JobStatus
+from gateway.journal import Journal, JournalBroken
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    JobId,
+    JobSpec,
+    JobState,
+    WorkerId,
+)
+from synergai.errors import IdempotencyConflict, InternalFault, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUERIES = 20
+
+
+def a_status(job_id: str = "a", queries: int = QUERIES, qos: float = math.inf) -> JobStatus:
+    return JobStatus(
+        id=JobId(job_id),
+        spec=JobSpec(engine=EngineName("echo"), queries=queries, qos=qos),
+        state=JobState.QUEUED,
+        as_of=0.0,
+        submitted_at=100.0,
+    )
+
+
+def an_execution(first: int, count: int) -> Execution:
+    return Execution(
+        worker_id=WorkerId("w1"),
+        configuration=Configuration(2, "MAXN"),
+        first=first,
+        count=count,
+        seconds=1.5,
+        labelled=count,
+        correct=count // 2,
+    )
+
+
+def ended(status: JobStatus, state: JobState = JobState.SUCCEEDED) -> JobStatus:
+    return JobStatus(
+        id=status.id,
+        spec=status.spec,
+        state=state,
+        as_of=0.0,
+        submitted_at=status.submitted_at,
+        finished_at=200.0,
+        reason="because",
+    )
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    journal = Journal(tmp_path, kept_jobs=3)
+    yield journal
+    await journal.close()
+
+
+async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
+    status = a_status(qos=7.5)
+    await journal.accept(status)
+    await journal.record(status.id, AssignmentId(1), an_execution(0, 5))
+    await journal.end(ended(status, JobState.FAILED))
+    read = await journal.job(status.id, as_of=0.0)
+    assert read is not None
+    assert (read.spec, read.state, read.reason) == (status.spec, JobState.FAILED, "because")
+    assert (read.submitted_at, read.finished_at) == (100.0, 200.0)
+    assert read.executions == (an_execution(0, 5),)
+
+
+async def test_unknown_job_is_none(journal: Journal) -> None:
+    assert await journal.job(JobId("nobody"), as_of=0.0) is None
+
+
+async def test_same_key_gives_the_first_job(journal: Journal) -> None:
+    assert await journal.accept(a_status("a"), "key") == "a"
+    assert await journal.accept(a_status("b"), "key") == "a"
+    assert await journal.job(JobId("b"), as_of=0.0) is None
+
+
+async def test_same_key_for_other_work_is_a_conflict(journal: Journal) -> None:
+    await journal.accept(a_status("a"), "key")
+    with pytest.raises(IdempotencyConflict):
+        await journal.accept(a_status("b", queries=1), "key")
+
+
+async def test_report_of_the_same_assignment_extends_its_range(journal: Journal) -> None:
+    await journal.accept(a_status())
+    await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 5))
+    await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 9))
+    read = await journal.job(JobId("a"), as_of=0.0)
+    assert read is not None
+    assert read.executions == (an_execution(0, 9),)
+
+
+@pytest.mark.parametrize(("first", "count"), [(4, 1), (0, 5), (3, 4), (5, 16), (0, 20)])
+async def test_range_that_overlaps_or_leaves_the_job_is_refused(
+    journal: Journal, first: int, count: int
+) -> None:
+    await journal.accept(a_status())
+    await journal.record(JobId("a"), AssignmentId(1), an_execution(2, 3))
+    with pytest.raises(InternalFault):
+        await journal.record(JobId("a"), AssignmentId(2), an_execution(first, count))
+    read = await journal.job(JobId("a"), as_of=0.0)
+    assert read is not None
+    assert read.executions == (an_execution(2, 3),)
+
+
+async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> None:
+    await journal.accept(a_status())
+    await journal.end(ended(a_status()))
+    with pytest.raises(InternalFault):
+        await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+
+
+async def test_first_end_stays(journal: Journal) -> None:
+    await journal.accept(a_status())
+    await journal.end(ended(a_status(), JobState.CANCELLED))
+    await journal.end(ended(a_status(), JobState.SUCCEEDED))
+    read = await journal.job(JobId("a"), as_of=0.0)
+    assert read is not None
+    assert read.state is JobState.CANCELLED
+
+
+async def test_oldest_ended_jobs_are_forgotten_and_unfinished_ones_never(
+    journal: Journal,
+) -> None:
+    await journal.accept(a_status("unfinished"), "kept")
+    for number in range(256):
+        await journal.accept(a_status(f"j{number}"), f"k{number}")
+        await journal.end(ended(a_status(f"j{number}")))
+    kept = await journal.ended([JobState.SUCCEEDED], 1000, as_of=0.0)
+    # The oldest leave just before the 256th end is written.
+    assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]
+    assert [s.id for s in await journal.unfinished(as_of=0.0)] == ["unfinished"]
+    assert await journal.accept(a_status("again"), "k0") == "again"
+
+
+async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_path: Path) -> None:
+    assert journal.epoch == 1
+    with pytest.raises(Unavailable, match="another gateway uses"):
+        Journal(tmp_path)
+
+
+async def test_epoch_rises_with_every_start(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        journal = Journal(tmp_path)
+        epochs.append(journal.epoch)
+        await journal.close()
+    assert epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("pragma", "text"),
+    [("user_version=9", "version 9"), ("application_id=7", "of another program")],
+)
+async def test_journal_of_another_version_is_refused(
+    tmp_path: Path, pragma: str, text: str
+) -> None:
+    await Journal(tmp_path).close()
+    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection.execute(f"PRAGMA {pragma}")
+    connection.close()
+    with pytest.raises(JournalBroken, match=text):
+        Journal(tmp_path)
+    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection.close()
+
+
+async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(JournalBroken, match="cannot be used"):
+        Journal(tmp_path)
+
+
+async def test_write_that_fails_breaks_the_journal_for_good(journal: Journal) -> None:
+    await journal.accept(a_status())
+    journal._connection.execute("DROP TABLE executions")
+    with pytest.raises(JournalBroken):
+        await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+    assert journal.broken.done()
+    with pytest.raises(JournalBroken):
+        await journal.accept(a_status("b"))
+
+
+async def test_callback_comes_after_all_that_was_asked_before(journal: Journal) -> None:
+    seen: list[str] = []
+    journal.after_pending(lambda: seen.append("nothing pending"))
+    assert seen == ["nothing pending"]
+    journal.accept(a_status()).add_done_callback(lambda _: seen.append("accepted"))
+    recorded = journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+    recorded.add_done_callback(lambda _: seen.append("recorded"))
+    journal.after_pending(lambda: seen.append("after"))
+    await journal.engines()
+    assert seen == ["nothing pending", "accepted", "recorded", "after"]
+
+
+ranges = st.tuples(st.integers(0, QUERIES - 1), st.integers(1, QUERIES))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("accept"), st.integers(0, 3), st.integers(0, 2)),
+        st.tuples(st.just("record"), st.integers(0, 3), ranges),
+        st.tuples(st.just("end"), st.integers(0, 3), st.sampled_from(["SUCCEEDED", "FAILED"])),
+        st.tuples(st.just("crash"), st.just(0), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Model:
+    """What the journal should know, in plain Python."""
+
+    def __init__(self) -> None:
+        self.recorded: dict[str, list[tuple[int, int]]] = {}
+        self.states: dict[str, JobState] = {}
+        self.keys: dict[str, str] = {}
+
+    def accept(self, job: str, key: str) -> str:
+        found = self.keys.setdefault(key, job)
+        if found == job:
+            self.recorded[job] = []
+            self.states[job] = JobState.QUEUED
+        return found
+
+    def record(self, job: str, first: int, count: int) -> bool:
+        """Whether it is allowed."""
+        if self.states.get(job) is not JobState.QUEUED or first + count > QUERIES:
+            return False
+        if any(first < f + c and f < first + count for f, c in self.recorded[job]):
+            return False
+        self.recorded[job].append((first, count))
+        return True
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_journal_after_crashes_equals_the_model(
+    steps: list[tuple[str, int, object]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(follow(Path(directory) / "state", steps))
+
+
+def crashed(directory: Path, copy: Path) -> Path:
+    """What a power cut would leave of an open journal: its files as they are just now."""
+    copy.mkdir()
+    for name in ("journal.db", "journal.db-wal"):
+        shutil.copy(directory / name, copy / name)
+    return copy
+
+
+async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
+    model = Model()
+    journal = Journal(directory)
+    for number, (step, which, detail) in enumerate(steps):
+        job = f"job-{which}"
+        match step, detail:
+            case "accept", int():
+                fresh = f"job-{which}" if job not in model.states else f"other-{number}"
+                expected = model.accept(fresh, f"key-{detail}")
+                assert await journal.accept(a_status(fresh), f"key-{detail}") == expected
+            case "record", (int(first), int(count)):
+                recording = journal.record(
+                    JobId(job), AssignmentId(number), an_execution(first, count)
+                )
+                if job not in model.states or model.record(job, first, count):
+                    await recording
+                else:
+                    with pytest.raises(InternalFault):
+                        await recording
+            case "end", str():
+                if model.states.get(job) is JobState.QUEUED:
+                    model.states[job] = JobState[detail]
+                await journal.end(ended(a_status(job), JobState[detail]))
+            case _:
+                directory = crashed(directory, directory.with_name(f"{directory.name}-{number}"))
+                await journal.close()
+                journal = Journal(directory)
+    directory = crashed(directory, directory.with_name("last"))
+    await journal.close()
+    journal = Journal(directory)
+    try:
+        unfinished = [status.id for status in await journal.unfinished(as_of=0.0)]
+        assert unfinished == [j for j, s in model.states.items() if s is JobState.QUEUED]
+        for job, state in model.states.items():
+            read = await journal.job(JobId(job), as_of=0.0)
+            assert read is not None
+            assert read.state is state
+            assert [(e.first, e.count) for e in read.executions] == model.recorded[job]
+    finally:
+        await journal.close()
