@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,7 +27,8 @@ from synergai.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
 ENGINES = ("identity", "broken", "stuck")
 
@@ -245,3 +251,64 @@ async def gateway() -> AsyncGenerator[FakeGateway, None]:
     await fake.server.start()
     yield fake
     await fake.server.stop(None)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+@asynccontextmanager
+async def running(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    """The ``synergai`` command as a process, which does not outlive the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "synergai",
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process) -> Ran:
+    """Wait for the process's end."""
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    assert "Traceback" not in err.decode()
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture
+def start() -> Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]:
+    """Starts the command and leaves it running."""
+    return running
+
+
+@pytest.fixture
+def wait() -> Callable[[asyncio.subprocess.Process], Awaitable[Ran]]:
+    """Waits for a command's end."""
+    return ended
+
+
+@pytest.fixture
+def run() -> Callable[..., Awaitable[Ran]]:
+    """Runs the command to its end."""
+
+    async def run_to_end(*arguments: str) -> Ran:
+        async with running(*arguments) as process:
+            return await ended(process)
+
+    return run_to_end

@@ -1,0 +1,137 @@
+"""The rules of ``synergai loadgen``: real LoadGen, against the public protocol on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def options(gateway: Any, tmp_path: Path) -> list[str]:
+    """A short run, whose files are below the test's own folder."""
+    return [
+        *("--target", gateway.address, "--queries", "64", "--min-duration", "0.2"),
+        *("--models", str(tmp_path / "models"), "--output", str(tmp_path / "logs")),
+    ]
+
+
+async def test_a_run_reports_loadgens_figures_and_ours(
+    options: list[str], tmp_path: Path, gateway: Any, run: Any
+) -> None:
+    ran = await run("loadgen", "identity", *options, "--qos-ms", "5000", "--json")
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    assert report["loadgen"]["validity"] == "VALID"
+    assert report["loadgen"]["percentiles_s"]["90.0"] > 0
+    assert report["queries"] >= 64
+    assert len(gateway.requests) == report["queries"] + 5, "and the warm-up"
+    assert (report["violations"], report["failed"], report["late"]) == (0, 0, 0)
+    assert 0 < report["goodput"] <= report["loadgen"]["qps_with_overhead"] * 1.1
+    written = {path.name for path in (tmp_path / "logs").iterdir()}
+    assert {"mlperf_log_summary.txt", "mlperf_log_detail.txt"} <= written
+
+
+async def test_late_answers_are_violations(options: list[str], run: Any) -> None:
+    ran = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
+    report = json.loads(ran.out)
+    assert report["late"] == report["violations"] == report["queries"]
+    assert report["goodput"] == 0
+    assert report["loadgen"]["validity"] == "VALID", "LoadGen knows no deadline"
+
+
+async def test_failed_queries_are_counted_and_do_not_hang_the_run(
+    options: list[str], tmp_path: Path, run: Any
+) -> None:
+    # The fake gateway refuses negative numbers; a deadline or a full queue look the same.
+    samples = tmp_path / "samples.npz"
+    np.savez(samples, x=np.array([[-1.0]], np.float32))
+    ran = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
+    report = json.loads(ran.out)
+    assert report["failed"] == report["violations"] == report["queries"] >= 64
+    assert report["first_failure"] == "negative numbers are too much"
+
+
+async def test_the_table_ends_with_loadgens_own_verdict(options: list[str], run: Any) -> None:
+    ran = await run("loadgen", "identity", *options)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1] == "Result is : VALID"
+    assert "8 random inputs" in ran.out
+
+
+async def test_a_sample_set_is_sent_instead_of_random_inputs(
+    options: list[str], tmp_path: Path, gateway: Any, run: Any
+) -> None:
+    samples = tmp_path / "samples.npz"
+    np.savez(samples, x=np.array([[1.5], [2.5]], np.float32))
+    ran = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
+    assert json.loads(ran.out)["inputs"] == f"2 samples of {samples}"
+    assert {request.raw_input_contents[0] for request in gateway.requests} == {
+        np.float32(1.5).tobytes(),
+        np.float32(2.5).tobytes(),
+    }
+
+
+async def test_an_enforced_qos_is_told_to_the_gateway(
+    options: list[str], gateway: Any, run: Any
+) -> None:
+    await run("loadgen", "identity", *options, "--qos-ms", "250", "--enforce")
+    timeouts = {request.parameters["timeout"].int64_param for request in gateway.requests}
+    assert timeouts == {250_000}
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "complaint"),
+    [
+        ("nothing", [], "no worker serves engine 'nothing'"),
+        ("broken", [], "the model file is truncated"),
+        ("stuck", ["--query-timeout", "0.3"], "no answer for 0.3 s"),
+        ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
+        ("identity", ["--output", "/proc/nowhere"], "/proc/nowhere cannot be made"),
+    ],
+)
+async def test_what_cannot_be_run_is_one_line_and_exit_code_1(
+    engine: str, more: list[str], complaint: str, options: list[str], run: Any
+) -> None:
+    ran = await run("loadgen", engine, *options, *more)
+    assert (ran.code, ran.out) == (1, "")
+    assert complaint in ran.err.splitlines()[-1]
+
+
+async def test_wrong_options_are_misuse(options: list[str], run: Any) -> None:
+    ran = await run("loadgen", "identity", *options, "--queries", "0")
+    assert ran.code == 2
+    assert ran.err == "error: --queries: '0' should be greater than or equal to 1\n"
+
+
+async def test_a_gateway_that_dies_ends_the_run_with_a_message(
+    options: list[str], gateway: Any, start: Any, wait: Any
+) -> None:
+    async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
+        while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
+            await asyncio.sleep(0.01)
+        await gateway.server.stop(None)
+        ran = await wait(process)
+    assert ran.code == 1
+    assert f"the connection to {gateway.address} was lost (after " in ran.err
+
+
+async def test_an_interruption_ends_the_run_at_once(
+    options: list[str], gateway: Any, start: Any, wait: Any
+) -> None:
+    async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
+        while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        ran = await wait(process)
+    assert ran.code == 130
+    asked = len(gateway.requests)
+    await asyncio.sleep(0.1)
+    assert len(gateway.requests) == asked, "nobody is left who asks"
