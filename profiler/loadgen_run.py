@@ -22,10 +22,11 @@ import numpy as np
 from profiler.messages import Failed, Measured, Message, Progressed, encode
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
+from synergai.processes import die_with
 from worker_agent.host_client import HostClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 REPORT_INTERVAL_S: Final = 0.1
 PROBE_QUERIES: Final = 5
@@ -39,7 +40,7 @@ SCHEDULE_SEED: Final = 16159082839903944936
 
 
 class Reporter:
-    """The pipe to the profiler. When nobody reads it any more, this process ends."""
+    """The pipe to the profiler."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -47,10 +48,7 @@ class Reporter:
 
     def tell(self, message: Message) -> None:
         """Send a message, whole: lines are shorter than what a pipe takes at once."""
-        try:
-            os.write(self._descriptor, encode(message))
-        except BrokenPipeError:
-            os._exit(1)
+        os.write(self._descriptor, encode(message))
 
     def progress(self, share: float, now: float) -> None:
         """Send the share that is done, if that was not just done."""
@@ -104,6 +102,7 @@ class Plan:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and report on the pipe."""
     options = _parse(arguments)
+    die_with(options.parent)
     # The profiler decides when this ends; a terminal's Ctrl-C reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)
@@ -127,6 +126,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")
     parser.add_argument("--report", type=int, required=True, help="inherited descriptor")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
     return parser.parse_args(arguments)
 
 
@@ -180,15 +180,20 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
         loadgen.DestroySUT(sut)
 
 
-def service(host: HostClient, plan: Plan, reporter: Reporter) -> tuple[int, float]:
+def service(
+    host: HostClient,
+    plan: Plan,
+    reporter: Reporter,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[int, float]:
     """Run ranges of queries as a job does; returns how many, and the seconds they took."""
     queries, seconds = 0, 0.0
     per_query_s = plan.per_query_s
     while seconds < plan.service_s:
         count = max(1, round(SERVICE_ROUND_S / per_query_s))
-        started = time.monotonic()
+        started = clock()
         host.run_samples(queries, count)
-        now = time.monotonic()
+        now = clock()
         queries += count
         seconds += now - started
         per_query_s = seconds / queries

@@ -97,7 +97,7 @@ def _measuring(options: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
         command = (sys.executable, "-m", "profiler.loadgen_run", *options)
         try:
             process = subprocess.Popen(
-                (*command, "--report", str(write_end)),
+                (*command, "--report", str(write_end), "--parent", str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -108,7 +108,7 @@ def _measuring(options: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
         try:
             yield lines
         finally:
-            # The kernel ends the engine host with it.
+            # The engine host dies with it.
             process.kill()
             process.wait()
 

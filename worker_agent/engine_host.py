@@ -8,7 +8,6 @@ descriptors. It ends when the socket does, and the kernel kills it when its pare
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
 from synergai.errors import EngineUnusable, SynergaiError
+from synergai.processes import die_with
 from worker_agent.arena import Arena
 from worker_agent.frames import Broken, Ready
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from engines.samples import Samples
     from worker_agent.backends import Backend
 
-_PR_SET_PDEATHSIG: Final = 1
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -47,7 +46,7 @@ _log = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load the engine, say so, and run queries until the agent goes."""
     options = _parse(arguments)
-    _die_with(options.parent)
+    die_with(options.parent)
     # The agent decides when a host ends; a terminal's Ctrl-C reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -89,14 +88,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
     parser.add_argument("--spawned-at", type=float, required=True, help="its monotonic clock")
     return parser.parse_args(arguments)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that happens."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        # It died before the kernel knew.
-        sys.exit(1)
 
 
 def _load(

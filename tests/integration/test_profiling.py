@@ -18,7 +18,6 @@ from profiler.measurement import measure
 from synergai.dictionary_forms import load_dictionary
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
-from worker_agent.host_client import HostClient
 
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 
@@ -74,21 +73,13 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     assert "Result is : VALID" in summary
 
 
-def test_profiled_qps_predicts_ranges_and_not_single_queries(models: Path, tmp_path: Path) -> None:
+def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
     measurement = measure(
         models, IDENTITY, WorkerClass("x"), queries=100, min_duration=0.2, output=tmp_path
     )
-    queries = round(measurement.entry.qps / 2)
 
-    with HostClient(models, IDENTITY) as host:
-        started = time.monotonic()
-        host.run_samples(0, queries)
-        taken = time.monotonic() - started
-
-    # Half a second is predicted; the bounds are wide for a machine that does other things too,
-    # and LoadGen's own figure is far beyond them.
-    assert 0.1 < taken < 2.0
-    assert queries / measurement.single_stream.qps > 3.0
+    # A query of this engine takes microseconds, asking for it over a socket a hundred.
+    assert measurement.entry.qps > measurement.single_stream.qps > 0
 
 
 def test_progress_rises_to_one(models: Path, tmp_path: Path) -> None:

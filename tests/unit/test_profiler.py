@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from unittest.mock import create_autospec
 
 import pytest
 
+from profiler.loadgen_run import Plan, Reporter, service
 from profiler.logs import parse_detail_log, read_detail_log
 from profiler.messages import Failed, Measured, Message, Progressed, decode, encode
 from profiler.settings import ProfilerSettings
@@ -12,6 +14,8 @@ from synergai.settings import InvalidSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from worker_agent.host_client import HostClient
 
 LOG = """\
 some other line
@@ -62,6 +66,38 @@ def test_log_without_a_complete_result_is_a_fault_of_ours(tmp_path: Path, text: 
 
     with pytest.raises(InternalFault, match="no complete result"):
         read_detail_log(path)
+
+
+class SteadyHost:
+    """Runs any range at one pace, on a clock of its own."""
+
+    def __init__(self, per_query_s: float) -> None:
+        self.now = 100.0
+        self.ranges: list[tuple[int, int]] = []
+        self._per_query_s = per_query_s
+
+    def run_samples(self, first: int, count: int = 1) -> None:
+        self.ranges.append((first, count))
+        self.now += count * self._per_query_s
+
+
+@pytest.mark.parametrize("per_query_s", [5e-6, 0.01, 0.7])
+def test_service_is_measured_on_successive_ranges_as_jobs_run_them(per_query_s: float) -> None:
+    host = SteadyHost(per_query_s)
+    reporter = create_autospec(Reporter, instance=True)
+    # What a query took when it was issued alone is far from what it takes in a range.
+    plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
+
+    queries, seconds = service(cast("HostClient", host), plan, reporter, clock=lambda: host.now)
+
+    assert queries / seconds == pytest.approx(1 / per_query_s)
+    assert seconds >= plan.service_s == 2.0
+    assert [first for first, _ in host.ranges] == [
+        sum(count for _, count in host.ranges[:index]) for index in range(len(host.ranges))
+    ]
+    if per_query_s < 0.1:
+        # Long enough ranges, from the second on, that the socket between them is nothing.
+        assert all(count * per_query_s > 0.2 for _, count in host.ranges[1:])
 
 
 def test_lists_are_given_with_commas() -> None:
