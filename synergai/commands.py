@@ -30,7 +30,7 @@ def settings_command(
 ) -> Callable[..., None]:
     """A typer command with one option per field of `model`, which calls `run` with the settings.
 
-    The command's help is `run`'s docstring. Register it with
+    The command's help is `run`'s docstring, and how to say the same by variables. Register it with
     ``app.command(epilog=…)(settings_command(GatewaySettings, run))``.
 
     Raises (the command):
@@ -49,11 +49,27 @@ def settings_command(
     command.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = run.__name__
-    command.__doc__ = run.__doc__
+    command.__doc__ = _command_help(model, run)
     return command
 
 
+def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> str:
+    # Typer keeps the line breaks of a docstring, which suit no terminal but the author's.
+    paragraphs = [" ".join(each.split()) for each in (inspect.getdoc(run) or "").split("\n\n")]
+    # One line for all: beside each option, its variable would leave no room for what it means.
+    options = [name for name, field in model.model_fields.items() if not _is_argument(field)]
+    paragraphs.append(
+        f"Every option has a variable as well: --{model.option(options[0])} is "
+        f"{model.variable(options[0])}, and so on."
+    )
+    return "\n\n".join(paragraphs)
+
+
 _ARGUMENT = type(typer.Argument())
+
+
+def _is_argument(field: FieldInfo) -> bool:
+    return POSITIONAL in field.metadata
 
 
 def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Parameter:
@@ -62,13 +78,14 @@ def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Pa
     Every value but a flag reaches the model as text: one place judges it, wherever it is from.
     """
     is_flag = bare_type(field.annotation) is bool
-    if POSITIONAL in field.metadata:
-        text = escape(field.description or "")
+    text = escape(field.description or "")
+    if _is_argument(field):
         required = ... if field.is_required() else None
         default: Any = typer.Argument(required, help=text, show_default=False)
     else:
-        # The model itself reads the environment and fills in defaults; here they are only named.
-        text = _help(field.description, _default(field), model.variable(name))
+        # The model itself fills in the default; here it is only named.
+        if value := _default(field):
+            text = f"{text} [dim]{escape(f'[default: {value}]')}[/dim]".lstrip()
         option = model.option(name)
         spelled = f"--{option}/--no-{option}" if is_flag else f"--{option}"
         metavar = None if is_flag else _metavar(field)
@@ -86,17 +103,11 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
         metavar="FILE",
         envvar=model.variable("config"),
         show_envvar=False,
-        help=_help("TOML file with any of these settings.", "", model.variable("config")),
+        help="TOML file with any of these settings.",
     )
     return inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None
     )
-
-
-def _help(description: str | None, default: str, variable: str) -> str:
-    facts = f"default: {default}; " if default else ""
-    facts += f"env: {variable}"
-    return f"{escape(description or '')} [dim]{escape(f'[{facts}]')}[/dim]".strip()
 
 
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
@@ -123,12 +134,12 @@ def _metavar_of(kind: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """How the help shows the default: not at all where there is none."""
+    """How the help shows the default: not at all where there is none, nor for a flag left out."""
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined or value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "yes" if value else ""
     if isinstance(value, tuple):
         return ",".join(str(part) for part in value)
     if isinstance(value, dict):

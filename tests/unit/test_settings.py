@@ -55,7 +55,7 @@ def invoke(
     seen: list[Settings] = []
     app = typer.Typer()
     run: Callable[[Settings], None] = seen.append
-    app.command(help="Run it.")(settings_command(model, run))
+    app.command()(settings_command(model, run))
     result = CliRunner().invoke(app, list(arguments), env=env)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -156,11 +156,11 @@ def test_pairs_without_a_value_are_refused() -> None:
         Shop.load({"labels": "site"})
 
 
-def test_help_shows_every_option_with_its_default_and_variable() -> None:
+def test_help_shows_every_option_with_its_default_and_how_variables_are_named() -> None:
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
     for name in Shop.model_fields:
         assert f"--{name.replace('_', '-')}" in output
-        assert Shop.variable(name) in output
+    assert "--listen is SHOP_LISTEN" in output
     assert "HOST:PORT" in output
     assert "defer|reject" in output
     assert "default: 127.0.0.1:80" in output
