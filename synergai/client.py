@@ -296,9 +296,11 @@ class Client:
             if not isinstance(inputs, Sized):
                 raise InvalidInput("say how many queries there are: the inputs have no length")
             queries = len(inputs)
+        connection = self._connection
+        _ = connection.oip  # refuses here what would fail in the middle of the call
         request_of = self._requests(engine, (), "", 0, None, None)
         spec = _spec(engine, queries, qos, priority, tenant)
-        return JobRun(self._connection, spec, inputs, request_of)
+        return JobRun(connection, spec, inputs, request_of)
 
     # --- the fleet ----------------------------------------------------------------------
 
@@ -322,10 +324,11 @@ class Client:
             NotFound: there is no such engine.
             SynergaiError: the gateway could not be asked.
         """
+        method = self._connection.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
         answer = await self._connection.call(
-            self._connection.oip.ModelMetadata,
+            method,
             inference_pb2.ModelMetadataRequest(name=name),
             timeout=_CALL_TIMEOUT_S,
         )
@@ -343,19 +346,15 @@ class Client:
         Raises:
             SynergaiError: it could be reached, but not asked.
         """
+        call, stub = self._connection.call, self._connection.oip
         from synergai.oip import inference_pb2
 
-        connection = self._connection
         try:
             if engine:
                 model = inference_pb2.ModelReadyRequest(name=engine)
-                return (
-                    await connection.call(connection.oip.ModelReady, model, timeout=_CALL_TIMEOUT_S)
-                ).ready
+                return (await call(stub.ModelReady, model, timeout=_CALL_TIMEOUT_S)).ready
             server = inference_pb2.ServerReadyRequest()
-            return (
-                await connection.call(connection.oip.ServerReady, server, timeout=_CALL_TIMEOUT_S)
-            ).ready
+            return (await call(stub.ServerReady, server, timeout=_CALL_TIMEOUT_S)).ready
         except (NotFound, Unavailable):
             return False
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
-from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    NotSupported,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.rpc import channel_options
 from synergai.status import error_from_status
 
@@ -86,9 +92,18 @@ class Connection:
 
     @cached_property
     def oip(self) -> inference_pb2_grpc.GRPCInferenceServiceAsyncStub:
-        """The Open Inference Protocol; imported late, see ``synergai.client``."""
-        from synergai.oip import inference_pb2_grpc
+        """The Open Inference Protocol; imported late, see ``synergai.client``.
 
+        Raises:
+            NotSupported: other stubs of the protocol are in this process already.
+        """
+        try:
+            from synergai.oip import inference_pb2_grpc
+        except TypeError:  # protobuf's "duplicate symbol"
+            raise NotSupported(
+                "this process has imported another library's stubs of the Open Inference "
+                "Protocol, such as tritonclient.grpc; call engines from a process without it"
+            ) from None
         return inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     @cached_property

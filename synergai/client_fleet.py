@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 class WorkerState(enum.Enum):
     """What a worker is doing; values are those of ``synergai.v1.WorkerState``."""
 
-    UNSPECIFIED = 0
+    UNKNOWN = 0
     IDLE = 1
     BUSY = 2
     DRAINING = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> WorkerState:  # noqa: ARG003 - a newer gateway's word
+        return cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,14 @@ import grpc
 
 from synergai.client_connection import Backoff
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
-from synergai.errors import Cancelled, DeadlineExceeded, Overloaded, SynergaiError, Unavailable
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    Overloaded,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.v1 import jobs_pb2
 from synergai.wire import configuration_from_proto
 
@@ -124,7 +131,7 @@ def status_from_proto(job: jobs_pb2.Job) -> JobStatus:
             priority=spec.priority,
             tenant=spec.tenant,
         ),
-        state=JobState(job.state),
+        state=_state(job.state),
         submitted_at=_instant(job.submitted_at),
         finished_at=_instant(job.finished_at) if job.HasField("finished_at") else None,
         queries_done=job.queries_done,
@@ -138,6 +145,13 @@ def status_from_proto(job: jobs_pb2.Job) -> JobStatus:
         correct=job.correct,
         reason=job.reason,
     )
+
+
+def _state(number: int) -> JobState:
+    try:
+        return JobState(number)
+    except ValueError:
+        raise InvalidInput(f"the server says the unknown job state {number}") from None
 
 
 def _instant(timestamp: Timestamp) -> datetime:

@@ -1,0 +1,62 @@
+"""The rules of the client that concern its whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+
+def python(script: str, *arguments: str) -> str:
+    """What a script prints, run in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = "{'numpy', 'grpc', 'google.protobuf', 'pydantic', 'typer'}"
+    assert python(f"import synergai, sys; print({heavy} & set(sys.modules))") == "set()\n"
+
+
+def test_every_public_name_can_be_had() -> None:
+    script = "import synergai\nfor name in dir(synergai): getattr(synergai, name)"
+    assert python(script) == ""
+
+
+def test_jobs_need_no_numpy_and_no_stubs_of_the_protocol() -> None:
+    script = (
+        "import synergai.jobs_cli, synergai.client, sys\n"
+        "print({'numpy', 'synergai.oip.inference_pb2'} & set(sys.modules))"
+    )
+    assert python(script) == "set()\n"
+
+
+WITH_TRITON = """
+import asyncio, sys
+import tritonclient.grpc
+import synergai
+
+async def main():
+    async with synergai.Client(sys.argv[1]) as client:
+        job = await client.submit("identity", queries=1)
+        print((await job.wait()).state.name)
+        for attempt in (client.infer("identity", {"x": [1]}), client.engine("identity"),
+                        client.ready(), anext(client.stream("identity", [{"x": [1]}]))):
+            try:
+                await attempt
+            except synergai.NotSupported as error:
+                print("tritonclient.grpc" in str(error))
+
+asyncio.run(main())
+"""
+
+
+async def test_beside_tritonclient_jobs_work_and_inference_is_refused_with_a_reason(
+    gateway: Any,
+) -> None:
+    printed = await asyncio.to_thread(python, WITH_TRITON, gateway.address)
+    assert printed == "SUCCEEDED\n" + 4 * "True\n"
