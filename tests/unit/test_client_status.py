@@ -71,13 +71,17 @@ def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
     ("details", "message"),
     [
         (
-            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to "
-            "connect to remote host: Connection refused",
+            (
+                "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to "
+                "connect to remote host: Connection refused"
+            ),
             "nobody answers at gate:1 (connection refused); is it running?",
         ),
         (
-            "errors resolving gate:1: [field:hostname lookup error:address lookup failed for "
-            "gate:1: Domain name not found]",
+            (
+                "errors resolving gate:1: [field:hostname lookup error:address lookup failed for "
+                "gate:1: Domain name not found]"
+            ),
             "nobody answers at gate:1 (domain name not found); is it running?",
         ),
         ("Socket closed", "the connection to gate:1 was lost"),
