@@ -190,7 +190,14 @@ class Policy(Protocol):
 POLICIES: Final = Registry[Policy](
     "synergai.policies",
     {
-        "synergai": "gateway.scheduling.policies.synergai:SynergAI",
+        "be": "gateway.scheduling.policies.be:BestEffort",
+        "edf": "gateway.scheduling.policies.edf:EarliestDeadlineFirst",
         "fifo": "gateway.scheduling.policies.fifo:Fifo",
+        "lru": "gateway.scheduling.policies.lru:LeastRecentlyUsed",
+        "mru": "gateway.scheduling.policies.mru:MostRecentlyUsed",
+        "rr": "gateway.scheduling.policies.rr:RoundRobin",
+        "slo_mael": "gateway.scheduling.policies.slo_mael:SloMael",
+        "srr": "gateway.scheduling.policies.srr:StrictRoundRobin",
+        "synergai": "gateway.scheduling.policies.synergai:SynergAI",
     },
 )
