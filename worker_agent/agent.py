@@ -101,7 +101,7 @@ class Agent:
             self._connected.cancel()
             await asyncio.gather(self._connected, return_exceptions=True)
         await self._front.stop()
-        self._runner.abandon()
+        self._runner.abandon_all()
         await asyncio.gather(*self._unloads, return_exceptions=True)
         await self._hosts.close()
 

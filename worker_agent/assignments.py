@@ -45,6 +45,12 @@ class Assignments:
             if work is not None:
                 self._runner.stop(work)
 
+    def abandon(self) -> None:
+        """Stop and forget all of them: the gateway has given them to others."""
+        for work in self._work.values():
+            self._runner.abandon(work)
+        self._work.clear()
+
     def _assign(self, assignment: hub_pb2.Assignment) -> None:
         report = _AssignmentReport(assignment.id, self._outbox, self._forget)
         try:

@@ -144,8 +144,7 @@ class Connection:
                 await line.serve()
             finally:
                 self._line = None
-                self._runner.abandon()
-                line.cancel()
+                line.close()
 
 
 class _Line:
@@ -224,8 +223,9 @@ class _Line:
         except TimeoutError:
             _log.warning("the gateway did not take the last reports in time")
 
-    def cancel(self) -> None:
-        """End both streams."""
+    def close(self) -> None:
+        """End both streams, and what was assigned on them."""
+        self._assignments.abandon()
         for call in (self._control, self._work):
             if call is not None:
                 call.cancel()

@@ -7,9 +7,8 @@ resident already or else with the most threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from worker_agent.frames import Tally
     from worker_agent.hosts import Hosts
     from worker_agent.runner import Runner
+
+    _Waiting: TypeAlias = tuple[Work, asyncio.Future[bytes]]
+    _Begun: TypeAlias = _Waiting | SynergaiError | None
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_WINDOW: Final = 64
@@ -194,38 +196,41 @@ class Front:
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
         """Answer each message by itself, in order, with a bounded number under way."""
-        begun: asyncio.Queue[tuple[Work, asyncio.Future[bytes]] | SynergaiError | None]
-        begun = asyncio.Queue(STREAM_WINDOW)
-        reader = asyncio.create_task(self._begin_all(requests, begun))
+        begun: asyncio.Queue[_Begun] = asyncio.Queue(STREAM_WINDOW)
+        under_way: set[Work] = set()
+        reader = asyncio.create_task(self._begin_all(requests, begun, under_way))
         try:
             while (entry := await begun.get()) is not None:
                 yield await _stream_answer(entry)
+                if not isinstance(entry, SynergaiError):
+                    under_way.discard(entry[0])
         finally:
             reader.cancel()
-            while not begun.empty():
-                entry = begun.get_nowait()
-                if isinstance(entry, tuple):
-                    self._runner.stop(entry[0])
-            with contextlib.suppress(asyncio.CancelledError):
-                await reader
+            await asyncio.gather(reader, return_exceptions=True)
+            for work in under_way:
+                self._runner.abandon(work)
 
     async def _begin_all(
         self,
         requests: AsyncIterator[Raw[oip.ModelInferRequest] | Malformed],
-        begun: asyncio.Queue[tuple[Work, asyncio.Future[bytes]] | SynergaiError | None],
+        begun: asyncio.Queue[_Begun],
+        under_way: set[Work],
     ) -> None:
         async for request in requests:
+            entry: _Begun
             try:
                 if isinstance(request, rpc.Malformed):
                     raise request.error()
-                await begun.put(self._begin(request))
+                entry = self._begin(request)
+                under_way.add(entry[0])
             except SynergaiError as error:
-                await begun.put(error)
+                entry = error
+            await begun.put(entry)
         await begun.put(None)
 
     # --- running ----------------------------------------------------------------------------
 
-    def _begin(self, request: Raw[oip.ModelInferRequest]) -> tuple[Work, asyncio.Future[bytes]]:
+    def _begin(self, request: Raw[oip.ModelInferRequest]) -> _Waiting:
         if self._draining:
             raise Unavailable("this worker is leaving")
         engine = self._usable(request.message.model_name)
@@ -252,7 +257,7 @@ class Front:
 
 
 async def _stream_answer(
-    entry: tuple[Work, asyncio.Future[bytes]] | SynergaiError,
+    entry: _Waiting | SynergaiError,
 ) -> bytes | oip.ModelStreamInferResponse:
     if isinstance(entry, SynergaiError):
         return stream_error(entry)

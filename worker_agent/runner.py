@@ -188,11 +188,15 @@ class Runner:
             self._finish(work)
         self._pump()
 
-    def abandon(self) -> None:
-        """Stop all work, and tell nobody: whoever wanted it is gone."""
-        for work in {*self._waiting, *self._running}:
-            work.report = None
-            self.stop(work)
+    def abandon(self, work: Work) -> None:
+        """Stop `work`, and tell nobody: whoever wanted it is gone."""
+        work.report = None
+        self.stop(work)
+
+    def abandon_all(self) -> None:
+        """Abandon whatever there is."""
+        for work in (*self._waiting, *self._running):
+            self.abandon(work)
 
     # --- feeding ----------------------------------------------------------------------------
 

@@ -432,7 +432,7 @@ def test_abandoned_work_is_stopped_and_reported_to_nobody(runner: Runner, host: 
     _, running = add(runner)
     _, waiting = add(runner, DIGITS_2)
     before = [list(running.lines), list(waiting.lines)]
-    runner.abandon()
+    runner.abandon_all()
     assert host.stopped == [1]
     host.end(1, Outcome.STOPPED, done=3)
     assert [running.lines, waiting.lines] == before
@@ -443,8 +443,8 @@ def test_work_after_an_abandoned_one_still_waits_for_its_host(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     other = hosts.hosts[DIGITS_2] = FakeHost()
-    add(runner)
-    runner.abandon()
+    work, _ = add(runner)
+    runner.abandon(work)
     add(runner, DIGITS_2)
     assert not other.runs
     host.end(1, Outcome.STOPPED, done=3)

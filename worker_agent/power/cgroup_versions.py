@@ -54,6 +54,9 @@ class CpuLimit:
 class Hierarchy(Protocol):
     """Where groups are made, in one version of cgroups."""
 
+    def own_groups(self) -> tuple[str, ...]:
+        """The process's own groups, below which others are made."""
+
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
         """The directories that make up the group `name` below the process's own."""
 
@@ -78,6 +81,9 @@ class _Version1:
     files: Files
     cpu: str
     cpuset: str
+
+    def own_groups(self) -> tuple[str, ...]:
+        return (self.cpu, *([self.cpuset] if self.cpuset else []))
 
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
         if cpuset and not self.cpuset:
@@ -119,6 +125,9 @@ class _Version1:
 class _Version2:
     files: Files
     own: str
+
+    def own_groups(self) -> tuple[str, ...]:
+        return (self.own,)
 
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:  # noqa: ARG002  # one tree
         return (f"{self.own}/{name}",)

@@ -7,7 +7,9 @@ from a thread of their own (``worker_agent.power.manager``).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import InvalidInput, NotSupported, Unavailable
@@ -118,6 +120,7 @@ CONTROLLERS: Final = Registry[PowerController](
     },
 )
 AUTO: Final = "auto"
+_NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
 
 
 def detect(files: Files) -> str:
@@ -132,6 +135,8 @@ def detect(files: Files) -> str:
 def open_controller(name: str, files: Files, modes: Sequence[str] = ()) -> PowerController:
     """The controller called `name`, or with ``auto`` the one for this machine.
 
+    Without root's rights, switching is left to the helper ``synergai-power`` where it is needed.
+
     Args:
         name: a name in `CONTROLLERS`, or ``auto``.
         files: the machine.
@@ -141,7 +146,13 @@ def open_controller(name: str, files: Files, modes: Sequence[str] = ()) -> Power
         InvalidInput: there is no controller or mode of such a name.
         NotSupported: the machine does not have what the controller needs.
     """
-    return CONTROLLERS.get(detect(files) if name == AUTO else name)(files, tuple(modes))
+    chosen = detect(files) if name == AUTO else name
+    controller = CONTROLLERS.get(chosen)(files, tuple(modes))
+    if chosen in _NEED_ROOT and files.root == Path("/") and os.geteuid() != 0:
+        from worker_agent.power.delegated import Delegated  # it builds on this module
+
+        return Delegated(controller)
+    return controller
 
 
 def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:

@@ -6,14 +6,19 @@ whole board in the tests.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_RANGE: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_MOST_CPUS: Final = 8192
+"""What Linux supports at most; a limit against absurd lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +101,14 @@ def parse_cpus(text: str) -> frozenset[int]:
     """
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()):
+        found = _RANGE.fullmatch(part)
+        if found is None:
             raise InvalidInput(f"{text!r} is not a list of CPUs: write such as 0-3,6")
-        if int(last or first) >= _MOST_CPUS:
-            raise InvalidInput(f"{text!r}: there is no CPU {last or first}")
-        cpus.update(range(int(first), int(last or first) + 1))
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last >= _MOST_CPUS:
+            raise InvalidInput(f"{text!r}: there is no CPU {last}")
+        cpus.update(range(first, last + 1))
     return frozenset(cpus)
-
-
-_MOST_CPUS = 8192
-"""What Linux supports at most; a limit against absurd lists."""
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

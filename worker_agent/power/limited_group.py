@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ class LimitedGroup:
         self._limit = limit
         self.folders: tuple[str, ...] = ()
         """The directories of the group that exist."""
+        self._sweep()
         try:
             for folder in self._hierarchy.folders(self._name, cpuset=bool(limit.cpuset)):
                 self._files.make_directory(folder)
@@ -125,6 +127,15 @@ class LimitedGroup:
     ) -> None:
         self.leave()
         self.remove()
+
+    def _sweep(self) -> None:
+        """Remove what processes left that could not clean up; those in use cannot be removed."""
+        for folder in self._hierarchy.own_groups():
+            for left in self._files.find(folder, "synergai-*-*"):
+                pid = left.rpartition("/")[2].split("-")[1]
+                if not self._files.exists(f"/proc/{pid}"):
+                    with contextlib.suppress(OSError):
+                        self._files.remove_directory(left)
 
     def _write(self, limit: CpuLimit) -> None:
         for folder in self.folders:

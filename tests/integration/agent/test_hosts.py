@@ -35,6 +35,10 @@ def run_samples(host: HostProcess, count: int) -> asyncio.Future[Ended]:
     return ended
 
 
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
 class Changes(list[SessionChange]):
     """Writes down what the hosts tell of sessions."""
 
@@ -180,7 +184,7 @@ async def test_only_an_idle_session_is_unloaded(hosts: Hosts) -> None:
 
 
 async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_memory()
     hosts = Hosts(models, memory_bytes=1 << 40)
     await hosts.load(TWICE)
     load = hosts.load(LABELLED)
@@ -188,7 +192,7 @@ async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> N
     await hosts.close()
     assert load.cancelled()
     assert psutil.Process().children() == []
-    assert set(Path("/dev/shm").iterdir()) == before
+    assert shared_memory() == before
 
 
 async def test_inventory_describes_engines_and_says_what_is_wrong(

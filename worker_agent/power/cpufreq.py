@@ -1,0 +1,144 @@
+"""Clock and number of cores as modes, on any Linux machine whose kernel lets them be set."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput, NotSupported
+from worker_agent.power.controller import PowerMode, Reading, Switch, find_mode
+from worker_agent.power.files import parse_cpus
+from worker_agent.power.switching import Patience, switch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from worker_agent.power.files import Files
+
+_CPU: Final = "/sys/devices/system/cpu"
+_NAME: Final = re.compile(r"(\d+)x(\d+)mhz")
+_NEAR_MHZ: Final = 100
+"""The kernel rounds a cap to a step of the clock."""
+
+
+class CpuFrequency:
+    """Modes such as ``4x1200mhz``: four cores online, none above 1.2 GHz.
+
+    Args:
+        files: the machine.
+        modes: the modes to offer; none means all and half of the cores, each at the highest
+            clock and at about three quarters and half of it.
+        patience: how long the kernel is given to follow.
+
+    Raises:
+        InvalidInput: on construction, if a name is not such a mode of this machine.
+        NotSupported: on construction, if the clock cannot be set here.
+    """
+
+    def __init__(
+        self, files: Files, modes: Sequence[str] = (), *, patience: Patience | None = None
+    ) -> None:
+        self._files = files
+        self._patience = patience or Patience()
+        self._cores = len(files.find(_CPU, "cpu[0-9]*"))
+        try:
+            self._lowest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_min_freq"))
+            self._highest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_max_freq"))
+        except (OSError, ValueError) as error:
+            raise NotSupported(
+                f"the cores' clock cannot be set here: {_CPU}/cpu0/cpufreq is missing, as in most "
+                "virtual machines; use the controller cgroup instead"
+            ) from error
+        self._found_khz = self._caps()
+        self._modes = tuple(self._mode(name) for name in modes or self._names())
+
+    def modes(self) -> Sequence[PowerMode]:
+        """The modes on offer."""
+        return self._modes
+
+    def read(self) -> Reading:
+        """The mode that the online cores and their caps amount to."""
+        try:
+            online = parse_cpus(self._files.read(f"{_CPU}/online"))
+            caps = [self._cap(core) for core in online]
+        except (OSError, ValueError) as error:
+            return Reading("", f"the state of the cores cannot be read: {error}")
+        near = [
+            mode
+            for mode in self._modes
+            if mode.cores == len(online)
+            and all(
+                abs(cap / 1000 - self._expected(core, mode)) <= _NEAR_MHZ
+                for core, cap in zip(online, caps, strict=True)
+            )
+        ]
+        if near:
+            highest = max(caps) / 1000
+            return Reading(min(near, key=lambda mode: abs(mode.max_mhz - highest)).name)
+        return Reading("", f"{len(online)} cores are online, at up to {max(caps) / 1000:.0f} MHz")
+
+    def switch(self, mode: str) -> Switch:
+        """Set the caps, and put cores on or off line; see `PowerController.switch`."""
+        found = find_mode(self._modes, mode)
+        return switch(found.name, read=self.read, apply=self._apply, patience=self._patience)
+
+    def close(self) -> None:
+        """Give back the cores and caps that were found in the beginning."""
+        for core in self._found_khz:
+            self._set_online(core, online=True)
+        for core, cap in self._found_khz.items():
+            self._files.write(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq", str(cap))
+
+    def _apply(self, name: str) -> str:
+        mode = find_mode(self._modes, name)
+        try:
+            for core in range(mode.cores):
+                self._set_online(core, online=True)
+                cap = round(self._expected(core, mode) * 1000)
+                self._files.write(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq", str(cap))
+            for core in range(mode.cores, self._cores):
+                self._set_online(core, online=False)
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return ""
+
+    def _set_online(self, core: int, *, online: bool) -> None:
+        path = f"{_CPU}/cpu{core}/online"
+        # The first core usually cannot be taken off line, and has no such file then.
+        if self._files.exists(path) and self._files.read(path) != str(int(online)):
+            self._files.write(path, str(int(online)))
+
+    def _expected(self, core: int, mode: PowerMode) -> float:
+        """The cap in MHz that `core` can have in `mode`: cores may differ in what they reach."""
+        highest = int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/cpuinfo_max_freq"))
+        return min(mode.max_mhz, highest / 1000)
+
+    def _cap(self, core: int) -> int:
+        return int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq"))
+
+    def _caps(self) -> dict[int, int]:
+        return {core: self._cap(core) for core in parse_cpus(self._files.read(f"{_CPU}/online"))}
+
+    def _mode(self, name: str) -> PowerMode:
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise InvalidInput(f"{name!r} is not a mode: write cores and clock, such as 4x1200mhz")
+        cores, mhz = int(found[1]), int(found[2])
+        lowest, highest = self._lowest_khz / 1000, self._highest_khz / 1000
+        if not (1 <= cores <= self._cores and int(lowest) <= mhz <= round(highest)):
+            raise InvalidInput(
+                f"{name!r} is beyond this machine: it has {self._cores} cores "
+                f"of {lowest:.0f} to {highest:.0f} MHz"
+            )
+        return PowerMode(name=name, cores=cores, max_mhz=float(mhz))
+
+    def _names(self) -> Iterator[str]:
+        for cores in sorted({self._cores, max(1, self._cores // 2)}, reverse=True):
+            for part in (1.0, 0.75, 0.5):
+                khz = self._step(max(self._lowest_khz, part * self._highest_khz))
+                yield f"{cores}x{round(khz / 1000)}mhz"
+
+    def _step(self, khz: float) -> float:
+        path = f"{_CPU}/cpu0/cpufreq/scaling_available_frequencies"
+        steps = [int(f) for f in self._files.read(path).split()] if self._files.exists(path) else []
+        return min(steps, key=lambda step: abs(step - khz)) if steps else khz
