@@ -72,8 +72,8 @@ def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
     [
         (
             (
-                "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to "
-                "connect to remote host: Connection refused"
+                "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+                "Failed to connect to remote host: Connection refused"
             ),
             "nobody answers at gate:1 (connection refused); is it running?",
         ),
