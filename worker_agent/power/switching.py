@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from worker_agent.power.controller import Switch, SwitchFailed
@@ -61,7 +61,8 @@ def switch(
     if before.mode == mode:
         return Switch(mode, 0.0)
     complaint = apply(mode)
-    reading = _settle(mode, read, patience)
+    # Whoever complains is done; only one who is content may still be on the way.
+    reading = _settle(mode, read, replace(patience, limit=0.0) if complaint else patience)
     if reading.mode == mode:
         if complaint:
             _log.warning("power mode %s is in force, though it was said: %s", mode, complaint)

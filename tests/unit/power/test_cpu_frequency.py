@@ -1,0 +1,103 @@
+"""Clock and cores as modes, on a folder that looks like a machine with four cores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.errors import InvalidInput, NotSupported
+from worker_agent.power.controller import Reading, SwitchFailed
+from worker_agent.power.cpufreq import CpuFrequency
+from worker_agent.power.files import Files, format_cpus
+from worker_agent.power.switching import Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+CPU = "/sys/devices/system/cpu"
+AT_ONCE = Patience(settle=0.0, limit=0.0)
+
+
+class Cores(Files):
+    """The list of online cores follows their flags, as in the kernel; some cannot be set."""
+
+    __slots__ = ()
+    stuck = False
+
+    def write(self, path: str, text: str) -> None:
+        if self.stuck:
+            raise OSError(16, "Device or resource busy", path)
+        super().write(path, text)
+        flags = {core: self.path(f"{CPU}/cpu{core}/online") for core in range(4)}
+        online = [c for c, flag in flags.items() if not flag.exists() or flag.read_text() == "1"]
+        self.path(f"{CPU}/online").write_text(format_cpus(online))
+
+
+@pytest.fixture
+def cores(tmp_path: Path) -> Cores:
+    for core in range(4):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{core}/cpufreq"
+        folder.mkdir(parents=True)
+        if core:  # the first one cannot be taken off line
+            (folder.parent / "online").write_text("1")
+        (folder / "cpuinfo_min_freq").write_text("800000")
+        (folder / "cpuinfo_max_freq").write_text("3000000" if core < 2 else "2000000")
+        (folder / "scaling_max_freq").write_text("3000000" if core < 2 else "2000000")
+    (tmp_path / "sys/devices/system/cpu/online").write_text("0-3")
+    return Cores(tmp_path)
+
+
+def controller(files: Files, modes: Sequence[str] = ()) -> CpuFrequency:
+    return CpuFrequency(files, modes, patience=AT_ONCE)
+
+
+def test_default_modes_are_all_and_half_of_the_cores_at_three_clocks(cores: Cores) -> None:
+    names = [mode.name for mode in controller(cores).modes()]
+    assert names == [
+        "4x3000mhz", "4x2250mhz", "4x1500mhz", "2x3000mhz", "2x2250mhz", "2x1500mhz"
+    ]  # fmt: skip
+
+
+def test_every_mode_is_switched_to_and_read_back(cores: Cores) -> None:
+    power = controller(cores)
+    for mode in [*power.modes(), *reversed(power.modes())]:
+        assert power.switch(mode.name).mode == mode.name
+        assert power.read() == Reading(mode.name)
+    assert cores.read(f"{CPU}/online") == "0-3"
+
+
+def test_cores_that_reach_less_are_set_to_what_they_reach(cores: Cores) -> None:
+    controller(cores, ["4x2500mhz"]).switch("4x2500mhz")
+    caps = [cores.read(f"{CPU}/cpu{core}/cpufreq/scaling_max_freq") for core in range(4)]
+    assert caps == ["2500000", "2500000", "2000000", "2000000"]
+
+
+def test_closing_gives_back_what_was_found(cores: Cores) -> None:
+    power = controller(cores)
+    power.switch("2x1500mhz")
+    power.close()
+    assert cores.read(f"{CPU}/online") == "0-3"
+    assert cores.read(f"{CPU}/cpu0/cpufreq/scaling_max_freq") == "3000000"
+
+
+def test_a_refusal_by_the_kernel_leaves_the_mode_that_is_read(
+    cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    power = controller(cores)
+    monkeypatch.setattr(Cores, "stuck", True)
+    with pytest.raises(SwitchFailed, match="Device or resource busy") as failed:
+        power.switch("2x1500mhz")
+    assert failed.value.reading == power.read() == Reading("4x3000mhz")
+
+
+@pytest.mark.parametrize("name", ["8x1500mhz", "0x1500mhz", "2x9000mhz", "2x100mhz", "fast"])
+def test_a_mode_beyond_the_machine_is_refused(cores: Cores, name: str) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        controller(cores, [name])
+
+
+def test_a_machine_whose_clock_cannot_be_set_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match="virtual machines"):
+        CpuFrequency(Files(tmp_path))

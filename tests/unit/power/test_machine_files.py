@@ -1,0 +1,37 @@
+"""Paths stay under the root, and lists of CPUs are read as the kernel writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.errors import InvalidInput
+from worker_agent.power.files import Files, format_cpus, parse_cpus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@given(st.frozensets(st.integers(0, 200)))
+def test_a_set_of_cpus_survives_being_written_and_read(cpus: frozenset[int]) -> None:
+    assert parse_cpus(format_cpus(cpus)) == cpus
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "1-2-3", "0-9999999999", "٣"])
+def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_cpus(text)
+
+
+@pytest.mark.parametrize("path", ["sys/kernel", "/sys/../etc/passwd", ""])
+def test_a_path_never_leads_out_of_the_root(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidInput):
+        Files(tmp_path).path(path)
+
+
+def test_writing_creates_no_file_that_the_kernel_does_not_offer(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="scaling_max_freq"):
+        Files(tmp_path).write("/scaling_max_freq", "1")
