@@ -75,6 +75,8 @@ class _Answer:
             self.future.set_result(responses[0])
         else:
             self.future.set_exception(_error(self.engine, outcome, fault, detail))
+            # Who waits may have gone; then asyncio must not complain that nobody looked.
+            self.future.exception()
 
 
 class Front:
