@@ -51,7 +51,7 @@ class JobStatus:
     id: JobId
     spec: JobSpec
     state: JobState
-    as_of: float
+    as_of: float = field(compare=False)
     submitted_at: float
     dispatched_at: float | None = None
     finished_at: float | None = None

@@ -1,0 +1,51 @@
+"""Clients that know nothing of us: an unmodified tritonclient, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from synergai.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from gateway.server import Gateway
+    from synergai.v1 import hub_pb2
+
+SCRIPT = Path(__file__).with_name("triton_script.py")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tritonclient") is None, reason="tritonclient is not installed"
+)
+async def test_unmodified_tritonclient_infers_through_the_gateway(
+    gateway: Gateway, caller: Any, new_agent: Any
+) -> None:
+    agent = new_agent("w1")
+    held = common_pb2.Engine()
+    held.CopyFrom(agent.register.engines[0])
+    held.name = "held"
+    agent.register.engines.append(held)
+
+    async def answer(assignment: hub_pb2.Assignment) -> None:
+        await (agent.hold if assignment.engine == "held" else agent.complete)(assignment)
+
+    agent.answer = answer
+    async with agent:
+        await caller.workers(1)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(SCRIPT),
+            gateway.address,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        of_held = {a.id for a in agent.assignments if a.engine == "held"}
+        await agent.until(lambda: agent.stops == of_held)
+    assert of_held

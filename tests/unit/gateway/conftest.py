@@ -1,0 +1,151 @@
+"""A dispatcher with the real core and journal, and a worker that is a list of orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.admission import Admission
+from gateway.clock import Clock
+from gateway.dispatcher import Dispatcher
+from gateway.fleet import Catalogue, ConnectedWorker, Order, Run
+from gateway.inference import Inference, Request
+from gateway.jobs import Jobs
+from gateway.journal import Journal
+from gateway.metrics import Metrics
+from gateway.outbox import Outbox
+from gateway.scheduling.core import SchedulerCore
+from gateway.scheduling.events import SchedulingSettings
+from synergai.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import (
+    Configuration,
+    Engine,
+    EngineName,
+    TensorSpec,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.oip import inference_pb2 as oip
+from synergai.rpc import Raw
+from synergai.v1 import hub_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from gateway.scheduling.events import Assignment
+
+ECHO = EngineName("echo")
+
+
+ENGINE = Engine(
+    name=ECHO,
+    version="1",
+    backend="test",
+    inputs=(TensorSpec("x", "FP32", (-1,)),),
+    outputs=(TensorSpec("y", "FP32", (-1,)),),
+)
+
+
+def a_worker(worker_id: str = "w1") -> ConnectedWorker:
+    return ConnectedWorker(
+        id=WorkerId(worker_id),
+        worker_class=WorkerClass("test"),
+        agent_version="",
+        cores=1,
+        memory_bytes=0,
+        configurations=(Configuration(1),),
+        orders=Outbox(100),
+        heard_at=0.0,
+        engines={ECHO: ENGINE},
+    )
+
+
+@dataclass
+class Office:
+    """All of a gateway but its servers."""
+
+    journal: Journal
+    clock: Clock = field(default_factory=Clock)
+    metrics: Metrics = field(default_factory=Metrics)
+    admission: Admission = field(default_factory=lambda: Admission(4, 1000))
+    catalogue: Catalogue = field(default_factory=Catalogue)
+
+    def __post_init__(self) -> None:
+        profile = ProfileEntry(
+            engine=ECHO,
+            worker_class=WorkerClass("test"),
+            configuration=Configuration(1),
+            qps=100.0,
+        )
+        core = SchedulerCore(
+            SchedulingSettings(), ConfigurationDictionary([profile]), self.journal.epoch
+        )
+        self.dispatcher = Dispatcher(
+            core, self.journal, self.clock, self.metrics, learned=lambda _: None
+        )
+        self.inference = Inference(
+            self.dispatcher, self.catalogue, self.admission, self.metrics, self.clock, 1
+        )
+        self.jobs = Jobs(
+            self.dispatcher,
+            self.catalogue,
+            self.journal,
+            self.admission,
+            self.metrics,
+            self.clock,
+            max_jobs=2,
+        )
+
+    def join(self, worker_id: str = "w1") -> ConnectedWorker:
+        worker = a_worker(worker_id)
+        self.catalogue.put(worker.id, worker.engines[ECHO])
+        self.dispatcher.joined(worker)
+        return worker
+
+    def begin(self, budget_s: float | None = None, **fields: Any) -> Request:
+        """A request of one value, on its way."""
+        message = oip.ModelInferRequest(
+            **{"model_name": ECHO, "raw_input_contents": [b"\0" * 4], **fields}
+        )
+        message.inputs.add(name="x", datatype="FP32", shape=[1])
+        return self.inference.begin(Raw(message.SerializeToString(), message), budget_s)
+
+    def orders(self, worker: ConnectedWorker) -> list[Order]:
+        """What was put into the worker's outbox and not taken yet."""
+        orders, worker.orders._items = worker.orders._items, []
+        return orders
+
+    def given(self, worker: ConnectedWorker) -> list[Assignment]:
+        """The assignments among those orders."""
+        return [order.assignment for order in self.orders(worker) if isinstance(order, Run)]
+
+    def end(self, worker: ConnectedWorker, assignment: Assignment, **progress: Any) -> None:
+        """Report an assignment as completed, with a response for every query of a request."""
+        report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
+        ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
+        self.dispatcher.ended(worker, ended)
+
+    def count(self, name: str, **labels: str) -> float:
+        """The value of a metric."""
+        return self.metrics.registry.get_sample_value(f"synergai_{name}", labels) or 0.0
+
+    async def settled(self) -> None:
+        """Wait until the journal has everything, and what follows from it has happened."""
+        await self.journal.engines()
+
+
+@pytest.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    journal = Journal(tmp_path)
+    office = Office(journal)
+    yield office
+    office.dispatcher.close()
+    await journal.close()
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return ENGINE
