@@ -21,12 +21,14 @@ from worker_agent.connection import Connection
 from worker_agent.front import Front
 from worker_agent.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
+from worker_agent.modes import ModeHosts
+from worker_agent.power.manager import Power
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from synergai.domain import Engine, EngineName, Session
+    from synergai.domain import Configuration, Engine, EngineName, Session
     from worker_agent.host_process import HostProcess
     from worker_agent.settings import AgentSettings
 
@@ -44,7 +46,8 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._configurations = settings.configurations
+        # As the engines: known once the agent has looked at its machine.
+        self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
         self._hosts = Hosts(
@@ -53,8 +56,9 @@ class Agent:
             hang_timeout_s=settings.hang_timeout_s,
             when_changed=self._session_changed,
         )
+        self._modes = ModeHosts(self._hosts)
         self._idle = asyncio.Event()
-        self._runner = Runner(self._hosts, self._engines, time.monotonic, self._idle.set)
+        self._runner = Runner(self._modes, self._engines, time.monotonic, self._idle.set)
         self._connection = Connection(
             settings.gateway,
             self,
@@ -70,6 +74,8 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._settings.state.mkdir(parents=True, exist_ok=True)
         try:
+            self._modes.use(await Power.open(self._settings.power, self._settings.power_modes))
+            self._configurations += self._settings.configurations(self._modes.modes)
             inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
             self._engines.update(await inventory.engines())
             if self._settings.listen is not None:
@@ -78,6 +84,7 @@ class Agent:
                 )
         except BaseException:
             await self._hosts.close()
+            await self._modes.close()
             raise
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
@@ -104,6 +111,7 @@ class Agent:
         self._runner.abandon_all()
         await asyncio.gather(*self._unloads, return_exceptions=True)
         await self._hosts.close()
+        await self._modes.close()
 
     def stop(self) -> None:
         """Begin to leave: finish what there is, take nothing new. Idempotent."""

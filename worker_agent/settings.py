@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
 from pydantic import AfterValidator, Field
@@ -17,6 +17,11 @@ from synergai.machine import default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.settings import Address, Settings
 from synergai.wire import MAX_THREADS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode
 
 
 def _default_worker_id() -> str:
@@ -58,6 +63,15 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         ge=0,
         description="Memory for resident engines, in MB; half of the machine's if 0.",
     )
+    power: str = Field(
+        default="auto",
+        description="How power modes are controlled: nvpmodel, cpufreq, cgroup or none; auto "
+        "chooses by the board.",
+    )
+    power_modes: tuple[str, ...] = Field(
+        default=(),
+        description="Power modes that engines may run in; all that need no reboot if empty.",
+    )
     state: Path = Field(
         default=Path(".synergai/agent"),
         description="Directory for what the agent remembers of its engines.",
@@ -79,10 +93,30 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=None, description="Written, as JSON, once the agent has read its engines."
     )
 
-    @property
-    def configurations(self) -> tuple[Configuration, ...]:
-        """What engines can be run with here, by rising number of threads."""
-        return tuple(Configuration(threads=count) for count in self.threads or _powers_of_two())
+    def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
+        """What engines can be run with: by power mode, and by rising number of threads.
+
+        Args:
+            modes: what the machine can be switched to; a mode has no more threads than cores.
+
+        Raises:
+            InvalidInput: all modes have fewer cores than the threads asked for.
+        """
+        if not modes:
+            cores = len(os.sched_getaffinity(0))
+            return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
+        found = tuple(
+            Configuration(count, mode.name)
+            for mode in modes
+            for count in self.threads or _powers_of_two(mode.cores)
+            if count <= mode.cores
+        )
+        if not found:
+            most = max(mode.cores for mode in modes)
+            raise InvalidInput(
+                f"no power mode has cores for {min(self.threads)} threads; the most is {most}"
+            )
+        return found
 
     @property
     def memory_bytes(self) -> int:
@@ -93,9 +127,8 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         return total // 2
 
 
-def _powers_of_two() -> list[int]:
-    """1, 2, 4, … below the cores that this process may use, and those."""
-    cores = len(os.sched_getaffinity(0))
+def _powers_of_two(cores: int) -> list[int]:
+    """1, 2, 4, … below the number of cores, and that."""
     counts = [1]
     while counts[-1] * 2 < cores:
         counts.append(counts[-1] * 2)
