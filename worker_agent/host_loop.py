@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Run: TypeAlias = Query | Range
 
 PROGRESS_INTERVAL: Final = 0.05
+HOLD_S: Final = 0.0005
+"""How long an answer may wait for those of the runs behind it, to be sent with them."""
 _RECEIVE_BYTES: Final = 256 << 10
 
 _log = logging.getLogger(__name__)
@@ -57,10 +59,13 @@ class Inbox:
         Raises:
             AgentGone: there will be none.
         """
-        self._look()
         while not self._runs:
             self._receive()
         return self._runs.popleft()
+
+    def has_query(self) -> bool:
+        """The next run is a single query, as far as we have looked."""
+        return bool(self._runs) and isinstance(self._runs[0], Query)
 
     def is_stopped(self, run: int) -> bool:
         """Whether the agent, as of now, has called `run` off.
@@ -73,8 +78,9 @@ class Inbox:
 
     def forget(self, run: int) -> None:
         """The run is over, so nobody asks about it any more."""
-        # Runs rise and end in order: what is left of earlier ones came too late.
-        self._stopped = {stopped for stopped in self._stopped if stopped > run}
+        if self._stopped:
+            # Runs rise and end in order: what is left of earlier ones came too late.
+            self._stopped = {stopped for stopped in self._stopped if stopped > run}
 
     def _look(self) -> None:
         while self._poll.poll(0):
@@ -126,12 +132,22 @@ class HostLoop:
 
     def serve(self) -> None:
         """Take runs until the agent closes the socket."""
+        answers: list[bytes] = []
+        held_since = 0.0
         try:
             while True:
                 run = self._inbox.take()
-                ended = self._run(run)
+                begin = time.perf_counter()
+                answers.append(self._run(run).encode())
                 self._inbox.forget(run.run)
-                self._connection.sendall(ended.encode())
+                end = time.perf_counter()
+                if len(answers) == 1:
+                    held_since = end
+                # Waking the agent costs it more than a short query costs us.
+                next_is_short = self._inbox.has_query() and end - begin < HOLD_S
+                if not next_is_short or end - held_since > HOLD_S:
+                    self._connection.sendall(b"".join(answers))
+                    answers.clear()
         except (AgentGone, ConnectionError):
             return
 

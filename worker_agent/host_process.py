@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 32
 """Runs that may wait inside a host, so that it never waits for its agent."""
+QUICK_S: Final = 0.0005
+"""A query that computes for less is quick: waking processes is what it mostly costs."""
 _LEAVE_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
 
@@ -73,6 +75,9 @@ class HostProcess(asyncio.Protocol):
         self._decoder = Decoder()
         self._runs: dict[int, _Run] = {}
         self._last_run = 0
+        self._outgoing: list[bytes] = []
+        self._sent_runs = 0
+        self._is_quick = False
         self._largest_response = 0
         self._heard_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
@@ -180,8 +185,8 @@ class HostProcess(asyncio.Protocol):
 
     def stop(self, run: int) -> None:
         """Stop the run at its next query. Harmless when it is over."""
-        if run in self._runs and not self._gone.is_set():
-            self._transport.write(Stop(run).encode())
+        if run in self._runs:
+            self._send(Stop(run))
 
     def kill(self) -> None:
         """End the process now; its runs end with ``HOST_DIED``."""
@@ -205,6 +210,8 @@ class HostProcess(asyncio.Protocol):
         except InvalidInput:
             _log.exception("engine host of %s does not speak our protocol", self.session.engine)
             self.kill()
+        if self._outgoing:
+            self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         """The host has gone, or we let it go."""
@@ -227,6 +234,8 @@ class HostProcess(asyncio.Protocol):
 
     def _end(self, ended: Ended) -> None:
         run = self._runs.pop(ended.run)
+        self._sent_runs -= 1
+        self._is_quick = run.when_progressed is None and ended.tally.compute_s < QUICK_S
         if isinstance(ended.response, InSlot):
             try:
                 ended = replace(ended, response=self._arena.read(ended.response))
@@ -251,9 +260,30 @@ class HostProcess(asyncio.Protocol):
         if not self._runs:
             self._heard_at = self._loop.time()
         self._runs[number] = run
+        if isinstance(message, Range):
+            self._is_quick = False
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
-        self._transport.write(message.encode())
+        self._send(message)
+
+    def _send(self, message: Query | Range | Stop) -> None:
+        """Send with all else of this turn of the loop: a system call costs more than a query."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(message.encode())
+
+    def _flush(self) -> None:
+        """Send what waits, unless it can go together with more.
+
+        While the host computes a quick query, others wait for its answer, and the host is woken
+        once for all of them; what a quick query loses by that is less than a wake-up costs.
+        """
+        if self._is_quick and self._sent_runs:
+            return
+        frames, self._outgoing = self._outgoing, []
+        self._sent_runs = len(self._runs)
+        if not self._gone.is_set():
+            self._transport.write(b"".join(frames))
 
     def _watch(self) -> None:
         """Look whether the host has been silent for too long; runs only while it owes answers."""

@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import Fault, Outcome, Session
-from synergai.envelope import open_envelope
-from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.tensors import check_request
+from synergai.errors import SynergaiError, Unavailable
 from worker_agent.frames import Ended, Tally
 
 if TYPE_CHECKING:
@@ -273,12 +271,6 @@ class Runner:
             request = work.requests[work.fed]
             if not host.has_room(len(request)):
                 return False
-            try:
-                envelope = open_envelope(request)
-                check_request(envelope.header, self._engines[work.session.engine], envelope.raw)
-            except InvalidInput as error:
-                work.fail(Fault.BAD_INPUT, str(error))
-                return True
             work.fed += 1
             run = host.query(request, lambda ended: self._query_ended(work, ended))
         if not work.runs and (not self._running or self._running[-1] is not work):
