@@ -17,13 +17,12 @@ def run(settings: GatewaySettings) -> None:
     submitted with [bold]synergai submit[/bold]. Agents dial in with [bold]synergai agent[/bold].
     Ctrl-C lets requests under way finish; accepted jobs go on after the next start.
     """
-    # The event loop's and gRPC's objects are made after uvloop is in place.
-    from gateway.server import Gateway
+    from gateway.server import GatewayProcess  # gRPC, which the help can do without
 
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
     )
-    run_service(lambda: Gateway(settings))
+    run_service(lambda: GatewayProcess(settings))
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

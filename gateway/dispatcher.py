@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TIMER_RESOLUTION_S = 0.001
+_MAX_DETAIL = 1000
 
 
 class Recorder(Protocol):
@@ -240,7 +241,7 @@ class Dispatcher:
             outstanding.done,
             outcome,
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
-            report.detail,
+            report.detail[:_MAX_DETAIL],
             report.progress.compute_s,
         )
         self._handle_in_order(event, work)

@@ -67,6 +67,10 @@ class Outbox(Generic[T]):
                 await self._waiter
             finally:
                 self._waiter = None
+        return self.take_nowait()
+
+    def take_nowait(self) -> list[T]:
+        """All that waits just now, in order."""
         items, self._items = self._items, []
         return items
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import threading
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, Self
 
@@ -45,6 +46,8 @@ _ENVELOPE_BYTES: Final = 64 * 1024
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _MAX_STREAMS: Final = 65_536
 _GRACE_S: Final = 1.0
+_HARD_EXIT_S: Final = 10.0
+"""How much longer than the drain all of stopping may take."""
 
 
 class Gateway:
@@ -202,6 +205,23 @@ class Gateway:
                     async with asyncio.timeout(self._settings.drain_s):
                         await self._admission.wait_idle()
             await self._stack.aclose()
+
+
+class GatewayProcess(Gateway):
+    """A gateway that is all of its process: once told to stop, it ends even if a step hangs."""
+
+    def stop(self) -> None:
+        """Begin to stop; again is harmless."""
+        if not self._stop_asked.is_set():
+            timer = threading.Timer(self._settings.drain_s + _HARD_EXIT_S, _exit_hard)
+            timer.daemon = True
+            timer.start()
+        super().stop()
+
+
+def _exit_hard() -> None:
+    _log.critical("stopping took too long: the process ends at once")
+    os._exit(1)
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:

@@ -98,7 +98,7 @@ class FakeAgent:
         self._open_work: Any = stub.Work
         self.control: Any = None
         self.work: Any = None
-        self._session = ""
+        self.session = ""
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -112,14 +112,14 @@ class FakeAgent:
         await self.control.write(hub_pb2.AgentControl(register=self.register))
         registered = (await self.control.read()).registered
         self.heartbeat_s = registered.heartbeat_s
-        self._session = registered.session
+        self.session = registered.session
         self._spawn(self._read_control())
         self._spawn(self._beat())
         await self.reopen_work()
 
     async def reopen_work(self) -> None:
         """Open a work stream; an earlier one is left to the gateway to end."""
-        self.work = self._open_work(metadata=[("synergai-session", self._session)])
+        self.work = self._open_work(metadata=[("synergai-session", self.session)])
         self._spawn(self._read_orders(self.work))
 
     async def disconnect(self) -> None:

@@ -222,10 +222,13 @@ async def test_impossible_registration_is_refused(
     assert caught.value.code() is grpc.StatusCode[code]
 
 
-async def test_first_message_must_register(new_agent: Any) -> None:
+@pytest.mark.parametrize(
+    "first",
+    [hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat()).SerializeToString(), b"", b"\x08"],
+)
+async def test_first_message_must_register(new_agent: Any, first: bytes) -> None:
     agent = new_agent("w1")
-    beat = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat()).SerializeToString()
-    call = agent.channel.stream_stream("/synergai.v1.Hub/Control")(iter([beat]), timeout=5)
+    call = agent.channel.stream_stream("/synergai.v1.Hub/Control")(iter([first]), timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))
     call.cancel()
@@ -243,6 +246,17 @@ async def test_work_stream_needs_a_session(new_agent: Any) -> None:
     call.cancel()
     await agent.disconnect()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_malformed_report_ends_the_connection(agent: Any, caller: Any) -> None:
+    call = agent.channel.stream_stream(
+        "/synergai.v1.Hub/Work", response_deserializer=hub_pb2.WorkOrders.FromString
+    )(iter([b"\x08"]), metadata=[("synergai-session", agent.session)], timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await anext(aiter(call))
+    call.cancel()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await caller.workers(0)
 
 
 async def test_session_of_an_engine_that_the_worker_lacks_is_a_lie(agent: Any, caller: Any) -> None:
