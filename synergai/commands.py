@@ -14,6 +14,7 @@ import typer
 from pydantic_core import PydanticUndefined
 from rich.markup import escape
 
+from synergai.service_manager import announced
 from synergai.settings import POSITIONAL, Address, Settings, bare_type
 
 if TYPE_CHECKING:
@@ -31,13 +32,16 @@ def settings_command(
     """A typer command with one option per field of `model`, which calls `run` with the settings.
 
     The command's help is `run`'s docstring, and how to say the same by variables. Register it with
-    ``app.command(epilog=…)(settings_command(GatewaySettings, run))``.
+    ``app.command(epilog=…)(settings_command(GatewaySettings, run))``; or with ``app.callback`` and
+    ``invoke_without_command=True``, if it has commands of its own, for which `run` is not called.
 
     Raises (the command):
         InvalidSettings: see ``Settings.load``.
     """
 
-    def command(config: Path | None = None, **options: object) -> None:
+    def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
+        if ctx.invoked_subcommand is not None:
+            return
         given = {name: value for name, value in options.items() if value is not None}
         run(model.load(given, config))
 
@@ -45,12 +49,18 @@ def settings_command(
     # Arguments come first, as in the usage line; Python's signature knows no other order here.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
     parameters.append(_config_parameter(model))
+    parameters.insert(0, _CONTEXT)
     signature = inspect.Signature(parameters)
     command.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = run.__name__
     command.__doc__ = _command_help(model, run)
     return command
+
+
+_CONTEXT = inspect.Parameter(
+    "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+)
 
 
 def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> str:
@@ -189,7 +199,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, tell, number)
     try:
-        async with make() as service:
+        async with make() as service, announced():
             started = service
             await service.wait_stopped()
     except asyncio.CancelledError:

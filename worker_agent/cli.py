@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from synergai.commands import run_service, settings_command
+from worker_agent.installer_cli import install, uninstall
 from worker_agent.settings import AgentSettings
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -23,7 +24,12 @@ def _run(settings: AgentSettings) -> None:
     run_service(lambda: Agent(settings))
 
 
-app.command(
+app.callback(
+    invoke_without_command=True,
     epilog="Example: [bold]synergai agent --gateway 10.0.0.1:8010 --models models "
-    "--worker-class agx-xavier --threads 1,4[/bold]"
+    "--worker-class agx-xavier --threads 1,4[/bold]",
 )(settings_command(AgentSettings, _run))
+app.command(
+    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --class agx-xavier[/bold]"
+)(install)
+app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)

@@ -1,0 +1,97 @@
+"""What systemd hears from a service, on a socket that stands for systemd's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.service_manager import announced, notify, watchdog_s
+from synergai.testing import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def heard(manager: socket.socket) -> list[str]:
+    """All that was said until now."""
+    words = []
+    manager.setblocking(False)
+    try:
+        while True:
+            words.append(manager.recv(256).decode())
+    except BlockingIOError:
+        return words
+
+
+def test_a_gateway_says_when_it_is_up_alive_and_about_to_stop(
+    manager: socket.socket, tmp_path: Path
+) -> None:
+    ports = [f"--{name}=127.0.0.1:{free_port()}" for name in ("listen", "hub", "http")]
+    command = [sys.executable, "-m", "synergai", "gateway", *ports, "--state", str(tmp_path / "s")]
+    with subprocess.Popen(command, env={**os.environ, "WATCHDOG_USEC": "60000"}) as process:
+        try:
+            assert manager.recv(256) == b"READY=1"
+            assert [manager.recv(256) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert heard(manager)[-1] == "STOPPING=1"
+
+
+async def test_a_loop_that_hangs_gives_no_sign_of_life(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "30000")
+    async with announced():
+        await asyncio.sleep(0.005)
+        assert "WATCHDOG=1" in heard(manager)
+        time.sleep(0.1)  # noqa: ASYNC251  # to hang is the point
+        assert heard(manager) == []
+        await asyncio.sleep(0.02)
+        assert "WATCHDOG=1" in heard(manager)
+
+
+def test_without_a_manager_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+
+
+def test_a_manager_that_is_gone_is_only_logged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    notify("READY=1")
+    assert "cannot be told READY=1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "wanted"),
+    [("2000000", None, 2.0), ("2000000", "1", None), ("", None, None), ("x", None, None)],
+)
+def test_signs_of_life_are_given_if_asked_of_this_process(
+    monkeypatch: pytest.MonkeyPatch, usec: str, pid: str | None, wanted: float | None
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    if pid is not None:
+        monkeypatch.setenv("WATCHDOG_PID", pid)
+    else:
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    assert watchdog_s() == wanted
