@@ -1,0 +1,85 @@
+"""Shares of the processor, measured; needs the right to make control groups."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from worker_agent.power.files import Files
+from worker_agent.power.shares import ProcessorShares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BURN = """
+import time
+begin, cpu = time.monotonic(), time.process_time()
+while time.monotonic() - begin < 2.0:
+    pass
+print((time.process_time() - cpu) / (time.monotonic() - begin))
+"""
+RUN = [sys.executable, "-m", "worker_agent.power.cgroup"]
+
+
+def leftovers() -> list[str]:
+    return Files().find("/sys/fs/cgroup", "**/synergai-*")
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
+def test_a_command_gets_the_share_of_a_core_that_it_was_given(share: float) -> None:
+    burn = [sys.executable, "-c", BURN]
+    done = subprocess.run(
+        [*RUN, "--cpus", str(share), "--", *burn], capture_output=True, text=True, check=True
+    )
+    print(f"\n{share}: {float(done.stdout):.3f}")
+    # On a busy machine it may get less, but never more.
+    assert 0.5 * share < float(done.stdout) < 1.05 * share
+
+
+def test_a_commands_cores_status_and_signals_are_its_own() -> None:
+    cores = [sys.executable, "-c", "import os; print(os.sched_getaffinity(0)); raise SystemExit(7)"]
+    done = subprocess.run(
+        [*RUN, "--cpus", "1", "--cpuset", "0", "--", *cores],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("{0}", 7)
+    with subprocess.Popen([*RUN, "--cpus", "1", "--", "sleep", "60"]) as process:
+        assert eventually(lambda: any(f"-{process.pid}-" in path for path in leftovers()))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_a_group_goes_with_its_command_however_that_ends() -> None:
+    before = set(leftovers())
+    with subprocess.Popen([*RUN, "--cpus", "1", "--", "sleep", "60"]) as process:
+        assert eventually(lambda: set(leftovers()) != before)
+        process.kill()
+    assert eventually(lambda: set(leftovers()) <= before)
+
+
+def test_modes_slow_this_process_and_what_it_starts() -> None:
+    power = ProcessorShares(Files(), ["1cpu", "0.2cpu"])
+    try:
+        power.switch("0.2cpu")
+        done = subprocess.run(
+            [sys.executable, "-c", BURN], capture_output=True, text=True, check=True
+        )
+    finally:
+        power.close()
+    assert float(done.stdout) < 0.21
+    assert not any(f"-{os.getpid()}-" in path for path in leftovers())

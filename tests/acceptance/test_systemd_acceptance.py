@@ -1,0 +1,57 @@
+"""The units as systemd itself judges them; needs systemd-analyze 252 or newer."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
+EXPOSURE = {"synergai-gateway.service": 3.0, "synergai-agent.service": 5.0}
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("systemd-analyze")
+    assert program, "systemd-analyze is missing: apt-get install systemd"
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """The units, with programs where they say that these are."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("synergai", "synergai-power"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    folder = tmp_path / "units"
+    folder.mkdir()
+    for unit in SHIPPED.glob("synergai-*"):
+        text = unit.read_text("utf-8").replace("/opt/synergai/bin", str(programs))
+        (folder / unit.name).write_text(text, "utf-8")
+    return folder
+
+
+def test_systemd_finds_nothing_wrong_with_any_unit(units: Path) -> None:
+    done = analyze("verify", *map(str, sorted(units.iterdir())))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_systemd_finds_what_is_wrong_with_a_damaged_unit(units: Path) -> None:
+    """The oracle's own control."""
+    unit = units / "synergai-gateway.service"
+    unit.write_text(unit.read_text().replace("Type=notify", "Type=telepathy"))
+    done = analyze("verify", str(unit))
+    assert "telepathy" in done.stderr
+
+
+@pytest.mark.parametrize("name", [*EXPOSURE, "synergai-power@.service"])
+def test_a_service_is_exposed_no_more_than_it_must_be(units: Path, name: str) -> None:
+    done = analyze("security", "--offline=true", "--no-pager", str(units / name))
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found, done.stderr
+    print(f"\n{name}: exposure {found[1]}")
+    assert float(found[1]) <= EXPOSURE.get(name, 5.0)
