@@ -1,0 +1,81 @@
+"""What no client should do: damaged messages by the hundred, and storms of cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.server import Gateway
+    from synergai.oip import inference_pb2 as oip
+
+    Requests = Callable[..., oip.ModelInferRequest]
+
+METHODS = [
+    *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),
+    *(f"/synergai.v1.Jobs/{name}" for name in ("Submit", "List", "Watch", "Run")),
+    "/synergai.v1.Fleet/PutDictionary",
+]
+
+
+def damaged(message: bytes, rng: random.Random) -> bytes:
+    data = bytearray(message)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(3):
+            case 0:
+                data[at : at + 1] = rng.randbytes(1)
+            case 1:
+                data[at:at] = rng.randbytes(rng.randint(1, 8))
+            case _:
+                del data[at:]
+    return bytes(data)
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("seed", range(4))
+async def test_damaged_message_is_never_a_fault_of_ours(
+    caller: Any, a_request: Requests, seed: int
+) -> None:
+    rng = random.Random(seed)
+    message = a_request(3, id="a", model_version="1").SerializeToString()
+
+    async def code_of(data: bytes) -> grpc.StatusCode:
+        call = caller.channel.unary_unary(rng.choice(METHODS))(data, timeout=5)
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        finally:
+            call.cancel()
+        return grpc.StatusCode.OK
+
+    codes = await asyncio.gather(*(code_of(damaged(message, rng)) for _ in range(200)))
+    assert set(codes) <= {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+    }
+    assert grpc.StatusCode.INVALID_ARGUMENT in codes
+
+
+async def test_storm_of_cancellations_leaves_nothing_behind(
+    agent: Any, caller: Any, gateway: Gateway, a_request: Requests
+) -> None:
+    agent.answer = agent.hold
+    calls = [caller.oip.ModelInfer(a_request(), timeout=20) for _ in range(300)]
+    await agent.until(lambda: len(agent.assignments) > 0)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.wait_for(gateway._admission.wait_idle(), 5)
+    assert gateway._admission.bytes == 0
+    await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
+    agent.answer = agent.complete
+    assert await caller.oip.ModelInfer(a_request(), timeout=5)
