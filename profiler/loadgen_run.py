@@ -24,6 +24,7 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.processes import die_with
 from worker_agent.host_client import HostClient
+from worker_agent.telemetry import MeanPower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +134,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
     plan = Plan.of(host, options.queries, options.min_duration)
     single_stream(host, plan, options.output, reporter)
-    queries, seconds = service(host, plan, reporter)
+    with MeanPower() as power:
+        queries, seconds = service(host, plan, reporter)
     ready = host.ready
     return Measured(
         backend_start_s=ready.backend_start_s,
@@ -141,6 +143,7 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
         data_preparation_s=ready.data_preparation_s,
         service_queries=queries,
         service_s=seconds,
+        watts=power.watts,
     )
 
 

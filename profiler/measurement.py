@@ -145,6 +145,7 @@ def _entry(
         latency_p50_s=result.latency_p50_s,
         latency_p90_s=result.latency_p90_s,
         latency_p99_s=result.latency_p99_s,
+        watts=measured.watts,
         queries=result.queries,
         label="measured",
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -22,6 +22,7 @@ class Measured:
         backend_start_s: as the engine host reports it, like the two that follow.
         service_queries: how many queries were run as ranges.
         service_s: how long they took together.
+        watts: mean power of the machine meanwhile; 0 where it is not measured.
     """
 
     backend_start_s: float
@@ -29,6 +30,7 @@ class Measured:
     data_preparation_s: float
     service_queries: int
     service_s: float
+    watts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

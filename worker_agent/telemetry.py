@@ -6,6 +6,8 @@ neither, or it may not be read, the meter says so instead of guessing.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,11 +17,14 @@ from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
 _RAPL: Final = "/sys/class/powercap"
 _BOARD_TOTAL: Final = "VDD_IN"
+_SAMPLE_S: Final = 0.1
 _CHANNELS: Final = 3
 """Of an INA3221; what follows in newer drivers are sums."""
 
@@ -182,6 +187,61 @@ def open_meter(
         except NotSupported as error:
             reasons.append(str(error))
     raise NotSupported(f"power is not measured here: {'; '.join(reasons)}")
+
+
+class MeanPower:
+    """Mean power over a block of code: ``with MeanPower() as power: …``, then ``power.watts``.
+
+    A thread asks the meter meanwhile, so that sampled power is followed closely.
+
+    Attributes:
+        watts: mean power once the block is over; 0 where power is not measured.
+
+    Args:
+        files: the machine.
+        clock: monotonic.
+    """
+
+    def __init__(
+        self, files: Files | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.watts = 0.0
+        self._files = files
+        self._clock = clock
+        self._over = threading.Event()
+        self._sampler: threading.Thread | None = None
+        self._meter: EnergyMeter | None = None
+        self._begin = 0.0
+
+    def __enter__(self) -> Self:
+        try:
+            self._meter = open_meter(self._files, self._clock)
+        except NotSupported:
+            return self
+        self._begin = self._clock()
+        self._sampler = threading.Thread(target=self._sample, args=(self._meter,), daemon=True)
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._sampler is None or self._meter is None:
+            return
+        self._over.set()
+        self._sampler.join()
+        seconds = self._clock() - self._begin
+        # A sensor that went away has measured nothing.
+        with contextlib.suppress(OSError, ValueError):
+            self.watts = self._meter.joules() / seconds if seconds > 0 else 0.0
+
+    def _sample(self, meter: EnergyMeter) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while not self._over.wait(_SAMPLE_S):
+                meter.joules()
 
 
 def _rails_of_jetpack_4(files: Files) -> list[Rail]:

@@ -13,7 +13,7 @@ ALLOWED = {
     "gateway": {"synergai"},
     "worker_agent": {"synergai", "engines"},
     "engines": {"synergai"},
-    "profiler": {"synergai", "engines", "worker_agent.host_client"},
+    "profiler": {"synergai", "engines", "worker_agent.host_client", "worker_agent.telemetry"},
     "loadgen": {"synergai", "engines"},
     "simulator": {"synergai", "gateway.scheduling"},
 }

@@ -10,7 +10,7 @@ from synergai.errors import NotSupported
 from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import KINDS
 from worker_agent.power.files import Files
-from worker_agent.telemetry import BoardRails, Rapl, open_meter
+from worker_agent.telemetry import BoardRails, MeanPower, Rapl, open_meter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,3 +85,14 @@ def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
 
     with pytest.raises(NotSupported, match="by root only"):
         Rapl(Locked())
+
+
+def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_path: Path) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
+    now = [10.0]
+    with MeanPower(board.files, lambda: now[0]) as power:
+        now[0] += 2.0
+    assert power.watts == pytest.approx(5.06)
+    with MeanPower(Files(tmp_path / "nothing")) as power:
+        pass
+    assert power.watts == 0.0
