@@ -478,7 +478,9 @@ Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """The setup is over and the first query runs. Not sent for a single query."""
+    """The setup is over and the first query runs. Not sent for a single query, unless its engine
+    had to be loaded first.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
