@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _SMALL_BYTES: Final = 4096
 """Up to here, letting protobuf copy is quicker than looking at fields in Python."""
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-_LENGTH_DELIMITED: Final = 2
+LENGTH_DELIMITED: Final = 2
+"""Wire type of strings, bytes, messages and packed numbers."""
 _RAW_OUTPUT_TAG: Final = b"\x32"
 """Field 6 of ``ModelInferResponse``, length-delimited."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
@@ -59,7 +60,7 @@ def open_envelope(data: Buffer) -> Envelope:
         rest: list[Buffer] = []
         raw = []
         for number, wire_type, start, content, end in fields(view):
-            if number == _RAW_INPUT_CONTENTS and wire_type == _LENGTH_DELIMITED:
+            if number == _RAW_INPUT_CONTENTS and wire_type == LENGTH_DELIMITED:
                 raw.append(view[content:end])
             else:
                 rest.append(view[start:end])

@@ -9,6 +9,7 @@ import onnxruntime as ort
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from worker_agent.backends.onnx_files import check_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class OnnxRuntimeBackend:
     """
 
     def __init__(self, path: Path, threads: int) -> None:
+        check_files(path)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

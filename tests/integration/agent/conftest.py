@@ -33,7 +33,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     - ``labelled``: its answer is its input, and 3 of its 4 samples are labelled right;
     - ``texts``: its answer is its input, of BYTES;
     - ``bytes``: x [2] of UINT8 as FP32;
-    - ``truncated``: half of a model; ``nothing``: an empty folder.
+    - ``truncated``: half of a model; ``nothing``: an empty folder; ``impossible``: of a node
+      that no runtime knows.
     """
     models = tmp_path_factory.mktemp("models")
     float_, string, uint8 = TensorProto.FLOAT, TensorProto.STRING, TensorProto.UINT8
@@ -65,6 +66,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [helper.make_node("Cast", ["x"], ["y"], to=float_)],
         [tensor("x", uint8, [2])],
         [tensor("y", float_, [2])],
+    )
+    save(
+        models / "impossible",
+        [helper.make_node("NoSuchOperator", ["x"], ["y"])],
+        [tensor("x", float_, [1])],
+        [tensor("y", float_, [1])],
     )
     (models / "truncated").mkdir()
     (models / "truncated" / "model.onnx").write_bytes(whole.read_bytes()[:60])

@@ -216,7 +216,11 @@ async def test_agent_registers_itself_and_its_engines(
     assert register.memory_bytes > 1 << 28
     assert list(register.configurations) == [ONE, TWO]
     faults = {engine.name: engine.fault for engine in register.engines}
-    assert {name for name, fault in faults.items() if fault} == {"truncated", "nothing"}
+    assert {name for name, fault in faults.items() if fault} == {
+        "truncated",
+        "nothing",
+        "impossible",
+    }
     assert hub.sessions == ["secret"]
 
 
@@ -281,7 +285,7 @@ async def test_stopped_assignment_keeps_what_is_done(hub: FakeHub) -> None:
 
 IMPOSSIBLE: list[tuple[str, dict[str, Any], hub_pb2.Fault.ValueType, str]] = [
     ("unknown", {}, hub_pb2.FAULT_UNKNOWN_ENGINE, "no engine 'unknown'"),
-    ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "ONNX Runtime cannot load"),
+    ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "model.onnx is damaged"),
     ("twice", {"requests": [request([1, 1], "z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
     ("twice", {"requests": [b"\xff"]}, hub_pb2.FAULT_BAD_INPUT, "not a valid"),
     ("twice", {"count": 2, "requests": [b""]}, hub_pb2.FAULT_BAD_INPUT, "2 queries with 1"),

@@ -122,7 +122,7 @@ async def test_long_run_that_makes_progress_is_not_hung(hosts: Hosts) -> None:
 async def test_broken_model_is_told_and_nothing_else_suffers(
     hosts: Hosts, changes: Changes
 ) -> None:
-    with pytest.raises(EngineUnusable, match="cannot load"):
+    with pytest.raises(EngineUnusable, match="damaged"):
         await hosts.load(Session(EngineName("truncated"), Configuration(1)))
     (change,) = changes
     assert isinstance(change.error, EngineUnusable)
@@ -199,7 +199,11 @@ async def test_inventory_describes_engines_and_says_what_is_wrong(
     models: Path, tmp_path: Path
 ) -> None:
     engines = await Inventory(models, tmp_path / "engines.json").engines()
-    assert {name for name, engine in engines.items() if engine.fault} == {"truncated", "nothing"}
+    assert {name for name, engine in engines.items() if engine.fault} == {
+        "truncated",
+        "nothing",
+        "impossible",
+    }
     twice, labelled = engines[EngineName("twice")], engines[EngineName("labelled")]
     assert [spec.shape for spec in twice.inputs] == [(-1, 2)]
     assert len(twice.digest) == 64
@@ -220,7 +224,7 @@ async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
 
     monkeypatch.setattr(HostProcess, "start", spy)
     assert await Inventory(models, cache).engines() == engines
-    assert started == ["truncated"]
+    assert started == ["impossible", "truncated"]
 
 
 async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Which other files an ONNX model draws its weights from, and that they are its own.
+
+Weights may lie outside of the model file, at a path that the file names, and older runtimes
+open whatever path that is. The model is walked on the wire, without the ``onnx`` package, which a
+board need not have.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from synergai.envelope import LENGTH_DELIMITED, fields
+from synergai.errors import EngineUnusable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Field numbers of onnx.proto that lead to a tensor, and the message that is behind each.
+_CHILDREN: Final[dict[str, dict[int, str]]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {
+        5: "tensor",
+        6: "graph",
+        10: "tensor",
+        11: "graph",
+        22: "sparse tensor",
+        23: "sparse tensor",
+    },
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+_MAX_DEPTH: Final = 100
+"""Protobuf itself refuses what is nested deeper."""
+
+
+def check_files(model: Path) -> None:
+    """Check that all weights of the ONNX file `model` lie in its own folder.
+
+    Raises:
+        EngineUnusable: they do not, or the file is not an ONNX model.
+    """
+    folder = model.parent.resolve()
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        try:
+            entries = list(_entries(memoryview(content), "model"))
+        except (DecodeError, UnicodeDecodeError):
+            raise EngineUnusable(f"{model.name} is damaged, or not an ONNX model") from None
+    for key, value in entries:
+        if key == "location" and not (folder / value).resolve().is_relative_to(folder):
+            raise EngineUnusable(
+                f"{model.name} takes weights from {value!r}, which is outside of its folder"
+            )
+
+
+def _entries(data: memoryview, kind: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """The entries of all tensors' ``external_data``, keys and values."""
+    if depth > _MAX_DEPTH:
+        raise DecodeError("nested too deeply")
+    # Views are let go as they are done with: a file cannot be closed under them.
+    with data:
+        for number, wire_type, _, content, end in fields(data):
+            child = _CHILDREN[kind].get(number)
+            if child is None or wire_type != LENGTH_DELIMITED:
+                continue
+            if child == "entry":
+                yield _entry(bytes(data[content:end]))
+            else:
+                yield from _entries(data[content:end], child, depth + 1)
+
+
+def _entry(data: bytes) -> tuple[str, str]:
+    texts = {
+        number: data[content:end].decode()
+        for number, _, _, content, end in fields(memoryview(data))
+    }
+    return texts.get(1, ""), texts.get(2, "")
