@@ -9,6 +9,7 @@ import typer
 
 from synergai.commands import run_service, settings_command
 from worker_agent.installer_cli import install, uninstall
+from worker_agent.power.cli import modes
 from worker_agent.settings import AgentSettings
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -33,3 +34,4 @@ app.command(
     epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --class agx-xavier[/bold]"
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
+app.command(epilog="Example: [bold]synergai agent modes --power nvpmodel[/bold]")(modes)

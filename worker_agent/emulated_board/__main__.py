@@ -1,0 +1,29 @@
+"""``python -m worker_agent.emulated_board KIND DIR`` makes a board to try things on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.kinds import KINDS
+
+
+def main() -> None:
+    """Make an emulated board."""
+    parser = argparse.ArgumentParser(
+        prog="python -m worker_agent.emulated_board",
+        description="Make a folder that `synergai agent modes --root` takes for a board.",
+    )
+    parser.add_argument("kind", choices=sorted(KINDS))
+    parser.add_argument("folder", type=Path, help="created; must not exist yet")
+    parser.add_argument("--jetpack", type=int, choices=[4, 5], default=4)
+    options = parser.parse_args()
+    if options.folder.exists():
+        sys.exit(f"error: {options.folder} exists; choose a new folder")
+    EmulatedBoard.create(KINDS[options.kind], options.folder, options.jetpack)
+
+
+if __name__ == "__main__":
+    main()
