@@ -1,0 +1,66 @@
+"""A worker is switched to the power mode that work was planned for; needs control groups."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from engines import catalogue
+from synergai import wire
+from synergai.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.testing import LocalFleet
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENGINE = EngineName("onnx_digits")
+MODES = {"1cpu": 2000.0, "0.2cpu": 300.0}
+
+
+def profile(fleet: LocalFleet, figures: dict[str, float]) -> None:
+    entries = [
+        ProfileEntry(
+            engine=ENGINE,
+            worker_class=WorkerClass("local"),
+            configuration=Configuration(1, mode),
+            qps=qps,
+            model_load_s=0.2,
+        )
+        for mode, qps in figures.items()
+    ]
+    dictionary = fleet_pb2.Dictionary(entries=map(wire.profile_entry_to_proto, entries))
+    with grpc.insecure_channel(fleet.address) as channel:
+        fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)
+
+
+def submit(fleet: LocalFleet, qos: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "synergai", "submit", ENGINE, "--target", fleet.address]
+    options = ["--queries", "300", "--qos", str(qos), "--watch", "--json"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    job = json.loads(done.stdout)
+    assert isinstance(job, dict)
+    return job
+
+
+def modes_of(job: dict[str, Any]) -> list[str]:
+    assert job["state"] == "succeeded"
+    return [execution["configuration"]["power_mode"] for execution in job["executions"]]
+
+
+def test_work_runs_in_the_mode_that_it_was_planned_for(tmp_path: Path) -> None:
+    catalogue.build(ENGINE, tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        modes = ["--threads", "1", "--power", "cgroup", "--power-modes", ",".join(MODES)]
+        fleet.start_agent("board", models=tmp_path / "models", options=modes)
+        fleet.wait_for_workers(1)
+        profile(fleet, {"0.2cpu": MODES["0.2cpu"]})
+        assert modes_of(submit(fleet, qos=60)) == ["0.2cpu"]
+        profile(fleet, MODES)
+        assert modes_of(submit(fleet, qos=60)) == ["1cpu"]
