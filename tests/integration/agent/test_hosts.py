@@ -13,6 +13,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from worker_agent.host_process import HostProcess
 from worker_agent.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
@@ -81,6 +82,27 @@ async def test_run_that_has_not_begun_can_be_stopped(hosts: Hosts) -> None:
     host.stop(running)
     assert (await first).outcome is Outcome.STOPPED
     assert (await second).tally.done == 0
+
+
+async def test_quick_queries_that_are_sent_together_are_answered_each_in_order(
+    hosts: Hosts,
+) -> None:
+    host = await hosts.load(TWICE)
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
+    answers: asyncio.Queue[str] = asyncio.Queue()
+
+    def note(ended: Ended) -> None:
+        answers.put_nowait(ModelInferResponse.FromString(bytes(ended.response)).id)
+
+    received: list[str] = []
+    for number in range(200):
+        while not host.has_room(50):
+            received.append(await answers.get())
+        request = ModelInferRequest(id=str(number), inputs=[tensor], raw_input_contents=[bytes(8)])
+        host.query(request.SerializeToString(), note)
+    while not host.is_idle or not answers.empty():
+        received.append(await answers.get())
+    assert received == [str(number) for number in range(200)]
 
 
 async def test_killed_host_ends_its_runs_and_is_loaded_anew(hosts: Hosts, changes: Changes) -> None:
