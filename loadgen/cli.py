@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.text import Text
 
 from loadgen.settings import LoadgenSettings
-from synergai.commands import settings_command
+from synergai.commands import require, settings_command
 from synergai.output import print_facts, print_json, rate, seconds
 
 if TYPE_CHECKING:
@@ -23,9 +22,7 @@ def loadgen(settings: LoadgenSettings) -> None:
     LoadGen's log files stay in the output folder. Beside its figures stand our own: violations
     are queries that failed or took longer than the QoS, goodput is the rate of all others.
     """
-    # Said here, by the name of what is to be installed, and not in the log of a child process.
-    if find_spec("mlperf_loadgen") is None:
-        raise ModuleNotFoundError(name="mlperf_loadgen")
+    require("mlperf_loadgen")
     measurement = _measure(settings)
     if settings.as_json:
         print_json(_record(settings, measurement))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from profiler.settings import ProfilerSettings
-from synergai.commands import settings_command
+from synergai.commands import require, settings_command
 from synergai.dictionary_records import to_record
 from synergai.output import print_json, print_table, rate, seconds
 
@@ -27,6 +27,7 @@ def profile(settings: ProfilerSettings) -> None:
     Each engine and thread count runs in the agent's own engine host under the Single Stream
     scenario. An entry is written as soon as it is measured; Ctrl-C keeps those that are.
     """
+    require("mlperf_loadgen")
     measurements = list(_measure(settings, _sessions(settings)))
     if settings.as_json:
         print_json([_record(measurement) for measurement in measurements])

@@ -169,6 +169,10 @@ for _name, _application in APPLICATIONS.items():
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted."""
+    # Read by gRPC when it is imported. Its C core writes to standard error what our own messages
+    # say better; and no process of ours forks, so that its precautions for it only cost time.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         typer.main.get_command(app)(args=arguments, prog_name="synergai")
     except InvalidSettings as error:

@@ -7,6 +7,7 @@ import enum
 import inspect
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def require(module: str) -> None:
+    """Check that what a command's child processes import is there.
+
+    Said by the command itself, the command line can name the extra to install; in the log of a
+    child process nobody would look for it.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(name=module)
 
 
 def settings_command(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from synergai.v1 import common_pb2
 
@@ -19,9 +16,6 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).with_name("triton_script.py")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tritonclient") is None, reason="tritonclient is not installed"
-)
 async def test_unmodified_tritonclient_infers_through_the_gateway(
     gateway: Gateway, caller: Any, new_agent: Any
 ) -> None:
