@@ -109,7 +109,7 @@ class SchedulerCore:
         self._now = now
         self._take_in(event)
         self._expire()
-        if self._queue:
+        if self._queue or self._policy.rebalances:
             self._schedule()
         commands, self._commands = self._commands, []
         return commands
@@ -465,7 +465,7 @@ class SchedulerCore:
             count -= stop - first
             setup_s, seconds = 0.0, math.inf
             if estimate is not None:
-                setup_s = 0.0 if leases else estimate.setup_s
+                setup_s = self._view.setup_s(job, worker, estimate)
                 per_query_s = self._view.per_query_s(job, worker, estimate)
                 seconds = setup_s + (stop - first) * per_query_s
             estimate_s = worker.free_at(self._now) - self._now + seconds

@@ -38,6 +38,10 @@ class Preempt:
 Decision: TypeAlias = Give | Preempt
 
 
+SPARE: Final = 0.7
+"""Part of the remaining time that a thrifty configuration may use up."""
+
+
 class Candidate(NamedTuple):
     """A worker that could run a job, and when it would be through with it."""
 
@@ -52,6 +56,7 @@ class View:
 
     Attributes:
         now: the instant of the event.
+        thrifty: the objective is ``energy``.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class View:
         self.now = 0.0
         self._fleet = fleet
         self._estimator = estimator
-        self._thrifty = settings.objective == "energy"
+        self.thrifty = settings.objective == "energy"
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerRecord]:
@@ -91,6 +96,30 @@ class View:
             if estimate.configuration == configuration:
                 return estimate
         return estimates[0] if estimates else None
+
+    def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
+        """Setup that is still to be paid if the job comes next on the worker."""
+        return 0.0 if worker.is_set_up_for(job, self.now) else estimate.setup_s
+
+    def choice(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
+        """In which configuration the worker is to run the job; None if it cannot.
+
+        The fastest one; with the objective ``energy`` the thriftiest of those in which the
+        worker, if it were free, would meet the deadline alone with time to spare.
+        """
+        if job.job.engine not in worker.engines or worker.draining:
+            return None
+        estimates = self._estimator.estimates(job.job.engine, worker)
+        if not estimates:
+            return None
+        if not self.thrifty:
+            return estimates[0]
+        budget_s = SPARE * (job.job.deadline - self.now)
+        with_tensors = job.job.with_tensors
+        in_time = [
+            e for e in estimates if e.seconds(job.left, with_tensors=with_tensors) <= budget_s
+        ]
+        return min(in_time, key=_joules, default=estimates[0])
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Seconds per query, at the pace that the worker has shown on this very job, if any."""
@@ -126,14 +155,15 @@ class View:
                 estimates: Iterable[Estimate] = () if estimate is None else (estimate,)
             else:
                 estimates = self._estimator.estimates(engine, worker)
-                if not self._thrifty:
+                if not self.thrifty:
                     estimates = estimates[:1]
             free_at = worker.free_at(self.now)
             for estimate in estimates:
                 per_query_s = self.per_query_s(job, worker, estimate)
-                completes_at = free_at + estimate.setup_s + job.pending.total * per_query_s
+                setup_s = self.setup_s(job, worker, estimate)
+                completes_at = free_at + setup_s + job.pending.total * per_query_s
                 found.append(Candidate(completes_at, worker.index, worker, estimate))
-        if self._thrifty:
+        if self.thrifty:
             return _thriftiest(found, job.job.deadline)
         found.sort(key=_soonest)
         return found
@@ -160,6 +190,10 @@ def _soonest(candidate: Candidate) -> tuple[float, int]:
     return candidate.completes_at, candidate.order
 
 
+def _joules(estimate: Estimate) -> float:
+    return estimate.joules
+
+
 def _thriftiest(found: list[Candidate], deadline: float) -> list[Candidate]:
     """One candidate per worker: those in time by joules, then the others by completion."""
     best: dict[int, tuple[bool, float, Candidate]] = {}
@@ -174,7 +208,13 @@ def _thriftiest(found: list[Candidate], deadline: float) -> list[Candidate]:
 
 
 class Policy(Protocol):
-    """Decides which waiting job goes where. Holds no clock; time comes with the view."""
+    """Decides which waiting job goes where. Holds no clock; time comes with the view.
+
+    Attributes:
+        rebalances: it wants to decide although nobody waits, to move what is running.
+    """
+
+    rebalances: bool
 
     def rank(self, job: JobRecord) -> float:
         """The job's order key; lower goes first. It must not depend on the current time.
@@ -194,6 +234,7 @@ POLICIES: Final = Registry[Policy](
         "edf": "gateway.scheduling.policies.edf:EarliestDeadlineFirst",
         "fifo": "gateway.scheduling.policies.fifo:Fifo",
         "lru": "gateway.scheduling.policies.lru:LeastRecentlyUsed",
+        "malleable": "gateway.scheduling.policies.malleable:Malleable",
         "mru": "gateway.scheduling.policies.mru:MostRecentlyUsed",
         "rr": "gateway.scheduling.policies.rr:RoundRobin",
         "slo_mael": "gateway.scheduling.policies.slo_mael:SloMael",

@@ -98,8 +98,8 @@ class WorkerRecord:
         head_ends_at: when the first of them is expected to end.
         behind_head_s: what all the others are expected to take.
         idle_since: when it last ran out of work.
-        active_at: when it was last given work.
         available_at: from when on it may be given work, unless something happens before.
+        last_job: what it was given last.
         estimates: what engines cost on it, as far as anybody asked since it changed.
     """
 
@@ -113,8 +113,8 @@ class WorkerRecord:
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
-    active_at: float = -math.inf
     available_at: float = math.inf
+    last_job: JobRecord | None = None
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
 
     @property
@@ -127,6 +127,10 @@ class WorkerRecord:
         if not self.leases:
             return now
         return max(self.head_ends_at, now) + self.behind_head_s
+
+    def is_set_up_for(self, job: JobRecord, now: float) -> bool:
+        """Whether `job` would only go on here, without a pause and so without a setup."""
+        return self.last_job is job and (bool(self.leases) or self.idle_since == now)
 
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """From when on it may be given work: idle, or so nearly that the network would gain.
@@ -149,7 +153,7 @@ class WorkerRecord:
         else:
             lease.head_at = now
             self.head_ends_at = now + lease.seconds
-        self.active_at = now
+        self.last_job = lease.job
         self.leases[lease.assignment.id] = lease
 
     def stop(self, lease: Lease, now: float) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class Fifo:
     """Jobs in order of arrival, each to the available worker that is soonest done with it."""
 
+    rebalances = False
+
     def rank(self, job: JobRecord) -> float:
         """Time of arrival."""
         return job.job.arrival

@@ -53,6 +53,8 @@ class Predefined:
 class InTurn(ABC):
     """Base of the policies that give the oldest job to the worker whose turn it is."""
 
+    rebalances = False
+
     def __init__(self, **configurations: str) -> None:
         self._predefined = Predefined(**configurations)
 

@@ -30,6 +30,8 @@ MAX_MAPPINGS: Final = 1024
 class SloMael:
     """Binds requests on arrival by the score of all mappings, and never rebinds them."""
 
+    rebalances = False
+
     def __init__(self, **configurations: str) -> None:
         self._predefined = Predefined(**configurations)
         self._bound: dict[JobId, tuple[JobRecord, WorkerRecord]] = {}

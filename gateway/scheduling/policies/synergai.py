@@ -27,6 +27,8 @@ class SynergAI:
     the available worker that is soonest done with it.
     """
 
+    rebalances = False
+
     def rank(self, job: JobRecord) -> float:
         """Latest start on the fastest worker: deadline - T_estimated (Eq. 6.1, 6.2, 6.4)."""
         return job.latest_start
