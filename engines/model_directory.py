@@ -18,6 +18,7 @@ a definition with a fault instead of hiding the others.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tomllib
 import zlib
@@ -133,7 +134,7 @@ class ModelDirectory:
             name = EngineName(checked_name(entry.name, "engine name"))
         except InvalidInput as error:
             # The name must be valid wherever the fault is shown, and differ from all others.
-            stand_in = EngineName(f"invalid-name-{zlib.crc32(entry.name.encode()):08x}")
+            stand_in = EngineName(f"invalid-name-{zlib.crc32(os.fsencode(entry.name)):08x}")
             return EngineDefinition(name=stand_in, file=entry, fault=f"folder {error}")
         try:
             return self._read(name, entry)
@@ -150,7 +151,7 @@ class ModelDirectory:
                 f"{folder.name} lies in the model directory itself; give it a folder of its own, "
                 f"for example with 'synergai engines add {folder}'"
             )
-        texts, accuracy = _read_definition(folder)
+        texts, accuracy = _read_definition(self._confined(folder / DEFINITION_FILE))
         if texts.get("name", name) != name:
             raise InvalidInput(
                 f"{DEFINITION_FILE} is for the engine {texts['name']!r}, but the folder is "
@@ -188,7 +189,11 @@ class ModelDirectory:
 
     def _confined(self, path: Path) -> Path:
         """Return `path` if it leads into this directory, whatever links are on the way."""
-        if not path.resolve().is_relative_to(self.path.resolve()):
+        try:
+            target = path.resolve()
+        except RuntimeError as error:  # how pathlib reports it before Python 3.13
+            raise InvalidInput(f"{path.name!r} is a link that leads to itself") from error
+        if not target.is_relative_to(self.path.resolve()):
             raise InvalidInput(f"{path.name!r} leads outside of the model directory")
         return path
 
@@ -217,17 +222,20 @@ def _only_model(folder: Path) -> Path:
             )
 
 
-def _read_definition(folder: Path) -> tuple[dict[str, str], float | None]:
+def _read_definition(path: Path) -> tuple[dict[str, str], float | None]:
     """The texts in engine.toml by their keys, and the accuracy."""
-    path = folder / DEFINITION_FILE
     if not path.exists():
         return {}, None
+    if not path.is_file():  # to read from a named pipe would be to wait for ever
+        raise InvalidInput(f"{DEFINITION_FILE} is no file")
     if path.stat().st_size > MAX_DEFINITION_BYTES:
         raise InvalidInput(f"{DEFINITION_FILE} is larger than {MAX_DEFINITION_BYTES:,} bytes")
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
         raise InvalidInput(f"{DEFINITION_FILE} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
     accuracy = table.pop("accuracy", None)
     if accuracy is not None:
         if isinstance(accuracy, bool) or not isinstance(accuracy, (int, float)):
@@ -242,4 +250,6 @@ def _read_definition(folder: Path) -> tuple[dict[str, str], float | None]:
             )
         if not isinstance(value, str) or not value:
             raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {value!r}")
+        if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
+            raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {value!r}")
     return table, accuracy

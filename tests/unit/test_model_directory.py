@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,9 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         ("accuracy = true", "must be a number"),
         ('name = "another"', "rename the folder"),
         ('backend = "../x"', "not a valid backend name"),
+        (r'file = "a\u0000b.onnx"', "control characters"),
+        (r'title = "\u001b[31m"', "control characters"),
+        ("accuracy = " + "[" * 5000, "nested too deeply"),
     ],
 )
 def test_wrong_definition_is_a_fault_of_its_engine_only(
@@ -105,6 +109,29 @@ def test_links_that_lead_out_of_the_directory_are_faults(tmp_path: Path) -> None
 
     for name in ("folder", "file", "samples"):
         assert "leads outside" in fault(models, name)
+
+
+def test_links_that_lead_to_themselves_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.onnx").symlink_to("model.onnx")
+    (put(tmp_path, "definition") / "engine.toml").symlink_to("engine.toml")
+
+    for name in ("model", "definition"):
+        assert "leads to itself" in fault(tmp_path, name)
+
+
+def test_definition_that_is_no_regular_file_is_a_fault_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(put(tmp_path, "piped") / "engine.toml")
+
+    assert fault(tmp_path, "piped") == "engine.toml is no file"
+
+
+def test_folder_whose_name_is_not_text_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+
+    (engine,) = ModelDirectory(tmp_path).engines()
+
+    assert "not a valid engine name" in engine.fault
 
 
 def test_link_within_the_directory_is_followed(tmp_path: Path) -> None:
