@@ -482,7 +482,7 @@ class SchedulerCore:
                 probe=estimate is None,
             )
             self._next_id += 1
-            lease = Lease(assignment, job, estimate, seconds)
+            lease = Lease(assignment, job, estimate, seconds, self._now)
             leases.append(lease)
             self._leases[assignment.id] = lease
             job.leases[assignment.id] = lease

@@ -21,6 +21,7 @@ class Lease:
     Attributes:
         seconds: what it was estimated to take by itself, without what came before it; infinite
             if nobody knows.
+        given_at: when it was given.
         pace_before: what was believed of its worker's pace before its first report.
         done: how many of its queries are recorded.
         head_at: when it became the first of its worker's assignments.
@@ -35,6 +36,7 @@ class Lease:
     job: JobRecord
     estimate: Estimate | None
     seconds: float
+    given_at: float
     pace_before: float | None = None
     done: int = 0
     head_at: float | None = None

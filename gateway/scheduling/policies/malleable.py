@@ -76,9 +76,9 @@ class Malleable:
         workers = _nearby(view, waiting, available)
         movable: set[Lease] = set()
         if arrived or idle:
-            # Without news, what has just begun is left alone: it would be moved for ever.
-            begun_by = view.now - (0.0 if arrived else self._least_s)
-            movable = self._movable(workers, view.now, begun_by)
+            # Without news, what was just given out is left alone: it would be moved for ever.
+            given_by = view.now - (0.0 if arrived else self._least_s)
+            movable = self._movable(workers, view.now, given_by)
         if not waiting and not movable:
             return []
         return self._plan(view, waiting, available, workers, movable)
@@ -96,14 +96,12 @@ class Malleable:
             available.remove(candidates[0].worker)
         return decisions
 
-    def _movable(self, workers: Sequence[WorkerRecord], now: float, begun_by: float) -> set[Lease]:
+    def _movable(self, workers: Sequence[WorkerRecord], now: float, given_by: float) -> set[Lease]:
         """What may be stopped: all leases of workers that have enough left to do."""
         movable: set[Lease] = set()
         for worker in workers:
             leases = worker.leases.values()
-            if any(lease.estimate is None for lease in leases):
-                continue
-            if any(lease.head_at is not None and lease.head_at > begun_by for lease in leases):
+            if any(lease.estimate is None or lease.given_at > given_by for lease in leases):
                 continue
             if worker.free_at(now) - now > self._least_s:
                 movable.update(lease for lease in leases if not lease.stopping)
