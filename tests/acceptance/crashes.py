@@ -129,7 +129,7 @@ def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
         for name in AGENTS:
             fleet.start_agent(name, models=models, options=["--threads", "1"])
         fleet.wait_for_workers(len(AGENTS))
-        pace_s = kills * 0.8 / jobs
+        pace_s = kills * 0.5 / jobs
         submitter = threading.Thread(
             target=submit_all,
             args=(fleet.address, sizes, submitted, pace_s, random.Random(seed + 1)),
