@@ -177,7 +177,7 @@ class ModelDirectory:
         samples = self._confined(folder / SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            version=texts.get("version", "1"),
+            version=checked_name(texts.get("version", "1"), "engine version"),
             backend=checked_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,

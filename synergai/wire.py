@@ -92,7 +92,7 @@ def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
 
 
 def engine_to_proto(engine: Engine) -> common_pb2.Engine:
-    """The message for `engine`."""
+    """The message for `engine`; a fault is shortened to what a peer takes."""
     return common_pb2.Engine(
         name=engine.name,
         version=engine.version,
@@ -101,7 +101,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         outputs=map(tensor_to_proto, engine.outputs),
         digest=engine.digest,
         samples=engine.samples,
-        fault=engine.fault,
+        fault=engine.fault[:_MAX_TEXT],
     )
 
 

@@ -91,7 +91,10 @@ class Connection:
                 delay = longest * random.uniform(0.5, 1.0)
                 self._failures = min(self._failures + 1, 16)
                 _log.warning(
-                    "no gateway at %s: %s; trying again in %.1f s", self._target, error, delay
+                    "not connected to the gateway at %s: %s; trying again in %.1f s",
+                    self._target,
+                    error,
+                    delay,
                 )
                 await asyncio.sleep(delay)
 

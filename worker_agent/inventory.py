@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engines.model_directory import EngineDefinition, ModelDirectory, digest
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
-from synergai.errors import SynergaiError
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.wire import engine_from_proto, engine_to_proto
 from worker_agent.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Inventory:
             return _faulty(definition, str(error))
         except OSError as error:
             return _faulty(definition, f"{error.filename} cannot be read: {error.strerror}")
-        return Engine(
+        engine = Engine(
             name=definition.name,
             version=definition.version,
             backend=definition.backend,
@@ -87,6 +88,11 @@ class Inventory:
             digest=file_digest,
             samples=known[key].samples,
         )
+        try:
+            # A gateway would refuse the whole worker over one engine that cannot be said.
+            return engine_from_proto(engine_to_proto(engine))
+        except InvalidInput as error:
+            return _faulty(definition, str(error))
 
     async def _inspect(self, definition: EngineDefinition) -> _Description:
         _log.info("inspecting engine %s", definition.name)

@@ -64,6 +64,7 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
     [
         ("version = [", "not TOML"),
         ("version = 3", "version must be a text"),
+        ('version = "2 beta!"', "not a valid engine version"),
         ('versoin = "3"', "unknown key 'versoin'"),
         ('file = "../../other.onnx"', "leads outside"),
         ('file = "/etc/passwd"', "leads outside"),

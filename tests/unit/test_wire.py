@@ -109,6 +109,14 @@ def test_faulty_engine_needs_no_tensors() -> None:
     assert wire.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
 
 
+def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
+    faulty = Engine(
+        name=EngineName("e"), version="1", backend="", inputs=(), outputs=(), fault="x" * 5000
+    )
+
+    assert set(wire.engine_from_proto(wire.engine_to_proto(faulty)).fault) == {"x"}
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [

@@ -34,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     - ``texts``: its answer is its input, of BYTES;
     - ``bytes``: x [2] of UINT8 as FP32;
     - ``truncated``: half of a model; ``nothing``: an empty folder; ``impossible``: of a node
-      that no runtime knows.
+      that no runtime knows; ``unspeakable``: with a name that no gateway takes.
     """
     models = tmp_path_factory.mktemp("models")
     float_, string, uint8 = TensorProto.FLOAT, TensorProto.STRING, TensorProto.UINT8
@@ -54,6 +54,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         models / "labelled" / "samples.npz",
         x=np.eye(3, dtype=np.float32)[[0, 1, 2, 0]],
         labels=np.array([0, 1, 2, 1]),
+    )
+    unspeakable = "x" * 5000
+    save(
+        models / "unspeakable",
+        [helper.make_node("Identity", [unspeakable], ["y"])],
+        [tensor(unspeakable, float_, [1])],
+        [tensor("y", float_, [1])],
     )
     save(
         models / "texts",

@@ -225,6 +225,7 @@ async def test_inventory_describes_engines_and_says_what_is_wrong(
         "truncated",
         "nothing",
         "impossible",
+        "unspeakable",
     }
     twice, labelled = engines[EngineName("twice")], engines[EngineName("labelled")]
     assert [spec.shape for spec in twice.inputs] == [(-1, 2)]
