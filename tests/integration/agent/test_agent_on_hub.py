@@ -225,6 +225,7 @@ async def test_agent_registers_itself_and_its_engines(
         "truncated",
         "nothing",
         "impossible",
+        "unspeakable",
     }
     assert hub.sessions == ["secret"]
 
