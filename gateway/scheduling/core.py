@@ -463,7 +463,7 @@ class SchedulerCore:
         while count > 0 and (taken := job.pending.take(count, job.ready)):
             first, stop = taken
             count -= stop - first
-            setup_s, seconds = 0.0, math.inf
+            setup_s, per_query_s, seconds = 0.0, 0.0, math.inf
             if estimate is not None:
                 setup_s = self._view.setup_s(job, worker, estimate)
                 per_query_s = self._view.per_query_s(job, worker, estimate)
@@ -479,6 +479,7 @@ class SchedulerCore:
                 count=stop - first,
                 setup_s=setup_s,
                 estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
+                query_s=per_query_s,
                 probe=estimate is None,
             )
             self._next_id += 1

@@ -53,7 +53,8 @@ class Assignment:
         id: a fencing token; reports under an id that is not outstanding are refused.
         setup_s: what is estimated to be paid before the first query: load, switch.
         estimate_s: estimated time from dispatch to the last query, setup and the worker's
-            earlier obligations included.
+            earlier obligations included; 0 if nobody knows.
+        query_s: estimated time of each of its queries; 0 if nobody knows.
         probe: the first queries of an engine that the dictionary lacks on this worker's class;
             they become its profile.
     """
@@ -67,6 +68,7 @@ class Assignment:
     count: int
     setup_s: float = 0.0
     estimate_s: float = 0.0
+    query_s: float = 0.0
     probe: bool = False
 
 
