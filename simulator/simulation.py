@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 REPORT_S: Final = 5.0
 """How often a virtual worker reports progress."""
-_STALLED_AFTER: Final = 100_000
+_STALLED_AFTER: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

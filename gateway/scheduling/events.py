@@ -316,7 +316,7 @@ class SchedulingSettings:
     max_faults: int = 3
     reassess_s: float = 1.0
     pace_half_life_s: float = 2.0
-    pace_trust: float = 0.5
+    pace_trust: float = 0.25
     mode_switch_s: float = 5.0
     options: dict[str, str] = field(default_factory=dict)
 

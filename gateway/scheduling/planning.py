@@ -48,9 +48,9 @@ class Weights:
         effort: a worker's time, per typical job time; saves it for jobs that are still to come.
     """
 
-    sharpness: float = 6.0
-    excess: float = 0.05
-    completion: float = 0.05
+    sharpness: float = 10.0
+    excess: float = 0.15
+    completion: float = 0.1
     effort: float = 0.01
 
 
