@@ -7,33 +7,17 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gateway.executions import Executions
+from gateway.outlook import Outlook
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gateway.clock import Clock
+    from gateway.executions import Execution
     from gateway.scheduling.events import Assignment
-    from synergai.domain import AssignmentId, Configuration, JobId, JobSpec, WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Queries [first, first + count) of a job, as one worker ran them.
-
-    Attributes:
-        seconds: from when the worker was free for them to the last report.
-        labelled: how many of them have a known label.
-        correct: how many of these were answered right.
-    """
-
-    worker_id: WorkerId
-    configuration: Configuration
-    first: int
-    count: int
-    seconds: float
-    labelled: int = 0
-    correct: int = 0
+    from synergai.domain import JobId, JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +28,7 @@ class JobStatus:
         as_of: the moment.
         dispatched_at: when its first queries were given to a worker.
         estimated_s: from the first dispatch to completion, as estimated then.
-        executions: ranges in the order of dispatch; none overlaps another.
+        executions: who ran what, none overlaps another.
         reason: why it failed, was rejected or expired.
     """
 
@@ -109,38 +93,52 @@ class JobStatus:
         return self.as_of if self.finished_at is None else self.finished_at
 
 
-@dataclass(slots=True, eq=False)
 class JobTracker:
     """A job that has not ended, as its events come in.
 
+    Args:
+        status: what is known of it already.
+        clock: the gateway's.
+
     Attributes:
-        status: the latest; its `as_of` is when it last changed.
+        id: the job's.
+        spec: what its client asked for.
+        clock: as given.
     """
 
-    status: JobStatus
-    clock: Clock
-    _executions: dict[AssignmentId, Execution] = field(default_factory=dict)
-    _earlier: tuple[Execution, ...] = ()
-    _watchers: set[asyncio.Event] = field(default_factory=set)
+    def __init__(self, status: JobStatus, clock: Clock) -> None:
+        self.id = status.id
+        self.spec = status.spec
+        self.clock = clock
+        self._status = status
+        self._is_behind = False
+        self._executions = Executions(status.executions)
+        self._outlook: tuple[float, Outlook] | None = None
+        self._watchers: set[asyncio.Event] = set()
 
-    def __post_init__(self) -> None:
-        self._earlier = self.status.executions
+    @property
+    def status(self) -> JobStatus:
+        """The latest; its `as_of` is when it last changed."""
+        if self._is_behind:
+            # Put together when somebody looks: a job may be recorded far more often than seen.
+            self._is_behind = False
+            self._status = replace(self._status, executions=self._executions.ranges())
+        return self._status
 
     def snapshot(self) -> JobStatus:
         """The job as it is now."""
-        if self.status.state.ended:
+        if self._status.state.ended:
             return self.status
         return replace(self.status, as_of=self.clock.unix(self.clock.now()))
 
     def dispatched(self, assignment: Assignment, now: float) -> bool:
         """Note an assignment; True if the first dispatch or the estimate was news."""
-        status = self.status
+        status = self._status
         at = self.clock.unix(now)
         dispatched_at = at if status.dispatched_at is None else status.dispatched_at
         estimated_s = status.estimated_s
-        rest = status.spec.queries - status.queries_done
-        if estimated_s is None and not assignment.probe and assignment.count == rest:
-            estimated_s = at - dispatched_at + assignment.estimate_s
+        if (seconds := self._first_estimate(assignment, now)) is not None:
+            estimated_s = at - dispatched_at + seconds
         news = (dispatched_at, estimated_s) != (status.dispatched_at, status.estimated_s)
         if news or status.state is JobState.QUEUED:
             self._change(
@@ -148,14 +146,15 @@ class JobTracker:
             )
         return news
 
-    def recorded(self, assignment_id: AssignmentId, execution: Execution) -> None:
+    def recorded(self, assignment: Assignment, execution: Execution) -> None:
         """Put what is recorded of an assignment in place of what was before."""
-        self._executions[assignment_id] = execution
-        self._change(executions=(*self._earlier, *self._executions.values()))
+        self._executions.record(assignment, execution)
+        self._is_behind = True
+        self._change()
 
     def end(self, state: JobState, now: float, reason: str = "") -> None:
         """Note the end; every watcher gets to see it, and nothing after it."""
-        if not self.status.state.ended:
+        if not self._status.state.ended:
             self._change(state=state, finished_at=self.clock.unix(now), reason=reason)
 
     async def watch(self) -> AsyncGenerator[JobStatus, None]:
@@ -176,8 +175,24 @@ class JobTracker:
         finally:
             self._watchers.discard(changed)
 
+    def _first_estimate(self, assignment: Assignment, now: float) -> float | None:
+        """What is left takes so long from `now`, if this is the instant to estimate it.
+
+        It is that of the first dispatch for which an estimate exists; the queries that measure
+        an unknown engine have none. All that is given out then counts.
+        """
+        if assignment.probe:
+            return None
+        if self._outlook is None or self._outlook[0] != now:
+            if self._status.estimated_s is not None:
+                return None
+            self._outlook = now, Outlook(self.spec.queries - self._executions.queries)
+        outlook = self._outlook[1]
+        outlook.give(assignment)
+        return outlook.seconds
+
     def _change(self, **changes: object) -> None:
         at = self.clock.unix(self.clock.now())
-        self.status = replace(self.status, as_of=at, **changes)  # type: ignore[arg-type]  # the callers are in this class
+        self._status = replace(self._status, as_of=at, **changes)  # type: ignore[arg-type]  # the callers are in this class
         for watcher in self._watchers:
             watcher.set()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.job_status import Execution, JobStatus, JobTracker
+from gateway.executions import Execution
+from gateway.job_status import JobStatus, JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.journal import Journal
     from gateway.metrics import Metrics
     from gateway.scheduling.events import Assignment
-    from synergai.domain import AssignmentId, JobSpec
+    from synergai.domain import JobSpec
 
 _log = logging.getLogger(__name__)
 
@@ -114,20 +116,20 @@ class SubmittedJob:
         now: float,
     ) -> None:
         """Have the journal record what is done, and publish it then."""
+        assignment = outstanding.assignment
         execution = execution_of(worker, outstanding, now)
-        assignment_id = outstanding.assignment.id
-        self._journal.record(self.tracker.status.id, assignment_id, execution).add_done_callback(
-            partial(self._recorded, assignment_id, execution)
+        self._journal.record(self.tracker.id, assignment.id, execution).add_done_callback(
+            partial(self._recorded, assignment, execution)
         )
 
     def _recorded(
         self,
-        assignment_id: AssignmentId,
+        assignment: Assignment,
         execution: Execution,
         recorded: asyncio.Future[None],
     ) -> None:
         if (error := recorded.exception()) is None:
-            self.tracker.recorded(assignment_id, execution)
+            self.tracker.recorded(assignment, execution)
         else:
             _log.error("not recorded: %s", error)
 
@@ -256,8 +258,9 @@ class Jobs:
         if job is None:
             yield await self.get(job_id)
             return
-        async for status in job.tracker.watch():
-            yield status
+        async with aclosing(job.tracker.watch()) as statuses:
+            async for status in statuses:
+                yield status
 
     async def cancel(self, job_id: str) -> JobStatus:
         """Stop the job at its next query, if it has not ended; what it is then.
@@ -268,9 +271,10 @@ class Jobs:
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             self._dispatcher.cancel(JobId(job_id))
-            async for status in job.tracker.watch():
-                if status.state.ended:
-                    return status
+            async with aclosing(job.tracker.watch()) as statuses:
+                async for status in statuses:
+                    if status.state.ended:
+                        return status
         return await self.get(job_id)
 
     def leave(self, status: JobStatus) -> None:
@@ -280,7 +284,7 @@ class Jobs:
 
     def _accepted(self, tracker: JobTracker, accepted: asyncio.Future[JobId]) -> None:
         self._accepting -= 1
-        if accepted.exception() is None and accepted.result() == tracker.status.id:
+        if accepted.exception() is None and accepted.result() == tracker.id:
             self._start(tracker)
 
     def _start(self, tracker: JobTracker) -> None:

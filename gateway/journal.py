@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from gateway.job_status import Execution, JobStatus
+    from gateway.executions import Execution
+    from gateway.job_status import JobStatus
     from synergai.domain import AssignmentId, EngineName, JobId, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 
-from gateway.job_status import Execution, JobStatus
+from gateway.executions import Execution
+from gateway.job_status import JobStatus
 from synergai.domain import (
     Configuration,
     EngineName,

@@ -77,7 +77,7 @@ class StreamedJob:
         Raises:
             InvalidInput: it is not the next one, or does not fit the engine.
         """
-        queries = self.tracker.status.spec.queries
+        queries = self.tracker.spec.queries
         if query.index != self.arrived or query.index >= queries:
             raise InvalidInput(
                 f"queries must come in order, from 0 to {queries - 1}: "
@@ -124,7 +124,7 @@ class StreamedJob:
     ) -> None:
         """Pass the results on."""
         assignment = outstanding.assignment
-        self.tracker.recorded(assignment.id, execution_of(worker, outstanding, now))
+        self.tracker.recorded(assignment, execution_of(worker, outstanding, now))
         first = assignment.first + outstanding.done - len(responses)
         for index, response in enumerate(responses, first):
             self.answers.put(Result(index, response))
@@ -204,9 +204,10 @@ class StreamedJobs:
             await asyncio.wait([reader])
 
     async def _read(self, job: StreamedJob, queries: AsyncIterator[Query]) -> None:
-        spec = job.tracker.status.spec
+        tracker = job.tracker
         async for query in queries:
             await job.put(query)
-            self._dispatcher.more_ready(job.tracker.status.id, job.arrived)
-        if job.arrived < spec.queries:
-            raise InvalidInput(f"the stream of queries ended after {job.arrived} of {spec.queries}")
+            self._dispatcher.more_ready(tracker.id, job.arrived)
+        wanted = tracker.spec.queries
+        if job.arrived < wanted:
+            raise InvalidInput(f"the stream of queries ended after {job.arrived} of {wanted}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from gateway.executions import merged
 from gateway.streamed import Query, Result
 from synergai import rpc
 from synergai.domain import EngineName, JobSpec, JobState
@@ -18,7 +19,8 @@ from synergai.wire import configuration_to_proto
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.job_status import Execution, JobStatus
+    from gateway.executions import Execution
+    from gateway.job_status import JobStatus
     from gateway.jobs import Jobs
     from gateway.streamed import StreamedJobs
     from synergai.rpc import Context
@@ -140,7 +142,7 @@ def job_to_proto(status: JobStatus) -> jobs_pb2.Job:
         actual_s=status.actual_s,
         violated=status.violated,
         excess_s=status.excess_s,
-        executions=map(_execution_to_proto, status.executions),
+        executions=map(_execution_to_proto, merged(status.executions)),
         labelled=status.labelled,
         correct=status.correct,
         reason=status.reason,

@@ -11,8 +11,9 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.clock import Clock
+from gateway.executions import Execution
 from gateway.fleet import Catalogue
-from gateway.job_status import Execution, JobStatus, JobTracker
+from gateway.job_status import JobStatus, JobTracker
 from gateway.outbox import Outbox
 from gateway.scheduling.events import Assignment
 from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
@@ -207,7 +208,7 @@ def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     execution = Execution(
         worker_id=W1, configuration=Configuration(1), first=0, count=4, seconds=3.0
     )
-    tracker.recorded(AssignmentId(1), execution)
+    tracker.recorded(an_assignment(10), execution)
     assert tracker.dispatched(an_assignment(6), 103.0)
     assert tracker.status.estimated_s == pytest.approx(5.0)
     assert not tracker.dispatched(an_assignment(6), 104.0)
@@ -222,7 +223,7 @@ async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
         execution = Execution(
             worker_id=W1, configuration=Configuration(), first=0, count=number, seconds=1.0
         )
-        tracker.recorded(AssignmentId(1), execution)
+        tracker.recorded(an_assignment(10), execution)
     assert (await anext(watch)).queries_done == 3
     tracker.end(JobState.CANCELLED, 5.0)
     assert [status.state async for status in watch] == [JobState.CANCELLED]

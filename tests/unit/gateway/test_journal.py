@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.job_status import Execution, JobStatus
+from gateway.executions import Execution
+from gateway.job_status import JobStatus
 from gateway.journal import Journal, JournalBroken
 from synergai.domain import (
     AssignmentId,

@@ -1,0 +1,156 @@
+"""What a job's tracker makes of its assignments and of what is recorded of them."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.clock import Clock
+from gateway.executions import Execution, Executions, merged
+from gateway.job_status import JobStatus, JobTracker
+from gateway.scheduling.events import Assignment
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    JobId,
+    JobSpec,
+    JobState,
+    WorkerId,
+)
+
+FAST, SLOW = WorkerId("fast"), WorkerId("slow")
+QUERIES = 50
+
+
+def an_assignment(
+    number: int,
+    first: int,
+    count: int,
+    *,
+    worker: WorkerId = FAST,
+    estimate_s: float = 0.0,
+    query_s: float = 0.0,
+    probe: bool = False,
+) -> Assignment:
+    return Assignment(
+        id=AssignmentId(number),
+        job_id=JobId("a"),
+        engine=EngineName("echo"),
+        worker_id=worker,
+        configuration=Configuration(1),
+        first=first,
+        count=count,
+        estimate_s=estimate_s,
+        query_s=query_s,
+        probe=probe,
+    )
+
+
+def done_of(assignment: Assignment, count: int) -> Execution:
+    return Execution(
+        worker_id=assignment.worker_id,
+        configuration=assignment.configuration,
+        first=assignment.first,
+        count=count,
+        seconds=count / 10,
+        labelled=count,
+        correct=count // 2,
+    )
+
+
+@pytest.fixture
+def tracker() -> JobTracker:
+    status = JobStatus(
+        id=JobId("a"),
+        spec=JobSpec(engine=EngineName("echo"), queries=QUERIES),
+        state=JobState.QUEUED,
+        as_of=0.0,
+        submitted_at=0.0,
+    )
+    return JobTracker(status, Clock())
+
+
+# --- executions -------------------------------------------------------------------------------
+
+
+def test_queries_given_out_one_by_one_are_one_execution(tracker: JobTracker) -> None:
+    for number in range(QUERIES):
+        assignment = an_assignment(number, number, 1)
+        tracker.recorded(assignment, done_of(assignment, 1))
+    [execution] = tracker.status.executions
+    assert (execution.first, execution.count, execution.labelled) == (0, QUERIES, QUERIES)
+    assert execution.seconds == pytest.approx(QUERIES / 10)
+
+
+def test_executions_of_different_workers_stay_apart(tracker: JobTracker) -> None:
+    for number, worker in enumerate([FAST, FAST, SLOW, FAST]):
+        assignment = an_assignment(number, number, 1, worker=worker)
+        tracker.recorded(assignment, done_of(assignment, 1))
+    ranges = [(each.worker_id, each.first, each.count) for each in tracker.status.executions]
+    assert ranges == [(FAST, 0, 2), (SLOW, 2, 1), (FAST, 3, 1)]
+
+
+@given(st.data())
+def test_executions_amount_to_the_last_reports(data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, 29), max_size=6)))
+    edges = [0, *cuts, 30]
+    assignments = [
+        an_assignment(number, first, stop - first, worker=data.draw(st.sampled_from([FAST, SLOW])))
+        for number, (first, stop) in enumerate(pairwise(edges))
+    ]
+    executions = Executions()
+    last: dict[int, Execution] = {}
+    for assignment in data.draw(st.permutations(assignments)):
+        reports = data.draw(st.sets(st.integers(1, assignment.count), min_size=1, max_size=3))
+        for count in sorted(reports):
+            last[assignment.id] = done_of(assignment, count)
+            executions.record(assignment, last[assignment.id])
+    expected = merged(last.values())
+    assert executions.queries == sum(each.count for each in expected)
+    found = executions.ranges()
+    assert [(e.worker_id, e.first, e.count, e.labelled, e.correct) for e in found] == [
+        (e.worker_id, e.first, e.count, e.labelled, e.correct) for e in expected
+    ]
+    assert [e.seconds for e in found] == pytest.approx([e.seconds for e in expected])
+
+
+# --- estimates --------------------------------------------------------------------------------
+
+
+def test_estimate_of_streamed_queries_presumes_that_the_rest_runs_alike(
+    tracker: JobTracker,
+) -> None:
+    assert tracker.dispatched(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
+    assert tracker.status.estimated_s == pytest.approx(1.1 + (QUERIES - 1) * 0.1)
+    assert not tracker.dispatched(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
+
+
+def test_estimate_of_a_split_job_is_that_of_its_last_share(tracker: JobTracker) -> None:
+    tracker.dispatched(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
+    tracker.dispatched(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
+    assert tracker.status.estimated_s == pytest.approx(4.5)
+
+
+def test_queries_not_given_out_yet_are_shared_by_the_workers(tracker: JobTracker) -> None:
+    tracker.dispatched(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
+    tracker.dispatched(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
+    # The fast one is alone for a second and does 10 of the 30; together they do 15 a second.
+    assert tracker.status.estimated_s == pytest.approx(2.0 + 20 / 15)
+
+
+def test_unknown_estimate_is_none_until_one_is_known(tracker: JobTracker) -> None:
+    tracker.dispatched(an_assignment(1, 0, QUERIES, estimate_s=0.0, query_s=0.1), 5.0)
+    assert tracker.status.estimated_s is None
+    tracker.dispatched(an_assignment(2, 0, QUERIES, estimate_s=3.0, query_s=0.1), 7.0)
+    assert tracker.status.estimated_s == pytest.approx(5.0)
+
+
+def test_probe_alone_gives_no_estimate(tracker: JobTracker) -> None:
+    assert tracker.dispatched(an_assignment(1, 0, 16, probe=True), 5.0)
+    assert tracker.status.estimated_s is None
+    assert math.isfinite(tracker.status.waited_s)
