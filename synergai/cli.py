@@ -78,6 +78,12 @@ APPLICATIONS: Final = {
     "loadgen": Application(
         "loadgen.cli:app", "Load a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
     ),
+    "simulate": Application(
+        "simulator.cli:app",
+        "Compare schedulers on the thesis's experiments, in virtual time.",
+        _PREPARE,
+        "simulator",
+    ),
 }
 
 
