@@ -23,6 +23,7 @@ from synergai.domain import Engine
 from synergai.errors import EngineUnusable, SynergaiError
 from synergai.processes import die_with
 from worker_agent.arena import Arena
+from worker_agent.cores import own_cores
 from worker_agent.frames import Broken, Ready
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = f"engine {options.engine!r} failed to load; its worker's log has the detail"
             connection.sendall(Broken(reason).encode())
             return 1
+        if cores := own_cores(threads):
+            os.sched_setaffinity(0, cores[:1])
         # What loading left behind lives as long as the host; looking at it again costs latency.
         gc.freeze()
         # Brings NumPy, which reads the thread variables when it is imported.
