@@ -47,7 +47,8 @@ class Assignments:
 
     def abandon(self) -> None:
         """Stop and forget all of them: the gateway has given them to others."""
-        for work in self._work.values():
+        # Abandoning one may end those behind it, which are forgotten as they end.
+        for work in list(self._work.values()):
             self._runner.abandon(work)
         self._work.clear()
 
