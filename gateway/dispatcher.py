@@ -101,9 +101,11 @@ class Dispatcher:
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._closed = False
 
     def close(self) -> None:
-        """Look at the time no more."""
+        """Decide nothing any more: what a worker or the journal still says comes too late."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -334,6 +336,8 @@ class Dispatcher:
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        if self._closed:
+            return
         now = self._clock.now()
         commands = self._core.handle(event, now)
         if self._recorder is not None:

@@ -6,9 +6,11 @@ it was handled, and the commands that followed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
+import logging
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
@@ -17,7 +19,7 @@ from gateway.scheduling import events
 from gateway.scheduling.core import SchedulerCore
 from synergai import dictionary, domain
 from synergai.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.scheduling.events import Command, Event, SchedulingSettings
+
+_log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
@@ -38,9 +42,10 @@ class EventLog:
     """Writes the file; a context manager.
 
     Writing happens on the loop and is buffered: what a killed gateway had not written is lost.
+    When the file cannot be written any more, it ends there, and the gateway goes on.
 
     Raises:
-        OSError: the file cannot be written.
+        Unavailable: the file cannot be opened.
     """
 
     def __init__(
@@ -50,7 +55,10 @@ class EventLog:
         profiles: ConfigurationDictionary,
         epoch: int,
     ) -> None:
-        self._file = path.open("w", encoding="utf-8", buffering=_BUFFER_BYTES)
+        try:
+            self._file = path.open("w", encoding="utf-8", buffering=_BUFFER_BYTES)
+        except OSError as error:
+            raise Unavailable(f"cannot write {path}: {error.strerror}") from error
         self._write(
             {
                 "format": FORMAT,
@@ -64,14 +72,28 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with self._ending_on_error():
+            self._file.close()
 
     def record(self, event: Event, now: float, commands: list[Command]) -> None:
         """Write one event and its commands."""
+        if self._file.closed:
+            return
         self._write({"at": now, "event": _tagged(event), "commands": [*map(_tagged, commands)]})
 
     def _write(self, document: object) -> None:
-        self._file.write(json.dumps(document, separators=(",", ":")) + "\n")
+        with self._ending_on_error():
+            self._file.write(json.dumps(document, separators=(",", ":")) + "\n")
+
+    @contextlib.contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        """What happens to a disk must not happen to the jobs."""
+        try:
+            yield
+        except OSError as error:
+            _log.error("%s ends here: %s", self._file.name, error.strerror)
+            with contextlib.suppress(OSError):
+                self._file.close()
 
 
 def replay(path: Path) -> Iterator[tuple[Event, list[Command], list[Command]]]:

@@ -272,3 +272,11 @@ async def test_request_ends_cancelled_for_whoever_still_looks(office: Any) -> No
     office.dispatcher.cancel(request.job.id)
     with pytest.raises(Cancelled):
         await request.result
+
+
+async def test_closed_dispatcher_decides_nothing_more(office: Any) -> None:
+    worker = office.join()
+    office.dispatcher.close()
+    request = office.begin()
+    assert office.orders(worker) == []
+    assert not request.result.done()
