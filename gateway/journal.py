@@ -15,6 +15,7 @@ import fcntl
 import os
 import queue
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -202,9 +203,10 @@ class Journal:
                 except SynergaiError as error:  # raised before anything was changed
                     outcomes.append(error)
             self._connection.execute("COMMIT")
-        except apsw.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            with suppress(apsw.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
             broken = JournalBroken(f"the journal cannot be written: {error}")
             return [broken] * len(batch)
         return outcomes

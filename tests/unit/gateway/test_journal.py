@@ -203,6 +203,16 @@ async def test_write_that_fails_breaks_the_journal_for_good(journal: Journal) ->
         await journal.accept(a_status("b"))
 
 
+async def test_fault_of_ours_breaks_the_journal_instead_of_leaving_all_to_wait(
+    journal: Journal,
+) -> None:
+    beyond_sqlite = AssignmentId(1 << 64)
+    await journal.accept(a_status())
+    with pytest.raises(JournalBroken):
+        await journal.record(JobId("a"), beyond_sqlite, an_execution(0, 1))
+    assert journal.broken.done()
+
+
 async def test_callback_comes_after_all_that_was_asked_before(journal: Journal) -> None:
     seen: list[str] = []
     journal.after_pending(lambda: seen.append("nothing pending"))
