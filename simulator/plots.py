@@ -39,16 +39,15 @@ def plot_experiments(
         figure.suptitle(experiment)
         written.append(save(figure, folder / f"{experiment}.png"))
     figure = _figure(4.0 * len(experiments), 10.0)
-    for row, metric in enumerate(METRICS):
-        for column, experiment in enumerate(experiments):
-            axes = figure.add_subplot(
-                len(METRICS), len(experiments), row * len(experiments) + column + 1
-            )
+    panels = figure.subplots(
+        len(METRICS), len(experiments), sharex=True, sharey="row", squeeze=False
+    )
+    for metric, row in zip(METRICS, panels, strict=True):
+        for experiment, axes in zip(experiments, row, strict=True):
             _bars(axes, results, metric, policies, experiment)
-            if row == 0:
-                axes.set_title(experiment)
-            if column:
-                axes.set_ylabel("")
+            axes.label_outer()
+    for experiment, axes in zip(experiments, panels[0], strict=True):
+        axes.set_title(experiment)
     written.append(save(figure, folder / "comparison.png"))
     return written
 

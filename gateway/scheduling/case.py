@@ -9,6 +9,7 @@ import numpy as np
 
 from gateway.scheduling.planning import Planner, Share, Weights, judge
 from gateway.scheduling.policy import Give, Preempt, View
+from gateway.scheduling.situation import setup_left_s
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -149,15 +150,20 @@ class Case:
             if not mine:
                 continue
             first = firsts.get(number)
-            left = sum(lease.left for lease in mine if lease.job is mine[0].job)
-            goes_on = (
-                first is not None
-                and self.jobs[first.job] is mine[0].job
-                and first.queries >= _KEEP * left
-            )
-            if not goes_on:
+            if first is None or not self._goes_on(first, mine):
                 stops += [Preempt(lease) for lease in mine]
         return stops
+
+    def _goes_on(self, first: Share, leases: Sequence[Lease]) -> bool:
+        """Whether what runs on a worker can be left to itself although it was planned anew."""
+        job = leases[0].job
+        if self.jobs[first.job] is not job:
+            return False
+        if setup_left_s(leases[0], self._view.now) > 0:
+            # To stop it now, only to have it run a little less, would lose what it has paid.
+            return True
+        left = sum(lease.left for lease in leases if lease.job is job)
+        return first.queries >= _KEEP * left
 
     def gives(self, available: Sequence[WorkerRecord]) -> list[Give]:
         """What the plan lets begin now on the available workers."""
