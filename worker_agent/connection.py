@@ -85,8 +85,8 @@ class Connection:
         while True:
             try:
                 await self._connect()
-            except (SynergaiError, grpc.aio.AioRpcError) as failure:
-                error = failure if isinstance(failure, SynergaiError) else error_from_rpc(failure)
+            except Exception as failure:  # noqa: BLE001 - not even a fault of ours may leave the worker unconnected
+                error = _in_our_words(failure)
                 longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**self._failures)
                 delay = longest * random.uniform(0.5, 1.0)
                 self._failures = min(self._failures + 1, 16)
@@ -148,6 +148,16 @@ class Connection:
             finally:
                 self._line = None
                 line.close()
+
+
+def _in_our_words(failure: Exception) -> SynergaiError:
+    match failure:
+        case SynergaiError():
+            return failure
+        case grpc.aio.AioRpcError():
+            return error_from_rpc(failure)
+        case _:
+            return rpc.unexpected("the connection")
 
 
 class _Line:

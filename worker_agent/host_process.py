@@ -196,6 +196,7 @@ class HostProcess(asyncio.Protocol):
     async def close(self) -> None:
         """End the process in order, and wait until it has ended."""
         self._closing = True
+        self._gone.set()  # whoever comes now needs another one
         self._transport.abort()
         await self._supervisor
 

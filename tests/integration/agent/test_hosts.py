@@ -40,6 +40,15 @@ def shared_memory() -> set[Path]:
     return set(Path("/dev/shm").iterdir())
 
 
+async def test_host_that_is_being_closed_takes_nothing_more(models: Path) -> None:
+    host = await HostProcess.start(models, TWICE)
+    closing = asyncio.create_task(host.close())
+    await asyncio.sleep(0)
+    assert host.is_gone
+    assert (await run_samples(host, 1)).fault is Fault.HOST_DIED
+    await closing
+
+
 class Changes(list[SessionChange]):
     """Writes down what the hosts tell of sessions."""
 
