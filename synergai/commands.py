@@ -15,6 +15,7 @@ import typer
 from pydantic_core import PydanticUndefined
 from rich.markup import escape
 
+from synergai.memory import keep_freed_memory
 from synergai.service_manager import announced
 from synergai.settings import POSITIONAL, Address, Settings, bare_type
 
@@ -191,6 +192,7 @@ def run_service(make: Callable[[], AbstractAsyncContextManager[Service]]) -> Non
     """
     import uvloop  # here, so that showing a command's help stays quick
 
+    keep_freed_memory()
     uvloop.run(_serve(make))
 
 
