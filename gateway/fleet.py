@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
         WorkerClass,
         WorkerId,
     )
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,8 @@ class ConnectedWorker:
 class Catalogue:
     """Which engine looks how, over all connected workers.
 
-    The first worker that brings an engine says what its inputs and outputs are; one that says
-    something else while the first is there is not believed.
+    The first worker that brings a usable engine says what its inputs and outputs are; one that
+    says something else is not believed as long as the first is there.
 
     Args:
         known: engines that were here before this gateway started.
@@ -104,7 +101,7 @@ class Catalogue:
 
     def __init__(self, known: Iterable[EngineName] = ()) -> None:
         self._known = set(known)
-        self._providers: dict[EngineName, dict[WorkerId, Engine]] = {}
+        self._said: dict[EngineName, dict[WorkerId, Engine]] = {}
         self._usable: dict[EngineName, Engine] = {}
 
     def find(self, name: str) -> Engine:
@@ -118,9 +115,9 @@ class Catalogue:
         engine = self._usable.get(name)  # type: ignore[call-overload]  # a name to be tested
         if engine is not None:
             return engine  # type: ignore[no-any-return]  # follows from the line before
-        providers = self._providers.get(name)  # type: ignore[call-overload]  # likewise
-        if providers:
-            fault = next(iter(providers.values())).fault
+        said = self._said.get(name)  # type: ignore[call-overload]  # likewise
+        if said:
+            fault = next(iter(said.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected just now")
@@ -146,38 +143,38 @@ class Catalogue:
         """All engines that can be run now."""
         return self._usable.keys()
 
-    def put(self, worker_id: WorkerId, engine: Engine) -> Engine:
-        """Take in what a worker says of an engine; return what it is taken for."""
-        providers = self._providers.setdefault(engine.name, {})
-        providers.pop(worker_id, None)
-        first = next((other for other in providers.values() if not other.fault), None)
-        if first is not None and not engine.fault and not _alike(first, engine):
-            other = next(iter(providers))
-            _log.warning("engine %s of %s differs from that of %s", engine.name, worker_id, other)
-            engine = replace(
-                engine, fault=f"it differs from the engine of this name on worker {other!r}"
-            )
-        providers[worker_id] = engine
+    def put(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
+        """Take in what a worker says of an engine; what it is taken for now on every worker."""
+        said = self._said.setdefault(engine.name, {})
+        said.pop(worker_id, None)
+        said[worker_id] = engine
         self._known.add(engine.name)
-        self._refresh(engine.name)
-        return engine
+        return self._believed(engine.name)
 
-    def drop(self, worker_id: WorkerId) -> None:
-        """Forget what a worker had."""
-        for name in [n for n, providers in self._providers.items() if worker_id in providers]:
-            providers = self._providers[name]
-            del providers[worker_id]
-            if not providers:
-                del self._providers[name]
-            self._refresh(name)
+    def drop(self, worker_id: WorkerId) -> list[dict[WorkerId, Engine]]:
+        """Forget what a worker had; what its engines are taken for now on those that are left."""
+        names = [name for name, said in self._said.items() if worker_id in said]
+        for name in names:
+            del self._said[name][worker_id]
+        return [self._believed(name) for name in names]
 
-    def _refresh(self, name: EngineName) -> None:
-        providers = self._providers.get(name, {})
-        usable = next((engine for engine in providers.values() if not engine.fault), None)
-        if usable is None:
+    def _believed(self, name: EngineName) -> dict[WorkerId, Engine]:
+        said = self._said[name]
+        usable = ((worker_id, engine) for worker_id, engine in said.items() if not engine.fault)
+        witness, engine = next(usable, (None, None))
+        if engine is None:
             self._usable.pop(name, None)
         else:
-            self._usable[name] = usable
+            self._usable[name] = engine
+        if not said:
+            del self._said[name]
+        fault = f"it differs from the engine of this name on worker {witness!r}"
+        return {
+            worker_id: one
+            if engine is None or one.fault or _alike(engine, one)
+            else replace(one, fault=fault)
+            for worker_id, one in said.items()
+        }
 
 
 def _alike(one: Engine, other: Engine) -> bool:

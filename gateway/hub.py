@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.dispatcher import Dispatcher
     from gateway.fleet import Catalogue, ConnectedWorker, Order
     from gateway.metrics import Metrics
-    from synergai.domain import EngineName, WorkerId
+    from synergai.domain import Engine, EngineName, WorkerId
     from synergai.rpc import Context
 
 _log = logging.getLogger(__name__)
@@ -172,9 +172,8 @@ class Hub:
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
                     engine = engine_from_proto(message.engine_changed.engine)
-                    worker.engines[engine.name] = self._catalogue.put(worker.id, engine)
                     self._remember(frozenset({engine.name}))
-                    self._dispatcher.engines_changed(worker)
+                    self._believe(self._catalogue.put(worker.id, engine))
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     self._dispatcher.draining(worker)
@@ -189,12 +188,12 @@ class Hub:
             _log.warning("worker %s registered again: its earlier connection ends", worker.id)
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
             self._forget(other)
-        for engine in list(worker.engines.values()):
-            worker.engines[engine.name] = self._catalogue.put(worker.id, engine)
-        self._remember(frozenset(worker.engines))
         link.worker = worker
         self._links[worker.id] = link
         self._sessions[link.session] = link
+        self._remember(frozenset(worker.engines))
+        for engine in list(worker.engines.values()):
+            self._believe(self._catalogue.put(worker.id, engine))
         registered = hub_pb2.Registered(session=link.session, heartbeat_s=self._heartbeat_s)
         link.control.put(hub_pb2.GatewayControl(registered=registered))
         _log.info(
@@ -204,6 +203,17 @@ class Hub:
             len(worker.engines),
             worker.agent_version,
         )
+
+    def _believe(self, engines: dict[WorkerId, Engine]) -> None:
+        """Take an engine on each worker for what the catalogue does."""
+        for worker_id, engine in engines.items():
+            worker = self._links[worker_id].worker
+            if worker is None or worker.engines.get(engine.name) == engine:
+                continue
+            if engine.fault:
+                _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
+            worker.engines[engine.name] = engine
+            self._dispatcher.engines_changed(worker)
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
         session = session_from_proto(message.session)
@@ -234,7 +244,8 @@ class Hub:
         if worker is None or self._sessions.pop(link.session, None) is None:
             return
         del self._links[worker.id]
-        self._catalogue.drop(worker.id)
+        for engines in self._catalogue.drop(worker.id):
+            self._believe(engines)
         worker.orders.close(Unavailable("the control stream has ended"))
         self._dispatcher.left(worker)
         _log.info("worker %s has left", worker.id)

@@ -303,3 +303,16 @@ async def test_engine_without_profile_is_measured_and_then_known(
         job = await ended(caller, await submit(caller, queries=100))
         assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert list((await caller.workers(1))[0].unprofiled) == []
+
+
+async def test_engine_of_a_newer_release_runs_once_the_older_one_has_left(
+    agent: Any, caller: Any, new_agent: Any
+) -> None:
+    newer = new_agent("newer")
+    newer.register.engines[0].version = "2"
+    async with newer:
+        await caller.workers(2)
+        await agent.disconnect()
+        job = await ended(caller, await submit(caller))
+    assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert {each.worker_id for each in job.executions} == {"newer"}

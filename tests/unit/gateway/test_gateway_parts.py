@@ -132,9 +132,25 @@ def test_second_worker_with_another_engine_of_the_name_is_not_believed(engine: E
     catalogue = Catalogue()
     catalogue.put(W1, engine)
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
-    assert "differs" in catalogue.put(W2, other).fault
+    assert "differs" in catalogue.put(W2, other)[W2].fault
     assert catalogue.find("echo") == engine
-    assert not catalogue.put(W1, other).fault, "the only usable one may change"
+
+
+def test_worker_is_believed_once_the_one_that_it_differs_from_is_gone(engine: Engine) -> None:
+    catalogue = Catalogue()
+    newer = replace(engine, version="2")
+    catalogue.put(W1, engine)
+    catalogue.put(W2, newer)
+    assert catalogue.drop(W1) == [{W2: newer}]
+    assert catalogue.find("echo") == newer
+
+
+def test_worker_that_comes_round_to_another_is_believed_with_it(engine: Engine) -> None:
+    catalogue = Catalogue()
+    newer = replace(engine, version="2")
+    catalogue.put(W1, engine)
+    catalogue.put(W2, newer)
+    assert catalogue.put(W1, newer) == {W1: newer, W2: newer}
 
 
 def test_engines_of_earlier_times_are_known() -> None:
