@@ -132,5 +132,8 @@ class DictionaryStore:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):
             return Unavailable(f"{self._path} is locked by another process; try again later")
         if isinstance(error, apsw.NotADBError):
-            return InvalidInput(f"{self._path} is no SQLite file, so no configuration dictionary")
+            return InvalidInput(
+                f"{self._path} is no configuration dictionary in SQLite's form; a .csv or .json "
+                "file is made one by 'synergai dictionary import'"
+            )
         return InvalidInput(f"{self._path} cannot be used as a configuration dictionary: {error}")

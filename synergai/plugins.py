@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from synergai.errors import InvalidInput
@@ -45,3 +46,18 @@ class Registry(Generic[T]):
         raise InvalidInput(
             f"{self._group} has nothing called {name!r}; there are: {', '.join(self.names())}"
         )
+
+    def make(self, name: str, options: Mapping[str, str]) -> T:
+        """What is registered under `name`, made with an operator's `options`.
+
+        Raises:
+            InvalidInput: there is none, it has no such option, or a value is wrong.
+        """
+        factory = self.get(name)
+        parameters = signature(factory).parameters
+        takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+        unknown = sorted(options.keys() - parameters.keys())
+        if unknown and not takes_any:
+            known = f"there are: {', '.join(parameters)}" if parameters else "there are none"
+            raise InvalidInput(f"{name!r} has no option {unknown[0]!r}; {known}")
+        return factory(**options)

@@ -248,7 +248,7 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     path.write_text("engine,worker_class,qps\n" * 100)
 
-    with pytest.raises(InvalidInput, match="no SQLite file"):
+    with pytest.raises(InvalidInput, match="synergai dictionary import"):
         load_dictionary(path)
 
 
