@@ -243,7 +243,7 @@ class Dispatcher:
             outstanding.done,
             outcome,
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
-            report.detail[:_MAX_DETAIL],
+            _shown(report.detail),
             report.progress.compute_s,
         )
         self._handle_in_order(event, work)
@@ -412,6 +412,11 @@ class Dispatcher:
             self._handle(TimePassed())
         else:
             self._set_timer()
+
+
+def _shown(detail: str) -> str:
+    """What a worker says of a fault, fit for a terminal: clients are told it."""
+    return "".join(each if each.isprintable() else " " for each in detail[:_MAX_DETAIL])
 
 
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}

@@ -6,10 +6,9 @@ chapter 6, "Configuration Dictionary"). The estimator reads it, the profiler wri
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Configuration, EngineName, WorkerClass, checked_name
 from synergai.errors import InvalidInput
@@ -17,6 +16,8 @@ from synergai.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+MAX_FIGURE: Final = 2.0**53
+"""Beyond this, to which JSON counts exactly, or its inverse for a rate, a figure is a mistake."""
 _NOTHING: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
@@ -38,7 +39,8 @@ class ProfileEntry:
         measured_at: ISO 8601, UTC.
 
     Raises:
-        InvalidInput: on construction, if a figure is not finite, is negative, or `qps` is 0.
+        InvalidInput: on construction, if a figure is negative, `qps` is 0, or one is beyond
+            `MAX_FIGURE`.
     """
 
     engine: EngineName
@@ -60,8 +62,10 @@ class ProfileEntry:
         checked_name(self.engine, "engine name")
         checked_name(self.worker_class, "worker class")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
-        if not (math.isfinite(self.qps) and self.qps > 0):
-            raise InvalidInput(f"{where}: qps must be positive, not {self.qps}")
+        if not 1 / MAX_FIGURE <= self.qps <= MAX_FIGURE:
+            raise InvalidInput(
+                f"{where}: qps must be positive, at most {MAX_FIGURE:g}, not {self.qps}"
+            )
         for name in (
             "backend_start_s",
             "model_load_s",
@@ -73,8 +77,10 @@ class ProfileEntry:
             "queries",
         ):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InvalidInput(f"{where}: {name} must be 0 or more, not {value}")
+            if not 0 <= value <= MAX_FIGURE:
+                raise InvalidInput(
+                    f"{where}: {name} must be 0 or more, at most {MAX_FIGURE:g}, not {value}"
+                )
 
     @property
     def t_pre_s(self) -> float:

@@ -103,7 +103,7 @@ def list_jobs(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only in this state; may be given again. Default: all."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
 ) -> None:

@@ -36,6 +36,7 @@ RequestT = TypeVar("RequestT")
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """gRPC's own 4 MiB are exceeded by a batch of eight ordinary images."""
+_MAX_DETAILS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,11 @@ def serialise(response: Message | bytes) -> bytes:
 
 
 async def abort(context: Context, error: SynergaiError) -> NoReturn:
-    """End the call with the status code and the message of `error`."""
-    await context.abort(code_of(error), str(error))
+    """End the call with the status code and the message of `error`.
+
+    A message may quote what the client sent; metadata beyond its bound would hide it entirely.
+    """
+    await context.abort(code_of(error), str(error)[:_MAX_DETAILS])
 
 
 def unexpected(what: str) -> InternalFault:

@@ -178,8 +178,8 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
         latency_p99_s=message.latency_p99_s,
         watts=message.watts,
         queries=message.queries,
-        label=_checked_text(message.label, "the label of a dictionary entry"),
-        measured_at=_checked_text(message.measured_at, "the date of a dictionary entry"),
+        label=_checked_words(message.label, "the label of a dictionary entry"),
+        measured_at=_checked_words(message.measured_at, "the date of a dictionary entry"),
     )
 
 
@@ -187,3 +187,10 @@ def _checked_text(text: str, what: str) -> str:
     if len(text) > _MAX_TEXT:
         raise InvalidInput(f"{what} is longer than {_MAX_TEXT} characters")
     return text
+
+
+def _checked_words(text: str, what: str) -> str:
+    """A text that people are shown on their terminals."""
+    if not text.isprintable():
+        raise InvalidInput(f"{what} has control characters")
+    return _checked_text(text, what)

@@ -129,6 +129,13 @@ async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.C
     assert failure.details() == "no worker serves engine 'digits'"
 
 
+async def test_long_message_of_an_error_is_shortened_and_its_code_kept(channel: Any) -> None:
+    endless = hub_pb2.LoadEngine(session=common_pb2.Session(engine="e" * 100_000))
+    error = await failure_of(channel, "Unknown", endless.SerializeToString())
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert len(error.details() or "") == 1000
+
+
 async def test_unexpected_exception_shows_the_client_only_an_id(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -151,6 +151,12 @@ def test_a_missing_extra_says_what_to_install(
     )
 
 
+def test_more_jobs_than_a_gateway_lists_are_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["jobs", "list", "--limit", "99999999999"], capsys)
+    assert (code, out) == (2, "")
+    assert "less than or equal to 1000" in err
+
+
 def test_a_closed_pipe_is_quiet() -> None:
     command = f"{sys.executable} -m synergai --help | true"
     result = subprocess.run(["sh", "-c", command], capture_output=True, check=False)

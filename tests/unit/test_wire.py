@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,7 @@ ENGINES = st.builds(
     fault=st.text(max_size=50),
 )
 FIGURES = st.floats(0, 1e9)
+WORDS = st.text(max_size=20).filter(str.isprintable)
 ENTRIES = st.builds(
     ProfileEntry,
     engine=ENGINE_NAMES,
@@ -50,9 +53,9 @@ ENTRIES = st.builds(
     latency_p90_s=FIGURES,
     latency_p99_s=FIGURES,
     watts=FIGURES,
-    queries=st.integers(0, 2**64 - 1),
-    label=st.text(max_size=20),
-    measured_at=st.text(max_size=20),
+    queries=st.integers(0, 2**53),
+    label=WORDS,
+    measured_at=WORDS,
 )
 
 
@@ -130,8 +133,17 @@ def test_nonsense_about_a_configuration_is_refused(nonsense: common_pb2.Configur
         wire.configuration_from_proto(nonsense)
 
 
-@pytest.mark.parametrize("qps", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("qps", [0.0, -1.0, 5e-324, 1e308, float("nan"), float("inf")])
 def test_impossible_figure_is_refused(qps: float) -> None:
     message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=qps)
+    with pytest.raises(InvalidInput):
+        wire.profile_entry_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"queries": 2**64 - 1}, {"model_load_s": 1e308}, {"label": "\x1b[31m"}]
+)
+def test_entry_that_could_not_be_kept_or_shown_is_refused(nonsense: dict[str, Any]) -> None:
+    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0, **nonsense)
     with pytest.raises(InvalidInput):
         wire.profile_entry_from_proto(message)

@@ -126,6 +126,22 @@ async def test_workers_fault_becomes_the_clients_error(
         await request.result
 
 
+async def test_what_a_worker_says_of_a_fault_cannot_steer_a_terminal(office: Any) -> None:
+    worker = office.join()
+    request = office.begin()
+    (assignment,) = office.given(worker)
+    ended = hub_pb2.Ended(
+        progress=hub_pb2.Progress(assignment_id=assignment.id),
+        outcome=hub_pb2.OUTCOME_FAILED,
+        fault=hub_pb2.FAULT_BAD_INPUT,
+        detail="red \x1b[31m\0",
+    )
+    office.dispatcher.ended(worker, ended)
+    with pytest.raises(SynergaiError) as failed:
+        await request.result
+    assert str(failed.value).isprintable()
+
+
 async def test_request_of_a_lost_worker_is_run_by_another(office: Any) -> None:
     first = office.join("first")
     request = office.begin()
