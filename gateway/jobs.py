@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.executions import Execution
 from gateway.job_status import JobStatus, JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
-from synergai.errors import InvalidInput, JobNotFound, Overloaded
+from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Sequence
@@ -204,10 +204,14 @@ class Jobs:
             raise InvalidInput(
                 f"an idempotency key has at most {_MAX_KEY} characters, all of them printable"
             )
-        self._admission.check_open()
-        self._catalogue.check_known(spec.engine)
-        if len(self._unfinished) + self._accepting >= self._max_jobs:
-            raise Overloaded(f"{self._max_jobs:,} jobs are unfinished already; try later")
+        try:
+            self._check_room_for(spec)
+        except SynergaiError:
+            # Who tries again because the answer was lost is owed the same answer.
+            known = await self._journal.accepted(spec, key) if key else None
+            if known is None:
+                raise
+            return await self.get(known)
         tracker = JobTracker(new_status(spec, self._clock), self._clock)
         self._accepting += 1
         accepted = self._journal.accept(tracker.status, key)
@@ -281,6 +285,12 @@ class Jobs:
         """A job has ended, and the journal knows."""
         del self._unfinished[status.id]
         account(self._metrics, status)
+
+    def _check_room_for(self, spec: JobSpec) -> None:
+        self._admission.check_open()
+        self._catalogue.check_known(spec.engine)
+        if len(self._unfinished) + self._accepting >= self._max_jobs:
+            raise Overloaded(f"{self._max_jobs:,} jobs are unfinished already; try later")
 
     def _accepted(self, tracker: JobTracker, accepted: asyncio.Future[JobId]) -> None:
         self._accepting -= 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gateway.executions import Execution
     from gateway.job_status import JobStatus
-    from synergai.domain import AssignmentId, EngineName, JobId, JobState
+    from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]
 
@@ -100,6 +100,14 @@ class Journal:
             IdempotencyConflict: the key was used for another specification.
         """
         return self._ask(partial(operations.accept, status=status, key=key))
+
+    def accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
+        """The job that was accepted under a key, if one was.
+
+        Raises (the future):
+            IdempotencyConflict: the key was used for another specification.
+        """
+        return self._ask(partial(operations.accepted, spec=spec, key=key))
 
     def dispatched(self, status: JobStatus) -> asyncio.Future[None]:
         """Record that the job runs, since when, and what was estimated."""

@@ -41,18 +41,24 @@ def nothing(_connection: apsw.Connection) -> None:
     """Wait for one's turn."""
 
 
+def accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | None:
+    """The job that was accepted under an idempotency key: see `Journal.accepted`."""
+    known = connection.execute(
+        "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job WHERE key = ?",
+        (key,),
+    ).fetchone()
+    if known is None:
+        return None
+    if known[0] != digest(spec):
+        raise IdempotencyConflict(key)
+    return JobId(known[1])
+
+
 def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
     """Add a job, unless its idempotency key is known: see `Journal.accept`."""
     spec = status.spec
-    if key:
-        known = connection.execute(
-            "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job WHERE key = ?",
-            (key,),
-        ).fetchone()
-        if known is not None:
-            if known[0] != digest(spec):
-                raise IdempotencyConflict(key)
-            return JobId(known[1])
+    if key and (known := accepted(connection, spec, key)) is not None:
+        return known
     connection.execute(
         "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
