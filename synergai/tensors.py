@@ -35,6 +35,9 @@ ELEMENT_BYTES: Final = {
 }
 """Bytes of one element by datatype; ``BYTES``, whose elements differ in length, is not here."""
 
+MAX_BYTES_ELEMENTS: Final = 1 << 20
+"""Elements of one BYTES tensor; each is looked at, on an event loop that others wait for."""
+
 DATATYPES: Final = frozenset({*ELEMENT_BYTES, "BYTES"})
 """All datatypes of the Open Inference Protocol."""
 
@@ -156,6 +159,10 @@ def _check_raw(name: str, data: bytes | memoryview, datatype: str, count: int) -
 
 def _check_bytes_elements(name: str, data: bytes | memoryview, count: int) -> None:
     """Every BYTES element is a little endian 32-bit length and as many bytes."""
+    if count > MAX_BYTES_ELEMENTS:
+        raise InvalidInput(
+            f"input {name!r} has {count:,} BYTES elements; {MAX_BYTES_ELEMENTS:,} are the limit"
+        )
     found = position = 0
     while position < len(data) and found <= count:
         position += 4 + int.from_bytes(data[position : position + 4], "little")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
-from synergai.tensors import ELEMENT_BYTES, TYPED_FIELDS, check_request
+from synergai.tensors import ELEMENT_BYTES, MAX_BYTES_ELEMENTS, TYPED_FIELDS, check_request
 
 
 def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
@@ -132,6 +132,12 @@ def test_bytes_elements_pass_when_framed(texts: list[bytes]) -> None:
 def test_bytes_elements_that_are_not_framed_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidInput, match="BYTES elements"):
         check_request(request(tensor(datatype="BYTES", shape=(1,)), raw=(raw,)), TEXTS)
+
+
+def test_bytes_tensor_of_too_many_elements_is_refused_unread() -> None:
+    many = tensor(datatype="BYTES", shape=(MAX_BYTES_ELEMENTS + 1,))
+    with pytest.raises(InvalidInput, match="are the limit"):
+        check_request(request(many, raw=(bytes(4 * (MAX_BYTES_ELEMENTS + 1)),)), TEXTS)
 
 
 @given(st.sampled_from(sorted(ELEMENT_BYTES)), st.integers(1, 5), st.integers(0, 64))
