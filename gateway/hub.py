@@ -41,10 +41,13 @@ MISSED_HEARTBEATS: Final = 3
 REGISTER_WITHIN_S: Final = 10.0
 _CONTROL_LIMIT: Final = 1024
 _ORDERS_LIMIT: Final = 4096
-_GATHER_TURNS: Final = 16
+_GATHER_TURNS: Final = 32
 """A message costs far more than what is in it. To a worker that has something to do already,
-orders are therefore sent only so many turns of the loop later, together with those that have
-come in meanwhile: many under load, when turns are long, and at hardly any cost without."""
+orders are therefore sent only once so many turns of the loop in a row have brought no others.
+An idle turn takes about a microsecond, so that this costs little but under load, when a turn
+brings orders, and then saves a quarter of the CPU time of a request."""
+_GATHER_S: Final = 0.004
+"""How long orders may be kept back by that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -278,9 +281,7 @@ class Hub:
         try:
             while batch := await orders.take():
                 if len(worker.outstanding) > 1:
-                    for _ in range(_GATHER_TURNS):
-                        await asyncio.sleep(0)
-                    batch += orders.take_nowait()
+                    batch += await orders.gather(_GATHER_TURNS, _GATHER_S)
                 for message in self._pack(batch):
                     yield message
         except SynergaiError as error:

@@ -74,6 +74,22 @@ class Outbox(Generic[T]):
         items, self._items = self._items, []
         return items
 
+    async def gather(self, turns: int, longest_s: float) -> list[T]:
+        """What comes in from now on, in order, until the loop has nothing more to bring.
+
+        Args:
+            turns: so many turns of the loop without a new item are taken for that.
+            longest_s: return after this in any case.
+        """
+        loop = asyncio.get_running_loop()
+        enough = loop.time() + longest_s
+        quiet = known = 0
+        while quiet < turns and loop.time() < enough:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._items) == known else 0
+            known = len(self._items)
+        return self.take_nowait()
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

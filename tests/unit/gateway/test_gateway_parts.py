@@ -79,6 +79,26 @@ async def test_outbox_of_a_peer_that_does_not_read_is_bounded() -> None:
         await outbox.take()
 
 
+async def test_outbox_gathers_for_as_long_as_items_keep_coming() -> None:
+    outbox: Outbox[int] = Outbox(10)
+
+    async def put_one_every_third_turn() -> None:
+        for number in range(4):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            outbox.put(number)
+
+    putting = asyncio.create_task(put_one_every_third_turn())
+    assert await outbox.gather(turns=4, longest_s=60.0) == [0, 1, 2, 3]
+    await putting
+
+
+async def test_outbox_does_not_gather_for_longer_than_it_may() -> None:
+    outbox: Outbox[int] = Outbox(10)
+    outbox.put(1)
+    assert await outbox.gather(turns=10**9, longest_s=0.0) == [1]
+
+
 # --- admission --------------------------------------------------------------------------------
 
 
