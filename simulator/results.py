@@ -25,7 +25,7 @@ class Result:
         e2e_mean_s: from arrival to the last query, over the jobs that were run.
         e2e_p99_s: the same, 99th percentile.
         decisions: how often the core was asked.
-        decision_p99_us: real microseconds that a decision took, 99th percentile.
+        decision_p99_us: CPU microseconds that a decision took, 99th percentile.
         violations_at_least: the clairvoyant lower bound, where it was asked for.
     """
 

@@ -6,7 +6,7 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from gateway.scheduling.core import SchedulerCore
@@ -47,7 +47,7 @@ class Run:
     Attributes:
         spans: every assignment as it really ran, by worker, then time.
         finished: when each job was done; rejected ones are missing.
-        decisions_s: what each of the core's decisions took, in real seconds.
+        decisions_s: CPU seconds that each of the core's decisions took.
     """
 
     workload: Workload
@@ -163,10 +163,10 @@ class _Simulation:
 
     def tell(self, event: Event) -> None:
         """Tell the core, and do what it says."""
-        began = perf_counter()
+        began = thread_time()
         commands = self.core.handle(event, self.now)
         if not isinstance(event, QueriesDone | WorkerJoined):
-            self.decisions_s.append(perf_counter() - began)
+            self.decisions_s.append(thread_time() - began)
         self.carry_out(commands)
 
     def carry_out(self, commands: Iterable[Command]) -> None:

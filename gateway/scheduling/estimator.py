@@ -198,8 +198,17 @@ class Estimator:
         self._changed(worker, engine)
 
     def _changed(self, worker: WorkerRecord, engine: EngineName) -> None:
-        worker.estimates.pop(engine, None)
-        self._fastest.pop(engine, None)
+        before = worker.estimates.pop(engine, None)
+        fastest = self._fastest.get(engine)
+        if fastest is None:
+            return
+        # Of a thousand workers hardly one is among the fastest: the others' paces may drift.
+        if before and any(one is before[0] for one in fastest):
+            del self._fastest[engine]
+            return
+        now = self.estimate(engine, worker) if engine in worker.engines else None
+        if now is not None and not any(_dominates(one, now) for one in fastest):
+            del self._fastest[engine]
 
     def engine_changed(self, worker: WorkerRecord, engine: EngineName) -> None:
         """Forget what was computed of an engine that was loaded on the worker, or dropped."""
@@ -215,3 +224,12 @@ class Estimator:
         """Forget what was computed from the dictionary's rows of `engine`."""
         for worker in workers:
             self._changed(worker, engine)
+
+
+def _dominates(one: Estimate, other: Estimate) -> bool:
+    """Whether `other` is no better than `one` for any number of queries."""
+    return (
+        one.setup_s <= other.setup_s
+        and one.per_query_s <= other.per_query_s
+        and one.per_query_s + one.transfer_s <= other.per_query_s + other.transfer_s
+    )

@@ -104,3 +104,12 @@ class Fleet:
             if at <= now and at == worker.available_at:
                 self._available[worker.index] = worker
         return math.inf
+
+    def soonest(self, count: int, engine: EngineName) -> list[WorkerRecord]:
+        """The busy workers with `engine` that become available soonest by time alone."""
+        expected = (
+            entry
+            for entry in self._agenda
+            if entry[0] == entry[2].available_at and engine in entry[2].engines
+        )
+        return [worker for _, _, worker in heapq.nsmallest(count, expected)]

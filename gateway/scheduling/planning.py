@@ -9,6 +9,7 @@ v_w`` over all sets of workers, which makes it cheap to pour many plans at once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -209,19 +210,23 @@ class Planner:
     def shares(self, plan: Plan) -> list[Share]:
         """Who runs how much of what, in the plan's order."""
         problem = self._problem
-        free = problem.ready.tolist()
-        untouched = list(free)
+        allowed, saved = plan.allowed.tolist(), problem.saved.tolist()
+        setup, rates = problem.setup.tolist(), problem.rates.tolist()
+        untouched: list[float] = problem.ready.tolist()
+        free = list(untouched)
         found: list[Share] = []
         for job in plan.order.tolist():
-            ready = {}
-            for worker in range(self._workers):
-                if plan.allowed[job, worker]:
-                    saved = problem.saved[job, worker] if free[worker] == untouched[worker] else 0
-                    ready[worker] = free[worker] + float(problem.setup[job, worker] - saved)
-            until = pour(problem.queries[job], ready, problem.rates[job])
-            for worker, at in ready.items():
+            ready = []
+            for worker, may in enumerate(allowed[job]):
+                if may:
+                    at = free[worker] + setup[job][worker]
+                    at -= saved[job][worker] if free[worker] == untouched[worker] else 0.0
+                    ready.append((at, worker))
+            ready.sort()
+            until = pour(float(problem.queries[job]), ready, rates[job])
+            for at, worker in ready:
                 if at < until:
-                    queries = (until - at) * float(problem.rates[job, worker])
+                    queries = (until - at) * rates[job][worker]
                     found.append(Share(job, worker, free[worker], queries))
                     free[worker] = until
         return found
@@ -240,20 +245,20 @@ def judge(
     return costs
 
 
-def pour(queries: float, ready: dict[int, float], rates: Floats) -> float:
+def pour(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
     """When all workers that take part are through with `queries`, if they finish together.
 
     Args:
         queries: how many.
-        ready: when each worker could begin.
-        rates: queries per second by worker; positive for all that are in `ready`.
+        ready: when each worker could begin, and its number; the soonest first.
+        rates: queries per second by worker's number; positive for all that are in `ready`.
     """
     total_rate = work = 0.0
-    until = float("inf")
-    for worker, at in sorted(ready.items(), key=lambda item: item[1]):
+    until = math.inf
+    for at, worker in ready:
         if at >= until:
             break
-        total_rate += float(rates[worker])
-        work += float(rates[worker]) * at
+        total_rate += rates[worker]
+        work += rates[worker] * at
         until = (queries + work) / total_rate
     return until

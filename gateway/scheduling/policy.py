@@ -81,6 +81,10 @@ class View:
         """The workers that have `engine`."""
         return self._fleet.serving(engine)
 
+    def soonest(self, count: int, engine: EngineName) -> list[WorkerRecord]:
+        """The busy workers with `engine` that become available soonest by time alone."""
+        return self._fleet.soonest(count, engine)
+
     def estimate(
         self, engine: EngineName, worker: WorkerRecord, configuration: Configuration | None = None
     ) -> Estimate | None:

@@ -74,9 +74,7 @@ class Waiting:
         """Let the job wait, if anything of it can be given out."""
         if not job.leasable:
             return
-        fastest_s = self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
-        job.latest_start = job.job.deadline - fastest_s
-        job.rank = self._policy.rank(job)
+        self._rank(job)
         self.queue.add(job, behind=self._shares.over(job.job.tenant))
         if self._settings.infeasible == "reject":
             self._hope(job)
@@ -88,12 +86,20 @@ class Waiting:
 
     # --- order --------------------------------------------------------------------------
 
+    def _rank(self, job: JobRecord) -> None:
+        fastest_s = self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
+        job.latest_start = job.job.deadline - fastest_s
+        job.rank = self._policy.rank(job)
+
     def rerank(self, engine: EngineName) -> None:
         """Rank the waiting jobs of `engine` anew, because their estimates are others now."""
         self._drifted.pop(engine, None)
-        for job in self.queue.of_engine(engine):
-            self.queue.remove(job)
-            self.add(job)
+        for lane in self.queue.of_engine(engine):
+            for _, _, job in lane.entries:
+                self._rank(job)
+                if self._settings.infeasible == "reject":
+                    self._hope(job)
+            lane.sort()
 
     def drifted(self, engine: EngineName, now: float) -> None:
         """Note that the estimates of `engine` move, too often to rank at each step."""
@@ -111,8 +117,9 @@ class Waiting:
     def _compare_shares(self, now: float) -> None:
         self._shares_drifted_at = math.inf
         if self._shares.compare(now):
-            for engine in sorted(self.queue.engines()):
-                self.rerank(engine)
+            for job in list(self.queue):
+                self.queue.remove(job)
+                self.add(job)
 
     # --- hope ---------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
 
-MAX_JOBS: Final = 16
+MAX_JOBS: Final = 8
 """How many waiting jobs are planned at once; those behind them wait for a later event."""
 
 
@@ -136,23 +136,22 @@ def _nearby(
 ) -> list[WorkerRecord]:
     """The workers that are planned for: all of a small fleet, the most promising of a large one.
 
-    Those are the best of the available ones; then the ones that are free soonest, and those
-    whose work could best wait.
+    Those are the best of the available ones and the ones that are free soonest; if nobody is
+    available, also those whose work could best wait.
     """
     fleet = view.workers.values()
     if len(fleet) <= MAX_WORKERS:
         return [worker for worker in fleet if not worker.draining]
-    if waiting:
-        chosen = [c.worker for c in view.candidates(waiting[0], available)[: MAX_WORKERS - 2]]
-        able = [w for w in view.serving(waiting[0].job.engine) if not w.draining]
+    if not waiting:
+        return list(available[:1])
+    first = waiting[0]
+    if available:
+        chosen = [c.worker for c in view.candidates(first, available)[: MAX_WORKERS - 2]]
     else:
-        chosen = list(available[:1])
-        able = [worker for worker in fleet if worker.leases and not worker.draining]
-    others = [worker for worker in able if worker not in chosen and worker.leases]
-    room = MAX_WORKERS - len(chosen)
-    soonest = heapq.nsmallest(room // 2, others, key=lambda worker: worker.free_at(view.now))
-    laxest = heapq.nlargest(room, others, key=_slack)
-    return list(dict.fromkeys([*chosen, *soonest, *laxest]))[:MAX_WORKERS]
+        busy = [w for w in view.serving(first.job.engine) if w.leases and not w.draining]
+        chosen = heapq.nlargest(MAX_WORKERS - 2, busy, key=_slack)
+    soonest = view.soonest(MAX_WORKERS, first.job.engine)
+    return list(dict.fromkeys([*chosen, *soonest]))[:MAX_WORKERS]
 
 
 def _slack(worker: WorkerRecord) -> float:
