@@ -228,4 +228,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [
         *rpc.server_options(max_message_bytes),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
+        # Beyond its own bounds, 1000 and 3000, gRPC cancels calls that no handler has seen yet,
+        # where admission would say what is the matter.
+        ("grpc.server.max_pending_requests", _MAX_STREAMS),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_STREAMS),
     ]

@@ -40,6 +40,15 @@ async def test_request_reaches_the_worker_untouched(
     assert agent.assignments[0].requests == [data]
 
 
+async def test_every_request_of_a_burst_gets_the_gateways_own_answer(
+    caller: Any, a_request: Requests
+) -> None:
+    unknown = a_request(model_name="nobody")
+    burst = [caller.failure(caller.oip.ModelInfer(unknown, timeout=30)) for _ in range(5000)]
+    codes = {failure.code() for failure in await asyncio.gather(*burst)}
+    assert codes == {grpc.StatusCode.NOT_FOUND}
+
+
 @pytest.mark.usefixtures("agent")
 async def test_server_and_engine_describe_themselves(caller: Any) -> None:
     assert (await caller.oip.ServerLive(oip.ServerLiveRequest())).live
