@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from loadgen.messages import Counted, Failed, Progressed, decode
+from loadgen.messages import MESSAGES, Counted, Failed, Progressed
 from loadgen.summary import SUMMARY_FILE, Summary, read_summary
 from synergai.errors import InternalFault, InvalidInput, SynergaiError
+from synergai.report_pipe import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-    from typing import IO
 
     from loadgen.settings import LoadgenSettings
 
@@ -61,9 +58,10 @@ def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> 
 
 
 def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
-    with _child(settings) as lines:
+    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json()]
+    with reporting(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
-            match decode(line):
+            match MESSAGES.decode(line):
                 case Progressed() as progress:
                     report(progress)
                 case Failed(reason):
@@ -71,26 +69,3 @@ def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Cou
                 case Counted() as counted:
                     return counted
     raise InternalFault(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")
-
-
-@contextmanager
-def _child(settings: LoadgenSettings) -> Iterator[IO[bytes]]:
-    """A process that runs LoadGen, and the lines that it reports; it never outlives the block."""
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json()]
-    with os.fdopen(reading, "rb") as lines, (settings.output / PROCESS_LOG).open("wb") as log:
-        try:
-            process = subprocess.Popen(
-                [*command, "--report", str(writing)],
-                pass_fds=(writing,),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        finally:
-            os.close(writing)
-        try:
-            yield lines
-        finally:
-            process.kill()
-            process.wait()

@@ -20,21 +20,17 @@ import mlperf_loadgen
 import numpy as np
 
 from loadgen.gateway_line import GatewayLine
-from loadgen.messages import Counted, Failed, Message, Progressed, encode
+from loadgen.messages import MESSAGES, Counted, Failed, Message, Progressed
 from loadgen.queries import Queries, queries_for
 from loadgen.settings import LoadgenSettings
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
+from synergai.single_stream import log_settings, run_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 REPORT_INTERVAL_S: Final = 0.1
 WARM_UP_QUERIES: Final = 5
-
-# The seeds of MLPerf's mlperf.conf, so that runs are comparable with others'.
-QSL_SEED: Final = 2085463073848966840
-SAMPLE_INDEX_SEED: Final = 2747215439041700203
-SCHEDULE_SEED: Final = 16159082839903944936
 
 
 class SystemUnderTest:
@@ -124,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def report(message: Message) -> None:
         try:
-            os.write(options.report, encode(message))
+            os.write(options.report, MESSAGES.encode(message))
         except BrokenPipeError:
             os._exit(1)  # nobody waits for the result any more
 
@@ -179,35 +175,14 @@ def _test(sut: SystemUnderTest, queries: Queries, settings: LoadgenSettings) -> 
     library = mlperf_loadgen.ConstructQSL(count, count, nothing, nothing)
     try:
         mlperf_loadgen.StartTestWithLogSettings(
-            under_test, library, _test_settings(settings, fastest), _log_settings(settings)
+            under_test,
+            library,
+            run_settings(settings.queries, settings.min_duration, fastest),
+            log_settings(settings.output),
         )
     finally:
         mlperf_loadgen.DestroyQSL(library)
         mlperf_loadgen.DestroySUT(under_test)
-
-
-def _test_settings(settings: LoadgenSettings, fastest: float) -> mlperf_loadgen.TestSettings:
-    test = mlperf_loadgen.TestSettings()
-    test.scenario = getattr(mlperf_loadgen.TestScenario, settings.scenario)
-    test.mode = mlperf_loadgen.TestMode.PerformanceOnly
-    test.min_query_count = settings.queries
-    test.min_duration_ms = round(settings.min_duration * 1000)
-    # LoadGen prepares its queries by this figure and does not prepare more: if they run out
-    # before the time is over, the run is invalid.
-    test.single_stream_expected_latency_ns = max(1, round(fastest * 1e9 / 2))
-    test.qsl_rng_seed = QSL_SEED
-    test.sample_index_rng_seed = SAMPLE_INDEX_SEED
-    test.schedule_rng_seed = SCHEDULE_SEED
-    return test
-
-
-def _log_settings(settings: LoadgenSettings) -> mlperf_loadgen.LogSettings:
-    log = mlperf_loadgen.LogSettings()
-    log.enable_trace = False
-    files = mlperf_loadgen.LogOutputSettings()
-    files.outdir = str(settings.output)
-    log.log_output = files
-    return log
 
 
 if __name__ == "__main__":

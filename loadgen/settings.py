@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,9 +15,6 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
     target: Address = Field(default="127.0.0.1:8001", description="The gateway.")
-    scenario: Literal["SingleStream"] = Field(
-        default="SingleStream", description="MLPerf's scenario: one query at a time."
-    )
     queries: int = Field(
         default=100, ge=1, le=10_000_000, description="Issue at least this many queries."
     )

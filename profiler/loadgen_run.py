@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final
 import mlperf_loadgen as loadgen
 import numpy as np
 
-from profiler.messages import Failed, Measured, Message, Progressed, encode
+from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.processes import die_with
+from synergai.single_stream import log_settings, run_settings
 from worker_agent.host_client import HostClient
 from worker_agent.telemetry import MeanPower
 
@@ -34,11 +35,6 @@ PROBE_QUERIES: Final = 5
 SERVICE_ROUND_S: Final = 0.25
 MIN_SERVICE_S: Final = 1.0
 
-# The seeds of MLPerf's mlperf.conf, so that runs are comparable with others'.
-QSL_SEED: Final = 2085463073848966840
-SAMPLE_INDEX_SEED: Final = 2747215439041700203
-SCHEDULE_SEED: Final = 16159082839903944936
-
 
 class Reporter:
     """The pipe to the profiler."""
@@ -49,7 +45,7 @@ class Reporter:
 
     def tell(self, message: Message) -> None:
         """Send a message, whole: lines are shorter than what a pipe takes at once."""
-        os.write(self._descriptor, encode(message))
+        os.write(self._descriptor, MESSAGES.encode(message))
 
     def progress(self, share: float, now: float) -> None:
         """Send the share that is done, if that was not just done."""
@@ -177,7 +173,12 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
     count = host.ready.samples
     library = loadgen.ConstructQSL(count, count, nothing, nothing)
     try:
-        loadgen.StartTestWithLogSettings(sut, library, _test_settings(plan), _log_settings(output))
+        loadgen.StartTestWithLogSettings(
+            sut,
+            library,
+            run_settings(plan.queries, plan.min_duration_s, plan.fastest_s),
+            log_settings(output),
+        )
     finally:
         loadgen.DestroyQSL(library)
         loadgen.DestroySUT(sut)
@@ -202,30 +203,6 @@ def service(
         per_query_s = seconds / queries
         reporter.progress((plan.single_stream_s + seconds) / plan.total_s, now)
     return queries, seconds
-
-
-def _test_settings(plan: Plan) -> loadgen.TestSettings:
-    settings = loadgen.TestSettings()
-    settings.scenario = loadgen.TestScenario.SingleStream
-    settings.mode = loadgen.TestMode.PerformanceOnly
-    settings.min_query_count = plan.queries
-    settings.min_duration_ms = round(plan.min_duration_s * 1000)
-    # LoadGen prepares its queries by this figure and does not prepare more: if they run out
-    # before the time is over, the run is invalid.
-    settings.single_stream_expected_latency_ns = max(1, round(plan.fastest_s * 1e9 / 2))
-    settings.qsl_rng_seed = QSL_SEED
-    settings.sample_index_rng_seed = SAMPLE_INDEX_SEED
-    settings.schedule_rng_seed = SCHEDULE_SEED
-    return settings
-
-
-def _log_settings(output: Path) -> loadgen.LogSettings:
-    settings = loadgen.LogSettings()
-    settings.enable_trace = False
-    files = loadgen.LogOutputSettings()
-    files.outdir = str(output)
-    settings.log_output = files
-    return settings
 
 
 if __name__ == "__main__":

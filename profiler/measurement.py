@@ -8,20 +8,19 @@ of the host costs: nothing beside a large model, but several times the query of 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from profiler.logs import DETAIL_FILE, SingleStreamResult, read_detail_log
-from profiler.messages import Failed, Measured, Progressed, decode
+from profiler.messages import MESSAGES, Failed, Measured, Progressed
 from synergai.dictionary import ProfileEntry
 from synergai.errors import EngineUnusable, InternalFault, InvalidInput
+from synergai.report_pipe import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
     from pathlib import Path
     from typing import IO
 
@@ -69,7 +68,8 @@ def measure(
         EngineUnusable: the engine cannot be loaded or run.
         InvalidInput: `output` cannot be written.
     """
-    options = (
+    command = (
+        *(sys.executable, "-m", "profiler.loadgen_run", "--parent", str(os.getpid())),
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
@@ -81,7 +81,7 @@ def measure(
         log.touch()
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
-    with _measuring(options, log) as lines:
+    with reporting(command, log) as lines:  # the engine host dies with the process
         measured = _follow(lines, session, report, log)
     result = read_detail_log(output / DETAIL_FILE)
     return Measurement(
@@ -89,36 +89,12 @@ def measure(
     )
 
 
-@contextmanager
-def _measuring(options: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
-    """A measuring process and the lines that it reports; it ends with the block."""
-    read_end, write_end = os.pipe()
-    with os.fdopen(read_end, "rb") as lines, log.open("wb") as output:
-        command = (sys.executable, "-m", "profiler.loadgen_run", *options)
-        try:
-            process = subprocess.Popen(
-                (*command, "--report", str(write_end), "--parent", str(os.getpid())),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(write_end,),
-            )
-        finally:
-            os.close(write_end)
-        try:
-            yield lines
-        finally:
-            # The engine host dies with it.
-            process.kill()
-            process.wait()
-
-
 def _follow(
     lines: IO[bytes], session: Session, report: Callable[[float], None], log: Path
 ) -> Measured:
     """Read what the process reports until it has measured."""
     for line in lines:
-        match decode(line):
+        match MESSAGES.decode(line):
             case Progressed(share):
                 report(share)
             case Measured() as measured:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from synergai.report_pipe import Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,4 @@ class Failed:
 
 Message: TypeAlias = Progressed | Measured | Failed
 
-_KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Progressed, Measured, Failed)
-}
-
-
-def encode(message: Message) -> bytes:
-    """The line for `message`."""
-    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode() + b"\n"
-
-
-def decode(line: bytes) -> Message:
-    """The message of a line that `encode` wrote."""
-    fields = json.loads(line)
-    message: Message = _KINDS[fields.pop("kind")](**fields)
-    return message
+MESSAGES: Final = Messages[Message](Progressed, Measured, Failed)

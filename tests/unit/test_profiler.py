@@ -7,7 +7,7 @@ import pytest
 
 from profiler.loadgen_run import Plan, Reporter, service
 from profiler.logs import parse_detail_log, read_detail_log
-from profiler.messages import Failed, Measured, Message, Progressed, decode, encode
+from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from profiler.settings import ProfilerSettings
 from synergai.errors import InternalFault
 from synergai.settings import InvalidSettings
@@ -43,10 +43,10 @@ some other line
     ],
 )
 def test_message_reads_back_from_its_one_line(message: Message) -> None:
-    line = encode(message)
+    line = MESSAGES.encode(message)
 
     assert line.count(b"\n") == 1
-    assert decode(line) == message
+    assert MESSAGES.decode(line) == message
 
 
 def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
