@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from worker_agent.settings import AgentSettings
 
 PROTOCOL_VERSION: Final = 1
+_ENVELOPE_BYTES: Final = 64 << 10
+"""What a report adds to a response."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +60,13 @@ class Agent:
         )
         self._modes = ModeHosts(self._hosts)
         self._idle = asyncio.Event()
-        self._runner = Runner(self._modes, self._engines, time.monotonic, self._idle.set)
+        self._runner = Runner(
+            self._modes,
+            self._engines,
+            time.monotonic,
+            self._idle.set,
+            max_response_bytes=settings.max_message_bytes - _ENVELOPE_BYTES,
+        )
         self._connection = Connection(
             settings.gateway,
             self,

@@ -16,8 +16,9 @@ No tasks and no clocks of its own: it acts when work arrives and when a host cal
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import Fault, Outcome, Session
@@ -143,6 +144,7 @@ class Runner:
         engines: what this worker has; looked at anew for every piece of work.
         clock: a monotonic clock.
         when_idle: called whenever the last of the work has ended.
+        max_response_bytes: what fits into one report; a query with a larger response fails.
     """
 
     def __init__(
@@ -151,11 +153,13 @@ class Runner:
         engines: Mapping[EngineName, Engine],
         clock: Callable[[], float],
         when_idle: Callable[[], None] = lambda: None,
+        max_response_bytes: float = math.inf,
     ) -> None:
         self._hosts = hosts
         self._engines = engines
         self._clock = clock
         self._when_idle = when_idle
+        self._max_response_bytes = max_response_bytes
         self._host: Host | None = None
         self._session: Session | None = None
         # In order. Work waits until all of it is fed, and runs from its first query on, so that
@@ -282,13 +286,23 @@ class Runner:
     # --- what hosts say ---------------------------------------------------------------------
 
     def _query_ended(self, work: Work, ended: Ended) -> None:
+        if len(ended.response) > self._max_response_bytes:
+            ended = replace(
+                ended,
+                outcome=Outcome.FAILED,
+                fault=Fault.BAD_INPUT,
+                detail=f"the response has {len(ended.response):,} bytes; at most "
+                f"{self._max_response_bytes:,} can be sent",
+            )
         if ended.outcome is not Outcome.COMPLETED:
             # Later queries of it may still complete, but they are no prefix any more.
             work.cut = True
         elif not work.cut:
+            response = bytes(ended.response)
+            if work.responses and work.waiting_bytes + len(response) > self._max_response_bytes:
+                self._report_progress(work)
             compute_s = work.tally.compute_s + ended.tally.compute_s
             work.tally = Tally(work.tally.done + 1, compute_s=compute_s)
-            response = bytes(ended.response)
             work.responses.append(response)
             work.waiting_bytes += len(response)
             late = self._clock() - work.reported_at >= REPORT_INTERVAL

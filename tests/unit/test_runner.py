@@ -295,6 +295,21 @@ def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: Fake
     assert note.lines[-1][:2] == ("progressed", 1)
 
 
+def test_responses_that_do_not_fit_one_report_go_in_two_and_one_that_never_fits_fails(
+    hosts: FakeHosts, host: FakeHost, clock: Clock
+) -> None:
+    engines = {EngineName("digits"): engine("digits")}
+    _, note = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
+    for run, size in ((1, 6), (2, 6), (3, 11)):
+        when_ended = host.runs.pop(run)[0]
+        when_ended(Ended(run, Outcome.COMPLETED, Tally(1), bytes(size)))
+    assert note.lines[1:] == [
+        ("progressed", 1, [bytes(6)]),
+        ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
+    ]
+    assert note.detail == "the response has 11 bytes; at most 10 can be sent"
+
+
 def test_stop_of_waiting_work_ends_it_at_once(runner: Runner, host: FakeHost) -> None:
     host.room = 1
     add(runner, queries=1)
