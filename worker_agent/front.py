@@ -219,16 +219,22 @@ class Front:
         under_way: set[Work],
     ) -> None:
         async for request in requests:
-            entry: _Begun
-            try:
-                if isinstance(request, rpc.Malformed):
-                    raise request.error()
-                entry = self._begin(request)
+            entry = self._entry(request)
+            if not isinstance(entry, SynergaiError):
                 under_way.add(entry[0])
-            except SynergaiError as error:
-                entry = error
             await begun.put(entry)
         await begun.put(None)
+
+    def _entry(self, request: Raw[oip.ModelInferRequest] | Malformed) -> _Waiting | SynergaiError:
+        """What comes of one message of a stream; its failure must not end the others."""
+        if isinstance(request, rpc.Malformed):
+            return request.error()
+        try:
+            return self._begin(request)
+        except SynergaiError as error:
+            return error
+        except Exception:  # noqa: BLE001 - nor may a fault of ours leave the others waiting
+            return rpc.unexpected("ModelStreamInfer")
 
     # --- running ----------------------------------------------------------------------------
 

@@ -139,3 +139,24 @@ async def test_leaving_agent_refuses_new_requests(channel: grpc.aio.Channel, age
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(channel, "ModelInfer", request())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_fault_of_ours_answers_its_message_and_no_other(
+    agent: Agent, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = agent._front._begin
+
+    def clumsy(raw: Any) -> Any:
+        if raw.message.id == "clumsy":
+            raise ZeroDivisionError
+        return begin(raw)
+
+    monkeypatch.setattr(agent._front, "_begin", clumsy)
+    stream = channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer",
+        request_serializer=oip.ModelInferRequest.SerializeToString,
+        response_deserializer=oip.ModelStreamInferResponse.FromString,
+    )
+    answers = [each async for each in stream([request(id="clumsy"), request()], timeout=10)]
+    assert [bool(each.error_message) for each in answers] == [True, False]
+    assert "ZeroDivision" not in answers[0].error_message
