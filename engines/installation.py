@@ -60,14 +60,21 @@ def installing(models: Path, name: str, *, replace: bool = False) -> Iterator[Pa
 
 
 def write_definition(folder: Path, keys: dict[str, str | float | None]) -> None:
-    """Write engine.toml; keys whose value is None or empty are left out."""
+    """Write engine.toml; keys whose value is None or empty are left out.
+
+    Raises:
+        InvalidInput: a text has control characters, which no reader of the file accepts.
+    """
+    for key, value in keys.items():
+        if isinstance(value, str) and not value.isprintable():
+            raise InvalidInput(f"the {key} has control characters: {value!r}")
     lines = [f"{key} = {_toml(value)}\n" for key, value in keys.items() if value not in (None, "")]
     (folder / DEFINITION_FILE).write_text("".join(lines), "utf-8")
 
 
 def _toml(value: str | float | None) -> str:
-    # A JSON string is a TOML basic string, except that TOML wants DEL escaped too.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # A printable JSON string is a TOML basic string.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def add(
@@ -104,5 +111,6 @@ def add(
                 "onnx.save_model(model, path, save_as_external_data=False)"
             )
         keys = {"file": file.name, "sha256": description.digest, "title": title}
-        write_definition(folder, {**keys, "source": os.fspath(source)})
+        shown = "".join(each if each.isprintable() else "?" for each in os.fspath(source))
+        write_definition(folder, {**keys, "source": shown})
     return ModelDirectory(models).get(name)

@@ -125,8 +125,8 @@ def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         catalogue.build("onnx_identity", tmp_path / "file")
 
 
-def test_definition_reads_back_whatever_its_texts_contain(tmp_path: Path) -> None:
-    title = 'quote " backslash \\ newline \n delete \x7f umlaut ä emoji \U0001f600'
+def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:
+    title = 'quote " backslash \\ umlaut ä emoji \U0001f600'
     folder = tmp_path / "e"
     folder.mkdir()
     (folder / "m.onnx").write_bytes(b"m")
@@ -137,6 +137,13 @@ def test_definition_reads_back_whatever_its_texts_contain(tmp_path: Path) -> Non
     assert not definition.fault
     assert definition.title == title
     assert definition.accuracy == 0.5
+
+
+@pytest.mark.parametrize("title", ["two\nlines", "delete \x7f", "escape \x1b[31m"])
+def test_text_that_no_reader_would_accept_is_not_written(tmp_path: Path, title: str) -> None:
+    with pytest.raises(InvalidInput, match="the title has control characters"):
+        write_definition(tmp_path, {"title": title})
+    assert not list(tmp_path.iterdir())
 
 
 def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
