@@ -147,7 +147,7 @@ class SchedulerCore:
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """The engines of a worker that the dictionary lacks on its class."""
         worker = self._fleet.workers[worker_id]
-        return sorted(e for e in worker.engines if self._estimator.estimate(e, worker) is None)
+        return sorted(self._probes.lacks(worker))
 
     def _in_system(self, job: JobRecord) -> bool:
         return self._jobs.get(job.job.id) is job
@@ -182,8 +182,7 @@ class SchedulerCore:
                 pass
             case ProfileAdded(entry):
                 self._dictionary.put(entry)
-                self._estimator.profile_changed(entry.engine, self._fleet.serving(entry.engine))
-                self._waiting.rerank(entry.engine)
+                self._profile_changed(entry.engine)
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
                     self._worker_changed(record, event)
@@ -209,12 +208,14 @@ class SchedulerCore:
     def _worker_joined(self, worker: Worker) -> None:
         record = self._fleet.join(worker, self._now)
         self._estimator.worker_changed(record)
+        self._probes.worker_changed(record)
         for engine in sorted(record.engines):
             self._waiting.rerank(engine)
 
     def _worker_left(self, worker: WorkerRecord) -> None:
         self._fleet.leave(worker)
         self._estimator.worker_changed(worker)
+        self._probes.worker_left(worker)
         for lease in list(worker.leases.values()):
             self._end(lease)
         for engine in sorted(worker.engines):
@@ -248,6 +249,7 @@ class SchedulerCore:
         self._estimator.worker_changed(worker)
         self._fleet.change_engines(worker, engines)
         self._estimator.worker_changed(worker)
+        self._probes.worker_changed(worker)
         for engine in sorted(before ^ worker.engines):
             self._waiting.rerank(engine)
 
@@ -377,9 +379,13 @@ class SchedulerCore:
         if entry is None:
             return
         self._dictionary.put(entry)
-        self._estimator.profile_changed(entry.engine, self._fleet.serving(entry.engine))
-        self._waiting.rerank(entry.engine)
+        self._profile_changed(entry.engine)
         self._commands.append(Learned(entry))
+
+    def _profile_changed(self, engine: EngineName) -> None:
+        self._estimator.profile_changed(engine, self._fleet.serving(engine))
+        self._probes.profile_changed()
+        self._waiting.rerank(engine)
 
     # --- the life of a job --------------------------------------------------------------
 

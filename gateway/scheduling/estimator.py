@@ -98,6 +98,8 @@ class Estimator:
         if fastest is None:
             fastest = self._fastest[engine] = self._undominated(engine, serving)
         queries, with_tensors = job.pending.total, job.job.with_tensors
+        if len(fastest) == 1:
+            return fastest[0].seconds(queries, with_tensors=with_tensors)
         return min((e.seconds(queries, with_tensors=with_tensors) for e in fastest), default=0.0)
 
     def _undominated(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:

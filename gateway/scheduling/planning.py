@@ -32,9 +32,9 @@ _NEVER: Final = 1e15
 
 @lru_cache(maxsize=MAX_WORKERS)
 def _subsets(workers: int) -> Floats:
-    """One column per set of workers that is not empty."""
-    numbers = np.arange(1, 1 << workers)
-    return ((numbers >> np.arange(workers)[:, None]) & 1).astype(np.float64)
+    """One row per set of workers that is not empty."""
+    numbers = np.arange(1, 1 << workers)[:, None]
+    return ((numbers >> np.arange(workers)) & 1).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,40 +165,50 @@ class Planner:
         return orders, masks
 
     def _costs(self, orders: Ints, allowed: NDArray[np.bool_]) -> Floats:
-        """Pour every plan; shapes (plans, jobs) and (plans, jobs, workers)."""
+        """Pour every plan; shapes (plans, jobs) and (plans, jobs, workers).
+
+        Inside, plans come last: sums and minima over the first axis are what numpy is best at.
+        """
         problem, subsets = self._problem, self._subsets
-        plans = np.arange(len(orders))[:, None]
-        use = allowed[plans, orders]
-        rates = problem.rates[orders] * use
-        setup = np.where(use, problem.setup[orders], _NEVER)
-        saved = problem.saved[orders] if problem.saved.any() else None
-        queries = problem.queries[orders]
-        prices = None if problem.prices is None else problem.prices[orders]
-        total_rates = rates @ subsets
-        free = np.broadcast_to(problem.ready, (len(orders), self._workers))
-        completes = np.empty(orders.shape)
-        effort = np.zeros(len(orders))
+        plans = len(orders)
+        use = allowed[np.arange(plans)[:, None], orders].transpose(1, 2, 0)
+        rates = self._by_job(problem.rates, orders) * use
+        setup = np.where(use, self._by_job(problem.setup, orders), _NEVER)
+        saved = self._by_job(problem.saved, orders) if problem.saved.any() else None
+        prices = None if problem.prices is None else self._by_job(problem.prices, orders)
+        queries = problem.queries[orders.T]
+        total_rates = subsets @ rates
+        start = problem.ready[:, None]
+        free = np.repeat(start, plans, axis=1)
+        completes = np.empty((self._jobs, plans))
+        effort = np.zeros(plans)
         with np.errstate(divide="ignore"):
             for at in range(self._jobs):
-                ready = free + setup[:, at]
+                ready = free + setup[at]
                 if saved is not None:
-                    ready -= saved[:, at] * (free == problem.ready)
-                work = queries[:, at, None] + (rates[:, at] * ready) @ subsets
-                until = (work / total_rates[:, at]).min(axis=1)
-                completes[:, at] = until
-                then = np.where(ready < until[:, None], until[:, None], free)
+                    ready -= saved[at] * (free == start)
+                work = subsets @ (rates[at] * ready)
+                work += queries[at]
+                work /= total_rates[at]
+                until = completes[at]
+                np.minimum.reduce(work, axis=0, out=until)
+                used = ready < until
                 if prices is not None:
-                    effort += ((then - free) * prices[:, at]).sum(axis=1)
-                free = then
+                    effort += ((until - free) * prices[at] * used).sum(axis=0)
+                np.copyto(free, until, where=used)
         if prices is None:
-            effort = free.sum(axis=1)
-        completes = np.maximum(completes, problem.not_before[orders])
-        return self._judge(orders, completes, effort)
+            effort = free.sum(axis=0)
+        return self._judge(orders, completes.T, effort)
+
+    @staticmethod
+    def _by_job(table: Floats, orders: Ints) -> Floats:
+        """A table of jobs and workers in the plans' orders, shape (jobs, workers, plans)."""
+        return np.ascontiguousarray(table[orders].transpose(1, 2, 0))
 
     def _judge(self, orders: Ints, completes: Floats, effort: Floats) -> Floats:
         problem, weights = self._problem, self._weights
         costs = judge(
-            completes,
+            np.maximum(completes, problem.not_before[orders]),
             problem.deadlines[orders],
             problem.importance[orders],
             weights,

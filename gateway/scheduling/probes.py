@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from synergai.dictionary import ProfileEntry
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.scheduling.events import Assignment
     from gateway.scheduling.policy import View
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
-    from synergai.domain import AssignmentId, EngineName, WorkerClass
+    from synergai.domain import AssignmentId, EngineName, WorkerClass, WorkerId
 
 
 class Probes:
@@ -21,7 +22,29 @@ class Probes:
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
+        self._lacking: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._out: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
+
+    def lacks(self, worker: WorkerRecord) -> set[EngineName]:
+        """The worker's engines that were never profiled on its class."""
+        _, engines = self._lacking.get(worker.id, (worker, set()))
+        return engines
+
+    def worker_changed(self, worker: WorkerRecord) -> None:
+        """Look anew at what the worker lacks, which has joined or has other engines now."""
+        lacking = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
+        self._lacking.pop(worker.id, None)
+        if lacking:
+            self._lacking[worker.id] = (worker, lacking)
+
+    def worker_left(self, worker: WorkerRecord) -> None:
+        """Forget the worker."""
+        self._lacking.pop(worker.id, None)
+
+    def profile_changed(self) -> None:
+        """Look anew at what is lacking anywhere."""
+        for worker, _ in list(self._lacking.values()):
+            self.worker_changed(worker)
 
     def began(self, assignment: Assignment, worker_class: WorkerClass) -> None:
         """Note that a probe is out."""
@@ -33,27 +56,34 @@ class Probes:
 
     def nowhere_known(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Probes of engines that nobody was profiled for; the policy cannot place their jobs."""
-        for engine in sorted(view.queue.engines()):
-            if not any(self._estimator.estimates(engine, w) for w in view.serving(engine)):
-                yield from self._wanted(view, engine, view.available())
+        for worker, engine in self._wanted(view):
+            if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
+                yield from self._probe(view, worker, engine)
 
     def unknown_here(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Probes for idle workers, which the policy has nothing else for."""
-        idle = [worker for worker in view.available() if not worker.leases]
-        for engine in sorted(view.queue.engines()):
-            yield from self._wanted(view, engine, idle)
+        for worker, engine in self._wanted(view):
+            if not worker.leases:
+                yield from self._probe(view, worker, engine)
 
-    def _wanted(
-        self, view: View, engine: EngineName, workers: list[WorkerRecord]
+    def _wanted(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
+        """Who is available and lacks what somebody waits for."""
+        if not self._lacking:
+            return []
+        waited_for = view.queue.engines()
+        return [
+            (worker, engine)
+            for worker in view.available()
+            for engine in sorted(self.lacks(worker) & waited_for)
+        ]
+
+    def _probe(
+        self, view: View, worker: WorkerRecord, engine: EngineName
     ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
-        for worker in workers:
-            if engine not in worker.engines or self._estimator.estimates(engine, worker):
-                continue
-            if (engine, worker.worker.worker_class) in self._out.values():
-                continue
-            job = next(view.queue.in_order({engine}), None)
-            if job is None:
-                return
+        if (engine, worker.worker.worker_class) in self._out.values():
+            return
+        job = next(view.queue.in_order({engine}), None)
+        if job is not None and math.isfinite(worker.free_at(view.now)):
             yield job, worker
 
     @staticmethod

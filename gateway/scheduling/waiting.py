@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gateway.scheduling.queue import JobQueue
@@ -49,7 +50,9 @@ class Waiting:
         if self._hopes:
             instants.append(math.nextafter(self._hopes[0][0], math.inf))
         drifted_at = min(self._drifted.values(), default=math.inf)
-        instants.append(min(drifted_at, self._shares_drifted_at) + self._settings.reassess_s)
+        drifted_at = min(drifted_at, self._shares_drifted_at)
+        at_once = math.nextafter(now, math.inf)
+        instants.append(max(drifted_at + self._settings.reassess_s, at_once))
         return min(instant for instant in instants if instant > now)
 
     # --- jobs ---------------------------------------------------------------------------
@@ -106,10 +109,14 @@ class Waiting:
         self._drifted.setdefault(engine, now)
 
     def reassess(self, now: float) -> None:
-        """Rank the jobs anew whose estimates or shares have drifted long enough."""
+        """Rank jobs anew whose estimates or shares have drifted long enough.
+
+        One engine's at a time, so that no event has to wait for all of them.
+        """
         due = now - self._settings.reassess_s
         if self._drifted:
-            for engine in [e for e, since in self._drifted.items() if since <= due]:
+            engine, since = min(self._drifted.items(), key=itemgetter(1))
+            if since <= due:
                 self.rerank(engine)
         if self._shares_drifted_at <= due:
             self._compare_shares(now)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
 
-MAX_JOBS: Final = 8
+MAX_JOBS: Final = 6
 """How many waiting jobs are planned at once; those behind them wait for a later event."""
 
 
@@ -122,7 +122,9 @@ class Malleable:
         if movable:
             bold = self._case(view, situation, movable)
             if bold.cost < gentle.cost - self._gain and (stops := bold.stops()):
-                return [*stops, *bold.gives(available)]
+                stopped = {stop.lease.assignment.worker_id for stop in stops}
+                free = [w for w in workers if w.id in stopped or w in available]
+                return [*stops, *bold.gives(free)]
         if gentle.jobs:
             self._order = {job.sequence: place for place, job in enumerate(gentle.in_order())}
         return gentle.gives(available)
