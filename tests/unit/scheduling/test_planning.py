@@ -1,0 +1,96 @@
+"""Water-filling, and the plans that are searched by it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.scheduling.planning import Planner, Problem, Weights, pour
+
+ready_times = st.floats(0.0, 100.0)
+rates = st.floats(0.1, 50.0)
+
+
+def a_problem(
+    queries: list[float],
+    deadlines: list[float],
+    speeds: list[float],
+    setup: float = 0.0,
+    ready: list[float] | None = None,
+) -> Problem:
+    shape = (len(queries), len(speeds))
+    return Problem(
+        queries=np.array(queries),
+        deadlines=np.array(deadlines),
+        importance=np.ones(len(queries)),
+        ready=np.array(ready or [0.0] * len(speeds)),
+        setup=np.full(shape, setup),
+        rates=np.broadcast_to(np.array(speeds), shape).copy(),
+        saved=np.zeros(shape),
+        not_before=np.zeros(len(queries)),
+        typical_s=10.0,
+    )
+
+
+def a_planner(problem: Problem) -> Planner:
+    return Planner(problem, Weights(), effort=12)
+
+
+@given(st.floats(1.0, 5000.0), st.lists(st.tuples(ready_times, rates), min_size=1, max_size=6))
+def test_poured_work_is_all_there_and_ends_everywhere_at_once(
+    queries: float, workers: list[tuple[float, float]]
+) -> None:
+    ready = sorted((at, number) for number, (at, _) in enumerate(workers))
+    speeds = [rate for _, rate in workers]
+    until = pour(queries, ready, speeds)
+    done = sum(max(0.0, until - at) * speeds[number] for at, number in ready)
+    assert math.isclose(done, queries, rel_tol=1e-9)
+
+
+@given(
+    st.lists(st.floats(1.0, 500.0), min_size=1, max_size=5),
+    st.lists(st.tuples(ready_times, rates), min_size=1, max_size=4),
+    st.floats(0.0, 20.0),
+)
+def test_plans_poured_many_at_a_time_agree_with_one_poured_by_itself(
+    queries: list[float], workers: list[tuple[float, float]], setup: float
+) -> None:
+    deadlines = [60.0 + number for number in range(len(queries))]
+    problem = a_problem(
+        queries, deadlines, [rate for _, rate in workers], setup, [at for at, _ in workers]
+    )
+    planner = a_planner(problem)
+    plan = planner.search([list(range(len(queries)))])
+    shares = planner.shares(plan)
+    for job, wanted in enumerate(queries):
+        assert math.isclose(sum(s.queries for s in shares if s.job == job), wanted, rel_tol=1e-6)
+    again = planner._costs(plan.order[None, :], plan.allowed[None, :, :])
+    assert math.isclose(float(again[0]), plan.cost, rel_tol=1e-9)
+
+
+def test_tight_job_goes_before_a_lax_one_wherever_the_search_begins() -> None:
+    problem = a_problem([100.0, 100.0, 100.0], [500.0, 400.0, 12.0], [10.0])
+    plan = a_planner(problem).search([[0, 1, 2]])
+    assert plan.order.tolist()[0] == 2
+
+
+def test_worker_whose_setup_takes_longer_than_the_job_is_not_used() -> None:
+    problem = a_problem([100.0], [50.0], [10.0, 10.0])
+    problem.setup[0, 1] = 30.0
+    planner = a_planner(problem)
+    shares = planner.shares(planner.search([[0]]))
+    assert [(share.worker, share.queries) for share in shares] == [(0, 100.0)]
+
+
+def test_setup_that_is_saved_by_going_on_counts_only_for_the_first_job() -> None:
+    problem = a_problem([100.0, 100.0], [20.0, 90.0], [10.0], setup=5.0)
+    problem.saved[0, 0] = 5.0
+    planner = a_planner(problem)
+    shares = planner.shares(planner.search([[0, 1]]))
+    assert [(share.job, share.begins) for share in shares] == [(0, 0.0), (1, 10.0)]
+    first_then_other = planner._costs(np.array([[0, 1]]), np.ones((1, 2, 1), dtype=np.bool_))
+    other_first = planner._costs(np.array([[1, 0]]), np.ones((1, 2, 1), dtype=np.bool_))
+    assert first_then_other[0] < other_first[0]

@@ -1,0 +1,282 @@
+"""Whole simulations of the thesis's experiments, and the audit that watches over them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gateway.scheduling.events import SchedulingSettings
+from gateway.scheduling.policy import POLICIES
+from simulator.audit import AuditFailed, audit
+from simulator.bounds import violations_at_least
+from simulator.results import result_of
+from simulator.settings import RECONSTRUCTED, SimulatorSettings, seeds_of
+from simulator.simulation import Run, settings_for, simulate
+from simulator.sweep import sweep
+from simulator.tables import METRICS, rows
+from simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Sessions, draw
+from synergai.dictionary_forms import load_dictionary
+from synergai.domain import EngineName, WorkerClass
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from simulator.machine import Span
+    from simulator.workload import TPre
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return Profile(load_dictionary(RECONSTRUCTED))
+
+
+def a_run(
+    profile: Profile,
+    policy: str,
+    experiment: str = "DH-FH",
+    seed: int = 3,
+    sessions: Sessions = "cold",
+    t_pre: TPre = "fixed",
+) -> Run:
+    workload = draw(profile, EXPERIMENTS[experiment], seed, sessions=sessions, t_pre=t_pre)
+    return simulate(workload, settings_for(policy))
+
+
+# --- the workload -----------------------------------------------------------------------
+
+
+def test_demands_and_gaps_are_the_thesis_percentiles(profile: Profile) -> None:
+    # Table 7.1 prints 99.40 and 179.23 s; the reconstruction is within one percent of them.
+    mobilenet = EngineName("onnx_mobilenet_op11")
+    assert profile.qos_s(mobilenet, 3900, 25.0) == pytest.approx(99.40, rel=0.01)
+    assert profile.qos_s(mobilenet, 3900, 50.0) == pytest.approx(179.23, rel=0.01)
+    assert profile.gap_s(50.0) == pytest.approx(115.4, abs=0.1)
+    assert profile.gap_s(25.0) == pytest.approx(56.3, abs=0.1)
+
+
+def test_strongest_class_comes_first(profile: Profile) -> None:
+    assert profile.classes == ["x86", "agx", "nx"]
+
+
+def test_two_demands_of_the_low_and_six_of_the_high_kind_can_be_met_by_no_single_worker(
+    profile: Profile,
+) -> None:
+    def hopeless(percentile: float) -> int:
+        return sum(
+            min(
+                entry.t_pre_s + queries / entry.qps
+                for name in profile.classes
+                for entry in profile.entries(engine, name)
+            )
+            > profile.qos_s(engine, queries, percentile)
+            for engine in profile.engines
+            for queries in QUERY_COUNTS
+        )
+
+    assert (hopeless(50.0), hopeless(25.0)) == (2, 6)
+
+
+def test_seed_gives_the_same_jobs_and_deviations_in_every_experiment(profile: Profile) -> None:
+    one, other = (draw(profile, EXPERIMENTS[name], 7) for name in ("DL-FL", "DH-FH"))
+    assert [(j.engine, j.queries) for j in one.jobs] == [(j.engine, j.queries) for j in other.jobs]
+    assert one.factors == other.factors
+    gaps = [np.diff([job.arrival for job in workload.jobs]) for workload in (one, other)]
+    assert np.allclose(gaps[0] / gaps[1], profile.gap_s(50.0) / profile.gap_s(25.0))
+
+
+def test_profile_without_an_engine_known_everywhere_is_refused(profile: Profile) -> None:
+    entries = [
+        *profile.entries(profile.engines[0], WorkerClass("x86")),
+        *profile.entries(profile.engines[1], WorkerClass("nx")),
+    ]
+    with pytest.raises(InvalidInput, match="known on every one"):
+        Profile(entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1, 4-5", (1, 4, 5))]
+)
+def test_seeds_are_numbers_and_ranges(text: str, seeds: tuple[int, ...]) -> None:
+    assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-99999999", "1;2"])
+def test_what_is_no_range_of_seeds_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        seeds_of(text)
+
+
+# --- runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
+@pytest.mark.parametrize("t_pre", ["fixed", "proportional"])
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_every_policy_finishes_all_jobs_and_passes_the_audit(
+    profile: Profile, policy: str, sessions: Sessions, t_pre: TPre
+) -> None:
+    run = a_run(profile, policy, sessions=sessions, t_pre=t_pre)
+    audit(run)
+    assert len(run.finished) == len(run.workload.jobs)
+
+
+def test_same_workload_gives_the_same_run(profile: Profile) -> None:
+    one, other = (a_run(profile, "malleable") for _ in range(2))
+    assert one.spans == other.spans
+
+
+def test_refused_jobs_count_as_violations(profile: Profile) -> None:
+    workload = draw(profile, EXPERIMENTS["DH-FH"], 3)
+    run = simulate(workload, SchedulingSettings(mode_switch_s=0.0, infeasible="reject"))
+    audit(run)
+    refused = len(workload.jobs) - len(run.finished)
+    assert refused > 0
+    assert result_of(run).violations >= refused
+
+
+def test_only_the_malleable_policy_splits_jobs(profile: Profile) -> None:
+    for policy in POLICIES.names():
+        run = a_run(profile, policy)
+        split = len({span.job_id for span in run.spans}) < len(run.spans)
+        assert split == (policy == "malleable"), policy
+
+
+def test_malleable_meets_every_deadline_once_sessions_are_loaded(profile: Profile) -> None:
+    for experiment in EXPERIMENTS:
+        run = a_run(profile, "malleable", experiment, sessions="prewarmed")
+        assert result_of(run).violations == 0
+
+
+@pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
+def test_malleable_has_no_more_violations_and_a_shorter_mean_than_the_thesis(
+    profile: Profile, sessions: Sessions
+) -> None:
+    for seed in (0, 1):
+        ours, theirs = (
+            [result_of(a_run(profile, policy, name, seed, sessions)) for name in EXPERIMENTS]
+            for policy in ("malleable", "synergai")
+        )
+        assert sum(r.violations for r in ours) <= sum(r.violations for r in theirs)
+        assert sum(r.e2e_mean_s for r in ours) < sum(r.e2e_mean_s for r in theirs)
+
+
+@pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
+def test_no_run_is_below_its_lower_bound(profile: Profile, sessions: Sessions) -> None:
+    for policy in ("malleable", "synergai"):
+        run = a_run(profile, policy, "DH-FL", 1, sessions)
+        assert violations_at_least(run.workload) <= result_of(run).violations
+
+
+def test_bound_counts_the_jobs_that_nobody_could_finish(profile: Profile) -> None:
+    workload = draw(profile, EXPERIMENTS["DL-FL"], 0, sessions="prewarmed")
+    hopeless = {workload.jobs[0].id, workload.jobs[5].id}
+    jobs = tuple(
+        replace(job, deadline=job.arrival + 0.1) if job.id in hopeless else job
+        for job in workload.jobs
+    )
+    assert violations_at_least(replace(workload, jobs=jobs)) == len(hopeless)
+
+
+# --- the audit --------------------------------------------------------------------------
+
+
+def late(span: Span, seconds: float) -> Span:
+    return replace(
+        span, began=span.began + seconds, ready=span.ready + seconds, ended=span.ended + seconds
+    )
+
+
+def with_first_span(run: Run, *spans: Span) -> Run:
+    return replace(run, spans=(*spans, *run.spans[1:]))
+
+
+def test_audit_finds_a_query_that_is_never_run(profile: Profile) -> None:
+    run = a_run(profile, "synergai")
+    with pytest.raises(AuditFailed, match="finished after"):
+        audit(with_first_span(run, replace(run.spans[0], done=run.spans[0].done - 1)))
+
+
+def test_audit_finds_a_query_that_is_run_twice(profile: Profile) -> None:
+    run = a_run(profile, "synergai")
+    with pytest.raises(AuditFailed, match="run twice"):
+        audit(with_first_span(run, run.spans[0], late(run.spans[0], 10_000.0)))
+
+
+def test_audit_finds_a_worker_that_does_two_things_at_once(profile: Profile) -> None:
+    run = a_run(profile, "synergai")
+    second = run.spans[1]
+    overlapping = replace(second, began=run.spans[0].ended - 1.0)
+    with pytest.raises(AuditFailed, match="at once"):
+        audit(replace(run, spans=(run.spans[0], overlapping, *run.spans[2:])))
+
+
+def test_audit_finds_work_before_its_arrival(profile: Profile) -> None:
+    run = a_run(profile, "synergai")
+    job = next(job for job in run.workload.jobs if job.id == run.spans[0].job_id)
+    early = replace(run.spans[0], began=job.arrival - 1.0)
+    with pytest.raises(AuditFailed, match="before it arrives"):
+        audit(with_first_span(run, early))
+
+
+def test_audit_finds_a_setup_that_was_not_paid(profile: Profile) -> None:
+    run = a_run(profile, "synergai")
+    with pytest.raises(AuditFailed, match="did not pay"):
+        audit(with_first_span(run, replace(run.spans[0], ready=run.spans[0].began)))
+
+
+def test_audit_finds_queries_that_were_run_faster_than_possible(profile: Profile) -> None:
+    run = a_run(profile, "synergai", sessions="prewarmed")
+    first = run.spans[0]
+    hasty = replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
+    with pytest.raises(AuditFailed, match="faster than it can"):
+        audit(with_first_span(run, hasty))
+
+
+def test_audit_finds_a_job_that_finished_at_another_time_than_its_last_query(
+    profile: Profile,
+) -> None:
+    run = a_run(profile, "synergai")
+    job_id = run.workload.jobs[0].id
+    finished = {**run.finished, job_id: run.finished[job_id] - 1.0}
+    with pytest.raises(AuditFailed, match="its last query at"):
+        audit(replace(run, finished=finished))
+
+
+# --- many runs --------------------------------------------------------------------------
+
+
+def test_sweep_has_one_record_per_run_with_the_promised_fields(profile: Profile) -> None:
+    settings = SimulatorSettings(
+        experiments=("DL-FL", "DH-FH"), policies=("rr", "synergai"), seeds="0-1"
+    )
+    results = list(sweep(settings, profile))
+    assert len({(r.experiment, r.policy, r.seed) for r in results}) == len(results) == 8
+    assert list(json.loads(json.dumps(results[0].record()))) == [
+        "experiment",
+        "policy",
+        "seed",
+        "violations",
+        "mean_wait_s",
+        "mean_excess_s",
+        "e2e_mean_s",
+        "e2e_p99_s",
+        "decisions",
+        "decision_p99_us",
+    ]
+
+
+def test_table_shows_mean_and_spread_and_the_sum_of_the_means(profile: Profile) -> None:
+    settings = SimulatorSettings(experiments=("DL-FL", "DH-FL"), policies=("be",), seeds="0-1")
+    results = list(sweep(settings, profile))
+    [[name, first, second, total]] = rows(results, METRICS[0], ("be",), settings.experiments)
+    means = [float(cell.split(" ± ")[0]) for cell in (first, second)]
+    assert name == "be"
+    assert float(total) == pytest.approx(sum(means))
+
+
+def test_unknown_policy_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidInput, match="there is no policy 'best'; there are: be, "):
+        SimulatorSettings.load({"policies": "best"})
