@@ -84,6 +84,7 @@ def _work(assignment: hub_pb2.Assignment, report: Report) -> Work:
         requests=requests,
         first=assignment.first,
         count=assignment.count,
+        job=assignment.job_id,
     )
 
 

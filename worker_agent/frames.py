@@ -85,15 +85,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Run the queries [first, first + count), drawn from the engine's sample set."""
+    """Run the queries [first, first + count), drawn from the engine's sample set.
+
+    Attributes:
+        job: whose they are; empty if nobody's in particular.
+    """
 
     run: int
     first: int
     count: int
+    job: str = ""
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(_Kind.RANGE, self.run, _RANGE.pack(self.first, self.count))
+        body = _RANGE.pack(self.first, self.count) + self.job.encode()
+        return _frame(_Kind.RANGE, self.run, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,8 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
             case _Kind.PROGRESS:
                 return Progress(run, Tally(*_TALLY.unpack(body)))
             case _Kind.RANGE:
-                return Range(run, *_RANGE.unpack(body))
+                first, count = _RANGE.unpack_from(body)
+                return Range(run, first, count, body[_RANGE.size :].decode())
             case _Kind.STOP:
                 return Stop(run)
             case _Kind.READY:

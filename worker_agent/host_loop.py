@@ -17,6 +17,7 @@ from synergai.envelope import open_envelope
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.tensors import check_request
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.backends import JobAware
 from worker_agent.frames import Decoder, Ended, InSlot, Progress, Query, Range, Stop, Tally
 from worker_agent.queries import read_inputs, write_response
 
@@ -129,6 +130,7 @@ class HostLoop:
         self._backend = backend
         self._samples = samples
         self._outputs = [spec.name for spec in engine.outputs]
+        self._job_aware = backend if isinstance(backend, JobAware) else None
 
     def serve(self) -> None:
         """Take runs until the agent closes the socket."""
@@ -170,6 +172,8 @@ class HostLoop:
         check_request(envelope.header, self._engine, envelope.raw)
         names = [output.name for output in envelope.header.outputs] or self._outputs
         inputs = read_inputs(envelope)
+        if self._job_aware is not None:
+            self._job_aware.begin("")
         begin = time.perf_counter()
         arrays = self._backend.run(inputs, names)
         compute_s = time.perf_counter() - begin
@@ -191,6 +195,8 @@ class HostLoop:
         done = 0
         report_at = time.perf_counter() + PROGRESS_INTERVAL
         try:
+            if self._job_aware is not None:
+                self._job_aware.begin(run.job)
             for query in range(run.first, run.first + run.count):
                 if self._inbox.is_stopped(run.run):
                     break

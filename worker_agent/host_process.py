@@ -175,12 +175,20 @@ class HostProcess(asyncio.Protocol):
         return run
 
     def samples(
-        self, first: int, count: int, when_progressed: WhenProgressed, when_ended: WhenEnded
+        self,
+        first: int,
+        count: int,
+        when_progressed: WhenProgressed,
+        when_ended: WhenEnded,
+        job: str = "",
     ) -> int:
-        """Feed the queries [first, first + count) of the sample set; returns the run."""
+        """Feed the queries [first, first + count) of the sample set; returns the run.
+
+        `job` is whose they are, for backends that want to know.
+        """
         self._last_run += 1
         run = self._last_run
-        self._feed(run, _Run(when_ended, when_progressed), Range(run, first, count))
+        self._feed(run, _Run(when_ended, when_progressed), Range(run, first, count, job))
         return run
 
     def stop(self, run: int) -> None:

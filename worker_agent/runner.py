@@ -56,9 +56,14 @@ class Host(Protocol):
         """Feed a query; return the run."""
 
     def samples(
-        self, first: int, count: int, when_progressed: WhenProgressed, when_ended: WhenEnded
+        self,
+        first: int,
+        count: int,
+        when_progressed: WhenProgressed,
+        when_ended: WhenEnded,
+        job: str = "",
     ) -> int:
-        """Feed a range of sample queries; return the run."""
+        """Feed a range of sample queries of a job; return the run."""
 
     def stop(self, run: int) -> None:
         """Stop the run at its next query."""
@@ -104,6 +109,7 @@ class Work:
         requests: serialised ``ModelInferRequest``s; empty for a range.
         first: the range's first query.
         count: how many queries.
+        job: whose they are; empty if nobody's in particular.
     """
 
     session: Session
@@ -111,6 +117,7 @@ class Work:
     requests: Sequence[bytes] = ()
     first: int = 0
     count: int = 1
+    job: str = ""
 
     fed: int = field(default=0, init=False)
     runs: set[int] = field(default_factory=set, init=False)
@@ -270,6 +277,7 @@ class Runner:
                 work.count,
                 lambda tally: self._range_progressed(work, tally),
                 lambda ended: self._range_ended(work, ended),
+                work.job,
             )
         else:
             request = work.requests[work.fed]

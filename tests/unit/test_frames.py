@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import struct
 
 import pytest
@@ -34,7 +35,7 @@ SPECS = st.builds(
 SECONDS = st.floats(0, 1e6)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Query, NUMBERS, CONTENTS),
-    st.builds(Range, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text()),
     st.builds(Stop, NUMBERS),
     st.builds(Broken, st.text()),
     st.builds(Progress, NUMBERS, TALLIES),
@@ -131,3 +132,15 @@ def test_place_outside_of_the_arena_is_refused(arena: Arena, place: InSlot) -> N
     with pytest.raises(ValueError, match="not a place"):
         arena.view(place)
     arena.close()
+
+
+def test_time_to_decode_a_large_frame_grows_with_its_size_and_not_with_its_square() -> None:
+    frame, piece, decoder = Query(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
+    begin = time.process_time()
+    messages = [
+        message
+        for start in range(0, len(frame), piece)
+        for message in decoder.feed(frame[start : start + piece])
+    ]
+    assert messages == [Query(1, bytes(32 << 20))]
+    assert time.process_time() - begin < 2.0

@@ -58,6 +58,7 @@ class FakeHost:
         count: int,
         when_progressed: Callable[[Tally], None],
         when_ended: Callable[[Ended], None],
+        _job: str = "",
     ) -> int:
         self.last += 1
         self.runs[self.last] = (when_ended, when_progressed, first, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from synergai.plugins import Registry
 
@@ -43,6 +43,14 @@ class Backend(Protocol):
         """
 
 
+@runtime_checkable
+class JobAware(Protocol):
+    """A backend that is told whose queries it is going to run."""
+
+    def begin(self, job: str) -> None:
+        """The queries that follow are of `job`; empty if they are nobody's in particular."""
+
+
 class BackendFactory(Protocol):
     """Loads a model; see `Backend`."""
 
@@ -52,5 +60,8 @@ class BackendFactory(Protocol):
 
 BACKENDS: Final = Registry[Backend](
     "synergai.backends",
-    {"onnxruntime": "worker_agent.backends.onnxruntime:OnnxRuntimeBackend"},
+    {
+        "emulated": "worker_agent.backends.emulated:EmulatedBackend",
+        "onnxruntime": "worker_agent.backends.onnxruntime:OnnxRuntimeBackend",
+    },
 )

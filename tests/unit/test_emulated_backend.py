@@ -1,0 +1,174 @@
+"""An emulated engine keeps to its schedule, on a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from synergai.errors import EngineUnusable
+from worker_agent.backends import JobAware
+from worker_agent.backends.emulated import LEAD_S, PACES_FILE, PATIENCE_S, EmulatedBackend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+[[configurations]]
+threads = 1
+query_s = 0.004
+setup_s = 2.0
+
+[[configurations]]
+threads = 2
+query_s = 0.0003
+setup_s = 0.0
+"""
+INPUTS = {"x": np.array([1.5], np.float32)}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.sleeps: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.toml"
+    path.write_text(MODEL)
+    return path
+
+
+def backend(model: Path, clock: Clock, threads: int = 1, age_s: float = 0.5) -> EmulatedBackend:
+    return EmulatedBackend(model, threads, clock=clock, sleep=clock.sleep, age_s=lambda: age_s)
+
+
+def run(engine: EmulatedBackend, queries: int) -> None:
+    for _ in range(queries):
+        engine.run(INPUTS, ["y"])
+
+
+def test_setup_lasts_from_the_start_of_the_process(model: Path, clock: Clock) -> None:
+    backend(model, clock, age_s=0.5)
+    assert clock.sleeps == [1.5]
+
+
+def test_a_process_that_took_long_enough_to_start_does_not_sleep(model: Path, clock: Clock) -> None:
+    backend(model, clock, age_s=3.0)
+    assert not clock.sleeps
+
+
+def test_queries_take_their_time_and_give_back_what_came(model: Path, clock: Clock) -> None:
+    engine = backend(model, clock)
+    began = clock.now
+    (answer,) = engine.run(INPUTS, ["y"])
+    assert answer is INPUTS["x"]
+    run(engine, 9)
+    assert clock.now - began == pytest.approx(10 * 0.004)
+
+
+def test_what_a_query_is_late_the_next_ones_make_up_for(model: Path, clock: Clock) -> None:
+    engine = backend(model, clock)
+    began = clock.now
+    run(engine, 1)
+    clock.now += 0.006
+    run(engine, 4)
+    assert clock.now - began == pytest.approx(5 * 0.004)
+
+
+def test_short_queries_share_a_sleep(model: Path, clock: Clock) -> None:
+    engine = backend(model, clock, threads=2)
+    began = clock.now
+    run(engine, 1000)
+    assert clock.now - began == pytest.approx(1000 * 0.0003, abs=LEAD_S)
+    assert min(clock.sleeps) >= LEAD_S
+
+
+def test_idleness_is_not_made_up_for(model: Path, clock: Clock) -> None:
+    engine = backend(model, clock)
+    clock.now += 60.0
+    began = clock.now
+    engine.begin("")
+    run(engine, 5)
+    assert clock.now - began == pytest.approx(5 * 0.004)
+
+
+def test_job_has_the_pace_that_the_file_says(model: Path, clock: Clock) -> None:
+    (model.parent / PACES_FILE).write_text("slow 1.5\nfast 0.5\n")
+    engine = backend(model, clock)
+    for job, factor in (("fast", 0.5), ("slow", 1.5)):
+        began = clock.now
+        engine.begin(job)
+        run(engine, 10)
+        assert clock.now - began == pytest.approx(10 * 0.004 * factor)
+
+
+def test_pace_that_comes_a_moment_later_counts_from_the_first_query(
+    model: Path, clock: Clock
+) -> None:
+    paces = model.parent / PACES_FILE
+    paces.write_text("late 2")  # as half a line is read while it is being written
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        paces.write_text("late 2.5\n")
+
+    engine = EmulatedBackend(model, 1, clock=clock, sleep=sleep, age_s=lambda: 9.0)
+    began = clock.now
+    engine.begin("late")
+    run(engine, 10)
+    assert clock.now - began == pytest.approx(10 * 0.004 * 2.5)
+
+
+def test_job_without_a_pace_is_waited_for_only_a_moment(model: Path, clock: Clock) -> None:
+    (model.parent / PACES_FILE).write_text("other 2.0\n")
+    engine = backend(model, clock)
+    began = clock.now
+    engine.begin("unknown")
+    assert clock.now - began == pytest.approx(PATIENCE_S, abs=0.01)
+    engine.begin("")
+    run(engine, 1)
+    assert clock.sleeps[-1] == pytest.approx(0.004)
+
+
+def test_it_is_told_of_jobs(model: Path, clock: Clock) -> None:
+    assert isinstance(backend(model, clock), JobAware)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "configurations = 3",
+        "not TOML",
+        "[[configurations]]\nthreads = 1",
+        "[[configurations]]\nthreads = 1\nquery_s = -1\nsetup_s = 0",
+        "[[configurations]]\nthreads = 1\nquery_s = nan\nsetup_s = 0",
+        "[[configurations]]\nthreads = 2\nquery_s = 1\nsetup_s = 0",
+    ],
+)
+def test_what_is_no_emulated_model_is_refused(model: Path, clock: Clock, text: str) -> None:
+    model.write_text(text)
+    with pytest.raises(EngineUnusable, match=r"model\.toml"):
+        backend(model, clock)
+
+
+def test_damaged_paces_are_refused(model: Path, clock: Clock) -> None:
+    (model.parent / PACES_FILE).write_text("job slowly\n")
+    engine = backend(model, clock)
+    with pytest.raises(EngineUnusable, match=PACES_FILE):
+        engine.begin("job")
