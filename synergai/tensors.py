@@ -130,16 +130,21 @@ def _check_shape(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
     shape = tuple(tensor.shape)
-    fits = len(shape) == len(spec.shape) and all(
-        have > 0 if want == -1 else have == want
-        for have, want in zip(shape, spec.shape, strict=True)
-    )
-    if not fits:
+    if not _fits(shape, spec.shape):
         raise InvalidInput(
             f"input {tensor.name!r} must have the shape {_written(spec.shape)}, "
             f"not {_written(shape)}"
         )
     return math.prod(shape)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    for have, want in zip(shape, wanted, strict=True):
+        if have != want if want != -1 else have <= 0:
+            return False
+    return True
 
 
 def _written(shape: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ fields of a protobuf message may simply be concatenated.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -66,25 +67,37 @@ def write_response(
     request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
 ) -> list[Buffer]:
     """The parts of the serialised ``ModelInferResponse`` to `request`, in order."""
-    arrays = {name: _little_endian(array) for name, array in outputs.items()}
-    header = ModelInferResponse(
-        model_name=request.model_name,
-        model_version=version,
-        id=request.id,
-        outputs=[
-            ModelInferResponse.InferOutputTensor(
-                name=name,
-                datatype="BYTES" if array.dtype.hasobject else _DATATYPES[array.dtype],
-                shape=array.shape,
-            )
-            for name, array in arrays.items()
-        ],
-    )
-    parts: list[Buffer] = [header.SerializeToString()]
-    for array in arrays.values():
-        content = _to_raw(array)
+    parts: list[Buffer] = []
+    tensors = []
+    for name, array in outputs.items():
+        wire = _little_endian(array)
+        datatype = "BYTES" if wire.dtype.hasobject else _DATATYPES[wire.dtype]
+        tensors.append((name, datatype, wire.shape))
+        content = _to_raw(wire)
         parts += (raw_output_prefix(len(content)), content)
+    parts.insert(0, _described(request.model_name, version, tuple(tensors)))
+    if request.id:
+        parts.insert(1, ModelInferResponse(id=request.id).SerializeToString())
     return parts
+
+
+@lru_cache(maxsize=64)
+def _described(
+    model: str, version: str, tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
+) -> bytes:
+    """The serialised response without its id and data: of most queries the same again.
+
+    Args:
+        model: the engine's name.
+        version: the engine's version.
+        tensors: name, datatype and shape of each.
+    """
+    outputs = [
+        ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=shape)
+        for name, datatype, shape in tensors
+    ]
+    response = ModelInferResponse(model_name=model, model_version=version, outputs=outputs)
+    return response.SerializeToString()
 
 
 def _from_raw(datatype: str, shape: Sequence[int], raw: Buffer) -> Array:
@@ -120,7 +133,7 @@ def _split_elements(raw: Buffer) -> list[bytes]:
 
 def _little_endian(array: Array) -> Array:
     """`array` as it goes over the wire: contiguous, and little endian on any machine."""
-    if array.dtype.hasobject:
+    if array.dtype.hasobject or (array.dtype in _DATATYPES and array.flags.c_contiguous):
         return array
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
