@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Outcome
@@ -73,7 +74,7 @@ class HostClient:
         content: bytes | InSlot = request
         if len(request) > inline_bytes:
             content = self._arena.put(request)
-        self._connection.sendall(Query(self._runs, content).encode())
+        self._send(Query(self._runs, content).encode())
         ended = self._wait_ended()
         response = ended.response
         data = self._arena.read(response) if isinstance(response, InSlot) else bytes(response)
@@ -88,7 +89,7 @@ class HostClient:
             EngineUnusable: the engine failed.
         """
         self._runs += 1
-        self._connection.sendall(Range(self._runs, first, count).encode())
+        self._send(Range(self._runs, first, count).encode())
         ended = self._wait_ended()
         if ended.outcome is Outcome.FAILED:
             raise EngineUnusable(ended.detail)
@@ -134,6 +135,11 @@ class HostClient:
                     continue
                 case other:
                     raise InternalFault(f"an engine host answered with {other}")
+
+    def _send(self, frame: bytes) -> None:
+        # A host that has died is noticed, and reported, by whoever waits for its answer.
+        with suppress(ConnectionError):
+            self._connection.sendall(frame)
 
     def _receive(self) -> Message:
         while not self._received:

@@ -178,6 +178,7 @@ def test_unknown_engine_is_explained(models: Path) -> None:
 def test_death_of_the_host_is_noticed(models: Path) -> None:
     with HostClient(models, session("twice")) as host:
         os.kill(host.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)  # so that the write fails as well
         with pytest.raises(Unavailable, match="died"):
             host.run_samples(0)
 
