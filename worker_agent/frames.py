@@ -201,7 +201,11 @@ class Decoder:
     """Turns the bytes of one direction of the socket back into messages."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        # What is left of an unfinished frame is joined once, when all of it is here: to join it
+        # at every piece would copy a large one hundreds of times.
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._needed = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The messages that `data` completes.
@@ -209,7 +213,13 @@ class Decoder:
         Raises:
             InvalidInput: the peer does not speak this protocol.
         """
-        data = self._rest + data if self._rest else data
+        if self._parts:
+            self._parts.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return
+            data = b"".join(self._parts)
+        needed = _HEADER.size
         position, end = 0, len(data)
         try:
             while end - position >= _HEADER.size:
@@ -218,11 +228,13 @@ class Decoder:
                     raise InvalidInput(f"a frame of {length:,} bytes on an engine host's socket")
                 start = position + _HEADER.size
                 if end - start < length:
+                    needed += length
                     break
                 position = start + length
                 yield _decode(kind, slot, run, data[start:position])
         finally:
-            self._rest = data[position:]
+            self._parts = [data[position:]] if position < end else []
+            self._held, self._needed = end - position, needed
 
 
 def _frame(kind: _Kind, run: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:

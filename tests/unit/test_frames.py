@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import struct
+import time
 
 import pytest
 from hypothesis import given
