@@ -47,6 +47,7 @@ acceptance: install  ## the long tests: crashes by the hundred, large loads
 bench: install  ## every benchmark; they print ratios within one run
 	$(BIN)/python benchmarks/hop.py
 	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/scheduling.py
 
 wheel: install  ## build the wheel into dist/
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel

@@ -418,7 +418,7 @@ class SchedulerCore:
         view = self._view
         view.now = self._now
         self._probe(self._probes.nowhere_known(view))
-        while self._carry_out(self._policy.decide(view)):
+        while self._carry_out(self._policy.decide(view)) and self._queue:
             pass
         if self._queue:
             self._probe(self._probes.unknown_here(view))

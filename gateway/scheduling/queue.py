@@ -30,7 +30,7 @@ Bounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
 """The least setup and the least seconds per query that anybody could offer, by engine."""
 
 _rank: Final = itemgetter(0)
-_WORTH_A_SCAN: Final = 32
+WORTH_A_SCAN: Final = 32
 """A lane longer than this is looked through by numpy."""
 
 
@@ -163,7 +163,7 @@ class JobQueue:
 
 def _in_time(lane: Lane, cut: int, now: float, bounds: Bounds | None) -> Iterable[Entry]:
     entries = lane.entries
-    if bounds is None or len(entries) - cut <= _WORTH_A_SCAN:
+    if bounds is None or len(entries) - cut <= WORTH_A_SCAN:
         return _slice(entries, cut, len(entries))
     return (entries[at] for at in lane.acceptable(cut, now, *bounds[lane.engine]))
 
@@ -179,5 +179,6 @@ def _merged(parts: Iterable[tuple[Level, Iterable[Entry]]]) -> Iterator[JobRecor
     for level, entries in parts:
         levels.setdefault(level, []).append(entries)
     for level in sorted(levels):
-        for entry in heapq.merge(*levels[level]):
+        lanes = levels[level]
+        for entry in lanes[0] if len(lanes) == 1 else heapq.merge(*lanes):
             yield entry[2]

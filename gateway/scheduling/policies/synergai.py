@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.scheduling.policy import Candidate, Decision, Give, View
+from gateway.scheduling.queue import WORTH_A_SCAN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,11 @@ class SynergAI:
         """Give each job in urgency order to its next best available worker."""
         decisions: list[Decision] = []
         available = view.available()
-        bounds = view.bounds(available)
-        for job in view.queue.in_order(bounds, view.now, bounds):
+        if not available:
+            return decisions
+        bounds = view.bounds(available) if len(view.queue) > WORTH_A_SCAN else None
+        engines = view.queue.engines() if bounds is None else bounds
+        for job in view.queue.in_order(engines, view.now, bounds):
             if not available:
                 break
             candidates = view.candidates(job, available)
