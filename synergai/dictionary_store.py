@@ -43,6 +43,7 @@ CREATE TABLE profile (
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+_HEADER_BYTES: Final = 100
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
 
 
@@ -57,6 +58,9 @@ class DictionaryStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # SQLite takes a file that is shorter than its header for an empty database.
+        if path.is_file() and 0 < path.stat().st_size < _HEADER_BYTES:
+            raise InvalidInput(f"{path} is no configuration dictionary, and too short for any")
         try:
             self._connection = apsw.Connection(str(path))
         except apsw.Error as error:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FIRST_BACKOFF_S: Final = 0.5
 LONGEST_BACKOFF_S: Final = 10.0
+SETTLED_AFTER_S: Final = 5.0
+"""A connection that lasted so long was a good one: back-off begins anew after it."""
 MISSED_HEARTBEATS: Final = 3
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
@@ -139,15 +141,24 @@ class Connection:
         ]
         async with grpc.aio.insecure_channel(self._target, options=options) as channel:
             line = _Line(channel, self._worker, self._runner, self._configurations)
+            loop = asyncio.get_running_loop()
+            settled: asyncio.TimerHandle | None = None
             try:
                 await line.register()
-                self._failures = 0
+                # Not at once: of two agents under one name, each would drive out the other at
+                # the first back-off's pace.
+                settled = loop.call_later(SETTLED_AFTER_S, self._settled)
                 self._line = line
                 _log.info("registered with the gateway at %s", self._target)
                 await line.serve()
             finally:
+                if settled is not None:
+                    settled.cancel()
                 self._line = None
                 line.close()
+
+    def _settled(self) -> None:
+        self._failures = 0
 
 
 def _in_our_words(failure: Exception) -> SynergaiError:

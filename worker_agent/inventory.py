@@ -21,6 +21,8 @@ from worker_agent.host_process import HostProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+_PATIENCE_S: Final = 60.0
+"""An engine that loads for longer would keep the whole worker from its gateway."""
 _CACHE_FORMAT: Final = 1
 
 _log = logging.getLogger(__name__)
@@ -96,7 +98,8 @@ class Inventory:
 
     async def _inspect(self, definition: EngineDefinition) -> _Description:
         _log.info("inspecting engine %s", definition.name)
-        host = await HostProcess.start(self._models, Session(definition.name, Configuration(1)))
+        session = Session(definition.name, Configuration(1))
+        host = await HostProcess.start(self._models, session, load_timeout_s=_PATIENCE_S)
         await host.close()
         return _Description(host.ready.inputs, host.ready.outputs, host.ready.samples)
 

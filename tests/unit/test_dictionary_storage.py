@@ -211,6 +211,14 @@ def test_file_that_is_absent_or_of_unknown_form_is_said_so(tmp_path: Path) -> No
         load_dictionary(tmp_path / "d.csv")
 
 
+def test_file_too_short_for_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    path.write_bytes(b"x")
+    with pytest.raises(InvalidInput, match="no configuration dictionary"):
+        add_to_dictionary(path, [an_entry()])
+    assert path.read_bytes() == b"x"
+
+
 def test_dictionary_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
