@@ -47,6 +47,7 @@ from gateway.scheduling.events import (
     WorkerLeft,
 )
 from gateway.scheduling.fleet import Fleet
+from gateway.scheduling.learning import learn
 from gateway.scheduling.policy import POLICIES, Give, Preempt, View
 from gateway.scheduling.probes import Probes
 from gateway.scheduling.ranges import Ranges
@@ -270,7 +271,7 @@ class SchedulerCore:
             worker, Session(lease.assignment.engine, lease.assignment.configuration)
         )
         if lease.head_at is not None and lease.estimate is not None and not lease.stopping:
-            queries_s = lease.seconds - lease.estimate.setup_s
+            queries_s = lease.seconds - lease.assignment.setup_s
             worker.head_ends_at = now + max(0.0, queries_s)
             self._fleet.update(worker, now)
 
@@ -283,37 +284,22 @@ class SchedulerCore:
         lease.done = done
         lease.job.done += new
         if new and lease.estimate is not None:
-            self._observe(lease, lease.estimate, worker, new, compute_s)
+            learn(
+                self._estimator,
+                worker,
+                lease,
+                lease.estimate,
+                new=new,
+                compute_s=compute_s,
+                now=self._now,
+                prior_s=self._settings.pace_half_life_s,
+            )
+            self._waiting.drifted(lease.assignment.engine, self._now)
+            if lease.head_at is not None and not lease.stopping:
+                per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
+                worker.head_ends_at = self._now + lease.left * per_query_s
+                self._fleet.update(worker, self._now)
         lease.reported_at = self._now
-
-    def _observe(
-        self, lease: Lease, estimate: Estimate, worker: WorkerRecord, new: int, compute_s: float
-    ) -> None:
-        """Learn the worker's pace from the `new` queries that it reported."""
-        began = lease.first_query_at
-        if began is None and estimate.setup_s == 0.0:
-            began = lease.head_at
-        entry = estimate.entry
-        if lease.job.job.with_tensors:
-            self._estimator.observe_pace(lease, worker, compute_s)
-            since = lease.reported_at if lease.reported_at is not None else began
-            spent_s = compute_s - lease.compute_s
-            if since is not None and spent_s > 0:
-                beyond_s = (self._now - since - spent_s) / new
-                self._estimator.observe_transfer(worker, entry.engine, beyond_s)
-        elif began is not None and self._now > began:
-            elapsed_s = self._now - began
-            self._estimator.observe_pace(lease, worker, elapsed_s)
-            # The profile's word weighs as much as the first pace_half_life_s of what is seen.
-            prior_s = self._settings.pace_half_life_s
-            by_profile_s = lease.done / entry.qps
-            lease.job.paces[worker.id] = (elapsed_s + prior_s) / (by_profile_s + prior_s)
-        lease.compute_s = max(lease.compute_s, compute_s)
-        self._waiting.drifted(entry.engine, self._now)
-        if lease.head_at is not None and not lease.stopping:
-            per_query_s = self._view.per_query_s(lease.job, worker, estimate)
-            worker.head_ends_at = self._now + lease.left * per_query_s
-            self._fleet.update(worker, self._now)
 
     def _assignment_ended(self, event: AssignmentEnded) -> None:
         lease = self._leases.get(event.assignment_id)
