@@ -11,8 +11,10 @@ import dataclasses
 import enum
 import json
 import logging
+import time
 import types
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from gateway.scheduling import events
@@ -96,11 +98,29 @@ class EventLog:
                 self._file.close()
 
 
-def replay(path: Path) -> Iterator[tuple[Event, list[Command], list[Command]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """An event that a new core was told again.
+
+    Attributes:
+        at: when the recorded core was told.
+        recorded: the commands that followed then.
+        replayed: those that the new core gives.
+        decision_s: CPU time that the new core took.
+    """
+
+    at: float
+    event: Event
+    recorded: list[Command]
+    replayed: list[Command]
+    decision_s: float
+
+
+def replay(path: Path) -> Iterator[Replayed]:
     """Tell a new core what a recorded one was told.
 
     Yields:
-        Each event, the commands that were recorded, and those that the new core gives.
+        What became of each event.
 
     Raises:
         InvalidInput: the file is not an event log of this version.
@@ -118,7 +138,16 @@ def replay(path: Path) -> Iterator[tuple[Event, list[Command], list[Command]]]:
             document = _document(path, line)
             event = _untagged(document["event"])
             recorded = [_untagged(command) for command in document["commands"]]
-            yield event, recorded, core.handle(event, document["at"])
+            at = document["at"]
+            began = time.thread_time()
+            commands = core.handle(event, at)
+            yield Replayed(
+                at=at,
+                event=event,
+                recorded=recorded,
+                replayed=commands,
+                decision_s=time.thread_time() - began,
+            )
 
 
 def _document(path: Path, line: str) -> dict[str, Any]:

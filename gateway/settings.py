@@ -12,6 +12,7 @@ from gateway.scheduling.events import SchedulingSettings
 from synergai.settings import Address, Settings
 
 _MIB = 1024 * 1024
+_SCHEDULING = SchedulingSettings()
 
 
 def _default_state() -> Path:
@@ -51,6 +52,16 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
     infeasible: Literal["defer", "reject"] = Field(
         default="defer",
         description="What becomes of work that no worker can finish in time: run last, or refused.",
+    )
+    pace_half_life_s: float = Field(
+        default=_SCHEDULING.pace_half_life_s,
+        gt=0.0,
+        description="Observed time after which what was believed of a worker's pace weighs half.",
+    )
+    reassess_s: float = Field(
+        default=_SCHEDULING.reassess_s,
+        gt=0.0,
+        description="How long paces may drift before waiting jobs are ranked anew.",
     )
     heartbeat_s: float = Field(
         default=1.0,
@@ -102,5 +113,9 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
     def scheduling(self) -> SchedulingSettings:
         """The scheduler's part."""
         return SchedulingSettings(
-            policy=self.policy, infeasible=self.infeasible, options=dict(self.policy_options)
+            policy=self.policy,
+            infeasible=self.infeasible,
+            pace_half_life_s=self.pace_half_life_s,
+            reassess_s=self.reassess_s,
+            options=dict(self.policy_options),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -50,6 +50,10 @@ def _experiment(name: str) -> str:
     return _known(name, list(EXPERIMENTS), "experiment")
 
 
+PolicyName: TypeAlias = Annotated[str, AfterValidator(_policy)]
+ExperimentName: TypeAlias = Annotated[str, AfterValidator(_experiment)]
+
+
 def _seeds(text: str) -> str:
     seeds_of(text)
     return text
@@ -63,10 +67,10 @@ class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
         description="Dictionary of the simulated workers: a .csv, .json or .db file. By default "
         "the thesis's, reconstructed from what it prints.",
     )
-    experiments: tuple[Annotated[str, AfterValidator(_experiment)], ...] = Field(
+    experiments: tuple[ExperimentName, ...] = Field(
         default=tuple(EXPERIMENTS), min_length=1, description="Demand (D) and frequency (F)."
     )
-    policies: tuple[Annotated[str, AfterValidator(_policy)], ...] = Field(
+    policies: tuple[PolicyName, ...] = Field(
         default=COMPARED, min_length=1, description="Who schedules."
     )
     seeds: Annotated[str, AfterValidator(_seeds)] = Field(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulator.simulation import Run
     from simulator.workload import Workload
 
-_PREDEFINED: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
+PREDEFINED: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
 def profile_of(settings: SimulatorSettings) -> Profile:
@@ -50,7 +50,7 @@ def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
     """Simulate one policy and audit what it did."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
-    ran = simulate(workload, settings_for(policy, options if policy in _PREDEFINED else None))
+    ran = simulate(workload, settings_for(policy, options if policy in PREDEFINED else None))
     audit(ran)
     return ran
 

@@ -84,6 +84,12 @@ APPLICATIONS: Final = {
         _PREPARE,
         "simulator",
     ),
+    "experiment": Application(
+        "simulator.live_cli:app",
+        "Run one of the thesis's experiments, live as well.",
+        _PREPARE,
+        "all",
+    ),
 }
 
 

@@ -86,6 +86,9 @@ class Agent:
             self._configurations += self._settings.configurations(self._modes.modes)
             inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
             self._engines.update(await inventory.engines())
+            # How each went is logged, and what is resident is told when the worker registers.
+            loads = map(self._load, self._settings.sessions)
+            await asyncio.gather(*filter(None, loads), return_exceptions=True)
             if self._settings.listen is not None:
                 self.address = await self._front.start(
                     self._settings.listen, self._settings.max_message_bytes
@@ -161,18 +164,23 @@ class Agent:
 
     def load(self, session: Session) -> None:
         """Bring the session into memory; how that went is told by a ``SessionChanged``."""
-        engine = self._engines.get(session.engine)
-        if engine is None or engine.fault or session.configuration not in self._configurations:
-            _log.warning("the gateway asks for %s, which cannot be loaded here", session)
-            return
-        # A failure was logged and told where it happened; nobody else wants it.
-        self._hosts.load(session).add_done_callback(_retrieve)
+        task = self._load(session)
+        if task is not None:
+            # A failure was logged and told where it happened; nobody else wants it.
+            task.add_done_callback(_retrieve)
 
     def unload(self, session: Session) -> None:
         """Let the session go, if nothing runs on it."""
         task = asyncio.create_task(self._hosts.unload(session))
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
+
+    def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
+        engine = self._engines.get(session.engine)
+        if engine is None or engine.fault or session.configuration not in self._configurations:
+            _log.warning("asked for %s, which cannot be loaded here", session)
+            return None
+        return self._hosts.load(session)
 
     def _session_changed(self, change: SessionChange) -> None:
         self._connection.session_changed(change)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import psutil
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
-from synergai.domain import Configuration, checked_name
+from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.errors import InvalidInput
 from synergai.machine import default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
@@ -62,6 +62,11 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=0,
         ge=0,
         description="Memory for resident engines, in MB; half of the machine's if 0.",
+    )
+    preload: dict[str, str] = Field(
+        default_factory=dict,
+        description="Configurations by engine that are loaded before the worker joins, such as "
+        "onnx_digits=threads=2.",
     )
     power: str = Field(
         default="auto",
@@ -117,6 +122,21 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
                 f"no power mode has cores for {min(self.threads)} threads; the most is {most}"
             )
         return found
+
+    @field_validator("preload")
+    @classmethod
+    def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            Configuration.parse(text)
+        return value
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """What is to be in memory when the worker joins."""
+        return tuple(
+            Session(EngineName(name), Configuration.parse(text))
+            for name, text in self.preload.items()
+        )
 
     @property
     def memory_bytes(self) -> int:

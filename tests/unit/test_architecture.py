@@ -15,7 +15,7 @@ ALLOWED = {
     "engines": {"synergai"},
     "profiler": {"synergai", "engines", "worker_agent.host_client", "worker_agent.telemetry"},
     "loadgen": {"synergai", "engines"},
-    "simulator": {"synergai", "gateway.scheduling"},
+    "simulator": {"synergai", "gateway.scheduling", "gateway.event_log"},
 }
 IMPURE = {"asyncio", "grpc", "time", "random", "datetime", "threading", "socket", "uvloop"}
 

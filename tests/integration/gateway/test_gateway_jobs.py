@@ -311,9 +311,9 @@ async def test_recorded_events_replayed_give_the_same_commands(
             await caller.oip.ModelInfer(a_request(), timeout=5)
         await watched(caller, job.id)
     steps = list(replay(log))
-    assert any(recorded for _, recorded, _ in steps)
-    for event, recorded, replayed in steps:
-        assert replayed == recorded, event
+    assert any(step.recorded for step in steps)
+    for step in steps:
+        assert step.replayed == step.recorded, step.event
 
 
 async def test_metrics_and_health_are_served_over_http(

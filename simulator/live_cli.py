@@ -1,0 +1,124 @@
+"""``synergai experiment``: one of the thesis's experiments, in virtual time and live."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from simulator.live_settings import ExperimentSettings
+from synergai.commands import require, settings_command
+from synergai.errors import InternalFault, InvalidInput
+from synergai.output import print_table
+
+if TYPE_CHECKING:
+    from simulator.recording import Recording
+    from simulator.results import Result
+    from simulator.workload import Workload
+
+_FIGURES: Final = (
+    ("violations", "violations", 0),
+    ("mean_wait_s", "mean waiting (s)", 2),
+    ("mean_excess_s", "mean excess (s)", 2),
+    ("e2e_mean_s", "mean end-to-end (s)", 2),
+    ("e2e_p99_s", "p99 end-to-end (s)", 2),
+    ("decisions", "decisions", 0),
+    ("decision_p99_us", "p99 decision (µs)", 0),
+)
+
+
+def experiment(settings: ExperimentSettings) -> None:
+    """Run one of the thesis's experiments, and compare a live run with the simulation.
+
+    With --live the same jobs go through a real gateway to agents in processes of their own, whose
+    emulated engines take the profile's times divided by --time-scale. Its event log is replayed
+    afterwards. All figures are in the profile's time.
+    """
+    require("numpy")
+    from simulator.audit import audit
+    from simulator.emulation import numbered, predefined
+    from simulator.results import result_of
+    from simulator.simulation import settings_for, simulate
+    from simulator.sweep import PREDEFINED
+    from simulator.workload import EXPERIMENTS, Profile, draw
+    from synergai.dictionary_forms import load_dictionary
+
+    profile = Profile(load_dictionary(settings.profile))
+    options = {}
+    if settings.policy in PREDEFINED:
+        options = predefined(profile, settings.predefined)
+    workload = draw(
+        numbered(profile),
+        EXPERIMENTS[settings.experiment],
+        settings.seed,
+        sessions=settings.sessions,
+        estimate_error=settings.estimate_error,
+    )
+    run = simulate(workload, settings_for(settings.policy, options))
+    audit(run)
+    results = {"simulated": result_of(run)}
+    recording = _live(settings, workload, options) if settings.live else None
+    if recording is not None:
+        run = recording.run
+        results["live"] = result_of(run)
+    _print(results)
+    if settings.json_file is not None:
+        _write(settings.json_file, list(results.values())[-1])
+    if settings.plot is not None:
+        require("matplotlib")
+        from simulator.timeline import plot_timeline
+
+        plot_timeline(run, settings.plot)
+    if recording is not None:
+        _judge(recording)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai experiment --live --policy malleable --experiment DH-FH "
+    "--seed 3 --time-scale 60[/bold]"
+)(settings_command(ExperimentSettings, experiment))
+
+
+def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, str]) -> Recording:
+    from rich.console import Console
+
+    from simulator.live import run_live
+
+    if settings.directory is not None and settings.directory.exists():
+        raise InvalidInput(f"--directory {settings.directory} is there already; name a new one")
+    lasts_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
+    status = f"running live, for about {lasts_s:.0f} s after a start of half a minute"
+    with (
+        Console(stderr=True).status(status),
+        tempfile.TemporaryDirectory(prefix="synergai-experiment-") as temporary,
+    ):
+        directory = settings.directory or Path(temporary) / "run"
+        return run_live(workload, settings.policy, settings.time_scale, directory, options)
+
+
+def _print(results: dict[str, Result]) -> None:
+    records = [result.record() for result in results.values()]
+    rows = [
+        [title, *(f"{record[name]:,.{digits}f}" for record in records)]
+        for name, title, digits in _FIGURES
+    ]
+    print_table(("", *results), rows)
+
+
+def _write(path: Path, result: Result) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([result.record()], indent=1) + "\n", encoding="utf-8")
+
+
+def _judge(recording: Recording) -> None:
+    """Say how the replay went."""
+    if recording.mismatches:
+        raise InternalFault(
+            f"replayed, {recording.mismatches} of {recording.events} events of the event log give "
+            "other commands than were recorded"
+        )
+    typer.echo(f"replayed: all {recording.events} events give the recorded commands")
