@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from synergai.domain import Configuration, checked_name
+from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.settings import InvalidSettings
 from worker_agent.settings import AgentSettings
 
@@ -30,6 +30,19 @@ def test_threads_are_sorted_and_each_counts_once() -> None:
 def test_impossible_number_of_threads_is_refused(threads: str) -> None:
     with pytest.raises(InvalidSettings, match="--threads"):
         AgentSettings.load({"threads": threads})
+
+
+def test_sessions_to_preload_are_an_engine_and_its_configuration() -> None:
+    settings = AgentSettings.load({"preload": "digits=threads=2,mobilenet=mode=MAXN"})
+    assert settings.sessions == (
+        Session(EngineName("digits"), Configuration(2)),
+        Session(EngineName("mobilenet"), Configuration(power_mode="MAXN")),
+    )
+
+
+def test_preload_of_no_configuration_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="--preload"):
+        AgentSettings.load({"preload": "digits=fast"})
 
 
 def test_defaults_are_valid_names() -> None:

@@ -1,0 +1,56 @@
+"""A small experiment through a real gateway, agents and engine hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.event_log import replay
+from gateway.scheduling.events import WorkerJoined
+from simulator.emulation import numbered
+from simulator.live import run_live
+from simulator.results import result_of
+from simulator.settings import RECONSTRUCTED
+from simulator.simulation import settings_for, simulate
+from simulator.workload import EXPERIMENTS, Profile, draw
+from synergai.dictionary_forms import load_dictionary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from simulator.workload import Workload
+
+ENGINES = {"onnx_mobilenet_op11", "tf_mobilenet"}
+SCALE = 100.0
+
+
+@pytest.fixture
+def workload() -> Workload:
+    """Four jobs of two engines on two workers."""
+    entries = (
+        entry
+        for entry in load_dictionary(RECONSTRUCTED)
+        if entry.engine in ENGINES and entry.worker_class in {"x86", "agx"}
+    )
+    profile = numbered(Profile(entries))
+    whole = draw(profile, EXPERIMENTS["DH-FH"], seed=2, sessions="prewarmed")
+    return replace(whole, jobs=whole.jobs[:4])
+
+
+def test_live_jobs_take_what_simulated_ones_take(workload: Workload, tmp_path: Path) -> None:
+    recording = run_live(workload, "malleable", SCALE, tmp_path / "run", {})
+    live = result_of(recording.run)
+    simulated = result_of(simulate(workload, settings_for("malleable")))
+    assert recording.mismatches == 0
+    assert recording.run.finished.keys() == {job.id for job in workload.jobs}
+    # Half a second of wall time, for a machine that has other things to do.
+    assert live.e2e_mean_s == pytest.approx(simulated.e2e_mean_s, abs=0.5 * SCALE)
+    events = [step.event for step in replay(tmp_path / "run" / "events.jsonl")]
+    joined = [event.worker for event in events if isinstance(event, WorkerJoined)]
+    assert [{s.engine for s in worker.sessions} for worker in joined] == [ENGINES, ENGINES]
+    done = {job.id: 0 for job in workload.jobs}
+    for span in recording.run.spans:
+        done[span.job_id] += span.done
+    assert done == {job.id: job.queries for job in workload.jobs}
