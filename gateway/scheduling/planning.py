@@ -123,6 +123,11 @@ class Planner:
         self._jobs, self._workers = problem.rates.shape
         self._rounds = max(1, effort // self._jobs)
         self._able = problem.rates > 0
+        self._any_saved = bool(problem.saved.any())
+        prices = () if problem.prices is None else (problem.prices,)
+        self._tables = np.concatenate(
+            [problem.rates, problem.setup, problem.saved, *prices], axis=1
+        )
         self._subsets = _subsets(self._workers)
 
     def search(self, starts: Sequence[Sequence[int]]) -> Plan:
@@ -170,12 +175,13 @@ class Planner:
         Inside, plans come last: sums and minima over the first axis are what numpy is best at.
         """
         problem, subsets = self._problem, self._subsets
-        plans = len(orders)
+        plans, workers = len(orders), self._workers
+        tables = self._tables[orders].transpose(1, 2, 0)
         use = allowed[np.arange(plans)[:, None], orders].transpose(1, 2, 0)
-        rates = self._by_job(problem.rates, orders) * use
-        setup = np.where(use, self._by_job(problem.setup, orders), _NEVER)
-        saved = self._by_job(problem.saved, orders) if problem.saved.any() else None
-        prices = None if problem.prices is None else self._by_job(problem.prices, orders)
+        rates = tables[:, :workers] * use
+        setup = tables[:, workers : 2 * workers] + np.where(use, 0.0, _NEVER)
+        saved = tables[:, 2 * workers : 3 * workers] if self._any_saved else None
+        prices = tables[:, 3 * workers :] if problem.prices is not None else None
         queries = problem.queries[orders.T]
         total_rates = subsets @ rates
         start = problem.ready[:, None]
@@ -199,11 +205,6 @@ class Planner:
         if prices is None:
             effort = free.sum(axis=0)
         return self._judge(orders, completes.T, effort)
-
-    @staticmethod
-    def _by_job(table: Floats, orders: Ints) -> Floats:
-        """A table of jobs and workers in the plans' orders, shape (jobs, workers, plans)."""
-        return np.ascontiguousarray(table[orders].transpose(1, 2, 0))
 
     def _judge(self, orders: Ints, completes: Floats, effort: Floats) -> Floats:
         problem, weights = self._problem, self._weights
