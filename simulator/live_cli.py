@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -92,12 +93,13 @@ def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, s
         raise InvalidInput(f"--directory {settings.directory} is there already; name a new one")
     lasts_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
     status = f"running live, for about {lasts_s:.0f} s after a start of half a minute"
-    with (
-        Console(stderr=True).status(status),
-        tempfile.TemporaryDirectory(prefix="synergai-experiment-") as temporary,
-    ):
-        directory = settings.directory or Path(temporary) / "run"
-        return run_live(workload, settings.policy, settings.time_scale, directory, options)
+    temporary = Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
+    directory = settings.directory or temporary / "run"
+    with Console(stderr=True).status(status):
+        recording = run_live(workload, settings.policy, settings.time_scale, directory, options)
+    # After a failure it stays, for the logs that are in it.
+    shutil.rmtree(temporary)
+    return recording
 
 
 def _print(results: dict[str, Result]) -> None:
