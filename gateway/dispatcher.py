@@ -43,7 +43,7 @@ from gateway.scheduling.events import (
 from synergai.domain import AssignmentId, Fault, JobState, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.clock import Clock
     from gateway.fleet import ConnectedWorker
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gateway.work import Work
     from synergai.dictionary import ProfileEntry
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
+    from synergai.envelope import Buffer
     from synergai.v1 import hub_pb2
 
 _log = logging.getLogger(__name__)
@@ -204,8 +205,10 @@ class Dispatcher:
         if self._outstanding(worker, report.assignment_id) is not None:
             self._handle(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
 
-    def progress(self, worker: ConnectedWorker, report: hub_pb2.Progress) -> None:
-        """Some queries of an assignment are done.
+    def progress(
+        self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
+    ) -> None:
+        """Some queries of an assignment are done, with these responses if they have tensors.
 
         Raises:
             ProtocolViolation: the report cannot be true; the assignment has failed by it.
@@ -214,12 +217,14 @@ class Dispatcher:
         if outstanding is None:
             return
         work = self._work.get(outstanding.assignment.job_id)
-        self._take_in(worker, outstanding, report, work)
+        self._take_in(worker, outstanding, report, responses, work)
         done = QueriesDone(outstanding.assignment.id, outstanding.done, report.compute_s)
         self._handle_in_order(done, work)
 
-    def ended(self, worker: ConnectedWorker, report: hub_pb2.Ended) -> None:
-        """An assignment is over.
+    def ended(
+        self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
+    ) -> None:
+        """An assignment is over; these are the responses that were still to come.
 
         Raises:
             ProtocolViolation: the report cannot be true; the assignment has failed by it.
@@ -235,7 +240,7 @@ class Dispatcher:
         ):
             text = f"assignment {assignment.id} cannot have ended so at {report.progress.done}"
             self._violate(worker, outstanding, work, ProtocolViolation(text))
-        self._take_in(worker, outstanding, report.progress, work)
+        self._take_in(worker, outstanding, report.progress, responses, work)
         del worker.outstanding[assignment.id]
         worker.free_since = self._clock.now()
         event = AssignmentEnded(
@@ -261,19 +266,19 @@ class Dispatcher:
         worker: ConnectedWorker,
         outstanding: Outstanding,
         report: hub_pb2.Progress,
+        responses: Sequence[Buffer],
         work: Work | None,
     ) -> None:
+        with_tensors = None if work is None else work.with_tensors
         try:
-            new = take_in(
-                outstanding, report, with_tensors=None if work is None else work.with_tensors
-            )
+            new = take_in(outstanding, report, responses, with_tensors=with_tensors)
         except ProtocolViolation as violation:
             self._violate(worker, outstanding, work, violation)
         if new:
             worker.queries_done += new
             self._metrics.engine(outstanding.assignment.engine).queries.inc(new)
             if work is not None:
-                work.recorded(worker, outstanding, report.responses, self._clock.now())
+                work.recorded(worker, outstanding, responses, self._clock.now())
 
     def _violate(
         self,

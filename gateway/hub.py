@@ -23,6 +23,7 @@ from synergai import rpc
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.v1 import hub_pb2
 from synergai.wire import configuration_to_proto, engine_from_proto, session_from_proto
+from synergai.work_stream import assignment_order, open_reports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from gateway.fleet import Catalogue, ConnectedWorker, Order
     from gateway.metrics import Metrics
     from synergai.domain import Engine, EngineName, WorkerId
+    from synergai.envelope import Buffer
     from synergai.rpc import Context
+    from synergai.work_stream import Reports
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +116,7 @@ class Hub:
             "synergai.v1.Hub",
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),
-                "Work": rpc.stream(self.work, hub_pb2.WorkReports),
+                "Work": rpc.stream_by(self.work, open_reports, hub_pb2.WorkReports),
             },
         )
 
@@ -265,8 +268,8 @@ class Hub:
     # --- work ---------------------------------------------------------------------------------
 
     async def work(
-        self, requests: AsyncIterator[hub_pb2.WorkReports], context: Context
-    ) -> AsyncGenerator[hub_pb2.WorkOrders, None]:
+        self, requests: AsyncIterator[Reports], context: Context
+    ) -> AsyncGenerator[bytes, None]:
         """Serve an agent's work stream."""
         metadata = dict(context.invocation_metadata() or ())
         link = self._sessions.get(str(metadata.get(SESSION_METADATA, "")))
@@ -295,42 +298,30 @@ class Hub:
             await asyncio.wait([reader])
 
     async def _read_reports(
-        self, worker: ConnectedWorker, requests: AsyncIterator[hub_pb2.WorkReports]
+        self, worker: ConnectedWorker, requests: AsyncIterator[Reports]
     ) -> None:
         async for reports in requests:
             worker.heard_at = self._clock.now()
             for started in reports.started:
                 self._dispatcher.started(worker, started)
-            for progress in reports.progress:
-                self._dispatcher.progress(worker, progress)
-            for ended in reports.ended:
-                self._dispatcher.ended(worker, ended)
+            for progress, responses in reports.progress:
+                self._dispatcher.progress(worker, progress, responses)
+            for ended, responses in reports.ended:
+                self._dispatcher.ended(worker, ended, responses)
 
-    def _pack(self, batch: list[Order]) -> Iterator[hub_pb2.WorkOrders]:
+    def _pack(self, batch: list[Order]) -> Iterator[bytes]:
         """As few messages as the bound on their size allows, with the order kept."""
-        message = hub_pb2.WorkOrders()
+        parts: list[Buffer] = []
         size = 0
         for order in batch:
-            match order:
-                case Run(assignment, requests):
-                    order_bytes = sum(map(len, requests))
-                    if size and size + order_bytes > self._batch_bytes:
-                        yield message
-                        message = hub_pb2.WorkOrders()
-                        size = 0
-                    size += order_bytes
-                    message.assignments.add(
-                        id=assignment.id,
-                        job_id=assignment.job_id,
-                        engine=assignment.engine,
-                        configuration=configuration_to_proto(assignment.configuration),
-                        first=assignment.first,
-                        count=assignment.count,
-                        requests=requests,
-                    )
-                case Halt(assignment_id):
-                    message.stops.append(assignment_id)
-        yield message
+            added = _serialised(order)
+            added_bytes = sum(map(len, added))
+            if size and size + added_bytes > self._batch_bytes:
+                yield b"".join(parts)
+                parts, size = [], 0
+            parts += added
+            size += added_bytes
+        yield b"".join(parts)
 
     # --- signs of life ------------------------------------------------------------------------
 
@@ -350,3 +341,20 @@ class Hub:
                     _log.warning("%s: it counts as lost", silence)
                     link.close(Unavailable(silence))
                     self._forget(link)
+
+
+def _serialised(order: Order) -> list[Buffer]:
+    """The parts of a serialised ``WorkOrders`` of one order; such messages merge by following."""
+    match order:
+        case Run(assignment, requests):
+            message = hub_pb2.Assignment(
+                id=assignment.id,
+                job_id=assignment.job_id,
+                engine=assignment.engine,
+                configuration=configuration_to_proto(assignment.configuration),
+                first=assignment.first,
+                count=assignment.count,
+            )
+            return assignment_order(message, requests)
+        case Halt(assignment_id):
+            return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.metrics import EngineMetrics, Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import Fault
+    from synergai.envelope import Buffer, Envelope
     from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest
     from synergai.rpc import Raw
 
@@ -50,13 +51,13 @@ class Request:
 
     def __init__(self, inference: Inference, job: Job, data: bytes, metrics: EngineMetrics) -> None:
         self._inference = inference
-        self._response = b""
+        self._response: Buffer = b""
         self.job = job
         self.data = data
         self.metrics = metrics
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
-        self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Its one request."""
@@ -73,7 +74,7 @@ class Request:
         self,
         _worker: ConnectedWorker,
         _outstanding: Outstanding,
-        responses: Sequence[bytes],
+        responses: Sequence[Buffer],
         _now: float,
     ) -> None:
         """Keep the response until the core says that the job is done."""
@@ -113,7 +114,7 @@ class Inference:
         self._prefix = f"r{epoch:x}-"
         self._count = 0
 
-    async def infer(self, raw: Raw[ModelInferRequest], budget_s: float | None) -> bytes:
+    async def infer(self, raw: Raw[Envelope], budget_s: float | None) -> bytes:
         """The serialised response to a request.
 
         Args:
@@ -125,12 +126,12 @@ class Inference:
         """
         request = self.begin(raw, budget_s)
         try:
-            return await request.result
+            return bytes(await request.result)
         except asyncio.CancelledError:
             self.abandon(request)
             raise
 
-    def begin(self, raw: Raw[ModelInferRequest], budget_s: float | None) -> Request:
+    def begin(self, raw: Raw[Envelope], budget_s: float | None) -> Request:
         """Accept a request; its result comes by its future.
 
         Raises:
@@ -140,19 +141,19 @@ class Inference:
             DeadlineExceeded: its deadline is over.
             Overloaded: there are too many.
         """
-        message, data = raw.message, raw.data
+        header, data = raw.message.header, raw.data
         try:
-            engine = self._catalogue.find(message.model_name)
+            engine = self._catalogue.find(header.model_name)
         except SynergaiError as error:
             # Names that do not exist share one label, or clients could make labels up.
             self._metrics.engine("unknown").answered(code_of(error).name)
             raise
         metrics = self._metrics.engine(engine.name)
         try:
-            check_request(message, engine)
+            check_request(header, engine, raw.message.raw)
             priority = 0
-            if message.parameters:
-                priority, budget_s = _parameters(message, budget_s)
+            if header.parameters:
+                priority, budget_s = _parameters(header, budget_s)
             if budget_s is not None and budget_s <= 0:
                 raise DeadlineExceeded("the deadline was over when the request came")
             self._admission.enter(len(data))

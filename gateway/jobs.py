@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import JobSpec
+    from synergai.envelope import Buffer
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class SubmittedJob:
         self,
         worker: ConnectedWorker,
         outstanding: Outstanding,
-        _responses: Sequence[bytes],
+        _responses: Sequence[Buffer],
         now: float,
     ) -> None:
         """Have the journal record what is done, and publish it then."""

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
+from synergai.envelope import check_response
 from synergai.errors import InvalidInput
-from synergai.oip.inference_pb2 import ModelInferResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.fleet import Outstanding
+    from synergai.envelope import Buffer
     from synergai.v1 import hub_pb2
 
 
@@ -31,13 +34,18 @@ def checked_seconds(seconds: float, what: str) -> float:
 
 
 def take_in(
-    outstanding: Outstanding, report: hub_pb2.Progress, *, with_tensors: bool | None
+    outstanding: Outstanding,
+    report: hub_pb2.Progress,
+    responses: Sequence[Buffer],
+    *,
+    with_tensors: bool | None,
 ) -> int:
     """Bring the figures of an assignment up to date; return how many queries are newly done.
 
     Args:
         outstanding: the assignment; unchanged if an error is raised.
         report: what the worker says of it.
+        responses: the results that came with that.
         with_tensors: whether its results are wanted; None if its job has ended, and nothing is.
 
     Raises:
@@ -62,12 +70,12 @@ def take_in(
     checked_seconds(report.compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
         wanted = new if with_tensors else 0
-        if len(report.responses) != wanted:
+        if len(responses) != wanted:
             raise ProtocolViolation(
-                f"assignment {assignment.id} came with {len(report.responses)} results "
+                f"assignment {assignment.id} came with {len(responses)} results "
                 f"for {wanted} queries"
             )
-        for response in report.responses:
+        for response in responses:
             _check_response(response, assignment.id)
     outstanding.done = report.done
     outstanding.labelled = report.labelled
@@ -75,9 +83,9 @@ def take_in(
     return new
 
 
-def _check_response(response: bytes, assignment_id: int) -> None:
+def _check_response(response: Buffer, assignment_id: int) -> None:
     try:
-        ModelInferResponse.FromString(response)
+        check_response(response)
     except DecodeError:
         raise ProtocolViolation(
             f"assignment {assignment_id} came with a result that is not a ModelInferResponse"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gateway.job_status import JobStatus, JobTracker
 from gateway.jobs import account, execution_of, job_of, new_status
 from gateway.outbox import Outbox
+from synergai.envelope import open_envelope
 from synergai.errors import InvalidInput
-from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.rpc import Malformed, parse
 from synergai.tensors import check_request
 
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from gateway.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import Engine, Fault, JobSpec, JobState
+    from synergai.envelope import Buffer
 
 WINDOW_QUERIES: Final = 256
-_parse_request = parse(ModelInferRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,8 @@ class StreamedJob:
                 f"queries must come in order, from 0 to {queries - 1}: "
                 f"{self.arrived} was next, not {query.index}"
             )
-        request = _parse_request(query.request)
-        if isinstance(request, Malformed):
-            raise request.error()
-        check_request(request, self._engine)
+        envelope = open_envelope(query.request)
+        check_request(envelope.header, self._engine, envelope.raw)
         while self._held and (
             len(self._held) >= WINDOW_QUERIES
             or self._held_bytes + len(query.request) > self._window_bytes
@@ -119,7 +116,7 @@ class StreamedJob:
         self,
         worker: ConnectedWorker,
         outstanding: Outstanding,
-        responses: Sequence[bytes],
+        responses: Sequence[Buffer],
         now: float,
     ) -> None:
         """Pass the results on."""
@@ -127,7 +124,7 @@ class StreamedJob:
         self.tracker.recorded(assignment, execution_of(worker, outstanding, now))
         first = assignment.first + outstanding.done - len(responses)
         for index, response in enumerate(responses, first):
-            self.answers.put(Result(index, response))
+            self.answers.put(Result(index, bytes(response)))
 
     def ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Let the job as it ended be the last answer."""

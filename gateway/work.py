@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.fleet import ConnectedWorker, Outstanding
     from gateway.scheduling.events import Assignment
     from synergai.domain import EngineName
+    from synergai.envelope import Buffer
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Work(Protocol):
         self,
         worker: ConnectedWorker,
         outstanding: Outstanding,
-        responses: Sequence[bytes],
+        responses: Sequence[Buffer],
         now: float,
         /,
     ) -> None:

@@ -15,6 +15,7 @@ import logging
 import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MessageT = TypeVar("MessageT", bound=Message)
+ReadT = TypeVar("ReadT")
 RequestT = TypeVar("RequestT")
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -55,39 +57,38 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw(Generic[MessageT]):
-    """A message together with the bytes that it came as, to be passed on untouched."""
+class Raw(Generic[ReadT]):
+    """What was read of a message, and the bytes that it came as, to be passed on untouched."""
 
     data: bytes
-    message: MessageT
+    message: ReadT
 
 
 def parse(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
     """A deserialiser for `cls` that does not raise: it answers `Malformed` instead."""
-    malformed = Malformed(cls.DESCRIPTOR.full_name)
-    from_string = cls.FromString
+    return parse_by(cls.FromString, cls)
 
-    def deserialise(data: bytes) -> MessageT | Malformed:
+
+def parse_by(
+    read: Callable[[bytes], ReadT], cls: type[Message]
+) -> Callable[[bytes], ReadT | Malformed]:
+    """A deserialiser that answers `Malformed` where `read` finds that the bytes are no `cls`."""
+    malformed = Malformed(cls.DESCRIPTOR.full_name)
+
+    def deserialise(data: bytes) -> ReadT | Malformed:
         try:
-            return from_string(data)
+            return read(data)
         except DecodeError:
             return malformed
 
     return deserialise
 
 
-def parse_raw(cls: type[MessageT]) -> Callable[[bytes], Raw[MessageT] | Malformed]:
-    """Like `parse`, but keeps the bytes beside the message."""
-    malformed = Malformed(cls.DESCRIPTOR.full_name)
-    from_string = cls.FromString
-
-    def deserialise(data: bytes) -> Raw[MessageT] | Malformed:
-        try:
-            return Raw(data, from_string(data))
-        except DecodeError:
-            return malformed
-
-    return deserialise
+def parse_raw(
+    read: Callable[[bytes], ReadT], cls: type[Message]
+) -> Callable[[bytes], Raw[ReadT] | Malformed]:
+    """Like `parse_by`, but keeps the bytes beside what was read."""
+    return parse_by(lambda data: Raw(data, read(data)), cls)
 
 
 def serialise(response: Message | bytes) -> bytes:
@@ -138,11 +139,12 @@ def unary(
 
 
 def raw_unary(
-    behaviour: Callable[[Raw[MessageT], Context], Awaitable[Message | bytes]],
-    cls: type[MessageT],
+    behaviour: Callable[[Raw[ReadT], Context], Awaitable[Message | bytes]],
+    read: Callable[[bytes], ReadT],
+    cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `unary`, but `behaviour` also gets the request's bytes."""
-    return _unary(behaviour, parse_raw(cls))
+    """Like `unary`, but `behaviour` also gets the request's bytes; `read` parses them."""
+    return _unary(behaviour, parse_raw(read, cls))
 
 
 def server_stream(
@@ -170,42 +172,48 @@ def stream(
     cls: type[MessageT],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """A handler of a call with streams both ways; a malformed request ends it."""
+    return stream_by(behaviour, cls.FromString, cls)
 
-    async def checked(
-        requests: AsyncIterator[MessageT | Malformed],
-    ) -> AsyncIterator[MessageT]:
+
+def stream_by(
+    behaviour: Callable[[AsyncIterator[ReadT], Context], Responses],
+    read: Callable[[bytes], ReadT],
+    cls: type[Message],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Like `stream`, but `read` parses the requests."""
+
+    async def checked(requests: AsyncIterator[ReadT | Malformed]) -> AsyncIterator[ReadT]:
         async for request in requests:
             if isinstance(request, Malformed):
                 raise request.error()
             yield request
 
-    async def handle(
-        requests: AsyncIterator[MessageT | Malformed], context: Context
-    ) -> AsyncIterator[Any]:
-        try:
-            async with aclosing(behaviour(checked(requests), context)) as responses:
-                async for response in responses:
-                    yield response
-        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
-            await _fail(context, failure, behaviour.__qualname__)
+    @wraps(behaviour)
+    def behave(requests: AsyncIterator[ReadT | Malformed], context: Context) -> Responses:
+        return behaviour(checked(requests), context)
 
-    return grpc.stream_stream_rpc_method_handler(
-        handle, request_deserializer=parse(cls), response_serializer=serialise
-    )
+    return _stream(behave, parse_by(read, cls))
 
 
 def raw_stream(
-    behaviour: Callable[[AsyncIterator[Raw[MessageT] | Malformed], Context], Responses],
-    cls: type[MessageT],
+    behaviour: Callable[[AsyncIterator[Raw[ReadT] | Malformed], Context], Responses],
+    read: Callable[[bytes], ReadT],
+    cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream`, but with the requests' bytes, and malformed requests are handed on.
+    """Like `stream_by`, but with the requests' bytes, and malformed requests are handed on.
 
     The protocol answers each message of a stream by itself, so that one that cannot be parsed
     must not end the others.
     """
+    return _stream(behaviour, parse_raw(read, cls))
 
+
+def _stream(
+    behaviour: Callable[[AsyncIterator[RequestT | Malformed], Context], Responses],
+    deserialise: Callable[[bytes], RequestT | Malformed],
+) -> grpc.RpcMethodHandler[Any, Any]:
     async def handle(
-        requests: AsyncIterator[Raw[MessageT] | Malformed], context: Context
+        requests: AsyncIterator[RequestT | Malformed], context: Context
     ) -> AsyncIterator[Any]:
         try:
             async with aclosing(behaviour(requests, context)) as responses:
@@ -215,7 +223,7 @@ def raw_stream(
             await _fail(context, failure, behaviour.__qualname__)
 
     return grpc.stream_stream_rpc_method_handler(
-        handle, request_deserializer=parse_raw(cls), response_serializer=serialise
+        handle, request_deserializer=deserialise, response_serializer=serialise
     )
 
 

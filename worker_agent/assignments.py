@@ -8,6 +8,7 @@ from synergai import wire
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
+from synergai.work_stream import ended_report, progress_report
 from worker_agent.frames import Tally
 from worker_agent.runner import Work
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration
+    from synergai.envelope import Buffer
+    from synergai.work_stream import Orders
     from worker_agent.outbox import Outbox
     from worker_agent.runner import Report, Runner
 
@@ -36,10 +39,10 @@ class Assignments:
         self._configurations = configurations
         self._work: dict[int, Work] = {}
 
-    def take(self, orders: hub_pb2.WorkOrders) -> None:
+    def take(self, orders: Orders) -> None:
         """Carry out what the gateway orders."""
-        for assignment in orders.assignments:
-            self._assign(assignment)
+        for assignment, requests in orders.assignments:
+            self._assign(assignment, requests)
         for assignment_id in orders.stops:
             work = self._work.get(assignment_id)
             if work is not None:
@@ -52,10 +55,10 @@ class Assignments:
             self._runner.abandon(work)
         self._work.clear()
 
-    def _assign(self, assignment: hub_pb2.Assignment) -> None:
+    def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
         report = _AssignmentReport(assignment.id, self._outbox, self._forget)
         try:
-            work = _work(assignment, report)
+            work = _work(assignment, requests, report)
         except InvalidInput as error:
             report.ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
             return
@@ -71,8 +74,7 @@ class Assignments:
         self._work.pop(assignment_id, None)
 
 
-def _work(assignment: hub_pb2.Assignment, report: Report) -> Work:
-    requests = list(assignment.requests)
+def _work(assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Report) -> Work:
     if not assignment.count or len(requests) not in (0, assignment.count):
         raise InvalidInput(
             f"an assignment of {assignment.count} queries with {len(requests)} requests"
@@ -105,8 +107,7 @@ class _AssignmentReport:
 
     def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """So much is done."""
-        progress = self._progress(tally, responses)
-        self._outbox.put(hub_pb2.WorkReports(progress=[progress]).SerializeToString())
+        self._outbox.put(b"".join(progress_report(self._progress(tally), responses)))
 
     def ended(
         self,
@@ -118,19 +119,17 @@ class _AssignmentReport:
     ) -> None:
         """The assignment is over."""
         ended = hub_pb2.Ended(
-            progress=self._progress(tally, responses),
             outcome=hub_pb2.Outcome.ValueType(outcome.value),
             fault=hub_pb2.Fault.ValueType(fault.value),
             detail=detail,
         )
-        self._outbox.put(hub_pb2.WorkReports(ended=[ended]).SerializeToString())
+        self._outbox.put(b"".join(ended_report(ended, self._progress(tally), responses)))
         self._when_ended(self._id)
 
-    def _progress(self, tally: Tally, responses: Sequence[bytes]) -> hub_pb2.Progress:
+    def _progress(self, tally: Tally) -> hub_pb2.Progress:
         return hub_pb2.Progress(
             assignment_id=self._id,
             done=tally.done,
-            responses=responses,
             labelled=tally.labelled,
             correct=tally.correct,
             compute_s=tally.compute_s,

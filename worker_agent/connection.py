@@ -18,11 +18,12 @@ from synergai import rpc, wire
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.status import error_from_rpc
 from synergai.v1 import hub_pb2
+from synergai.work_stream import open_orders
 from worker_agent.assignments import Assignments
 from worker_agent.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration, Engine, Session
     from worker_agent.hosts import SessionChange
@@ -183,7 +184,7 @@ class _Line:
     ) -> None:
         self._channel = channel
         self._worker = worker
-        self._control: Any = _open(channel, "Control", hub_pb2.GatewayControl)
+        self._control: Any = _open(channel, "Control", rpc.parse(hub_pb2.GatewayControl))
         self._work: Any = None
         self._registered: hub_pb2.Registered
         self._sequence = 0
@@ -209,7 +210,9 @@ class _Line:
             raise InvalidInput("it does not speak this agent's protocol")
         self._registered = answer.registered
         metadata = (("synergai-session", self._registered.session),)
-        self._work = _open(self._channel, "Work", hub_pb2.WorkOrders, metadata)
+        self._work = _open(
+            self._channel, "Work", rpc.parse_by(open_orders, hub_pb2.WorkOrders), metadata
+        )
 
     async def serve(self) -> NoReturn:
         """Work until the line breaks.
@@ -299,11 +302,11 @@ class _Line:
 def _open(
     channel: grpc.aio.Channel,
     method: str,
-    response: type[Any],
+    deserialise: Callable[[bytes], Any],
     metadata: Sequence[tuple[str, str]] = (),
 ) -> Any:
-    """A stream that takes serialised messages and gives parsed ones."""
+    """A stream that takes serialised messages and gives deserialised ones."""
     stream: Any = channel.stream_stream(
-        f"/synergai.v1.Hub/{method}", response_deserializer=rpc.parse(response)
+        f"/synergai.v1.Hub/{method}", response_deserializer=deserialise
     )
     return stream(metadata=metadata)

@@ -14,7 +14,7 @@ import grpc
 
 from synergai import rpc
 from synergai.domain import EngineName, Fault, Outcome, Session
-from synergai.envelope import stream_response
+from synergai.envelope import parse_envelope, stream_response
 from synergai.errors import (
     Cancelled,
     EngineNotFound,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from synergai.domain import Configuration, Engine
+    from synergai.envelope import Envelope
     from synergai.rpc import Context, Malformed, Raw
     from worker_agent.frames import Tally
     from worker_agent.hosts import Hosts
@@ -133,8 +134,10 @@ class Front:
             "ServerMetadata": rpc.unary(self._server_metadata, oip.ServerMetadataRequest),
             "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
             "ModelMetadata": rpc.unary(self._model_metadata, oip.ModelMetadataRequest),
-            "ModelInfer": rpc.raw_unary(self._infer, oip.ModelInferRequest),
-            "ModelStreamInfer": rpc.raw_stream(self._stream_infer, oip.ModelInferRequest),
+            "ModelInfer": rpc.raw_unary(self._infer, parse_envelope, oip.ModelInferRequest),
+            "ModelStreamInfer": rpc.raw_stream(
+                self._stream_infer, parse_envelope, oip.ModelInferRequest
+            ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -185,7 +188,7 @@ class Front:
             outputs=outputs,
         )
 
-    async def _infer(self, request: Raw[oip.ModelInferRequest], _context: Context) -> bytes:
+    async def _infer(self, request: Raw[Envelope], _context: Context) -> bytes:
         work, answer = self._begin(request)
         try:
             return await answer
@@ -194,7 +197,7 @@ class Front:
 
     async def _stream_infer(
         self,
-        requests: AsyncIterator[Raw[oip.ModelInferRequest] | Malformed],
+        requests: AsyncIterator[Raw[Envelope] | Malformed],
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
         """Answer each message by itself, in order, with a bounded number under way."""
@@ -214,7 +217,7 @@ class Front:
 
     async def _begin_all(
         self,
-        requests: AsyncIterator[Raw[oip.ModelInferRequest] | Malformed],
+        requests: AsyncIterator[Raw[Envelope] | Malformed],
         begun: asyncio.Queue[_Begun],
         under_way: set[Work],
     ) -> None:
@@ -225,7 +228,7 @@ class Front:
             await begun.put(entry)
         await begun.put(None)
 
-    def _entry(self, request: Raw[oip.ModelInferRequest] | Malformed) -> _Waiting | SynergaiError:
+    def _entry(self, request: Raw[Envelope] | Malformed) -> _Waiting | SynergaiError:
         """What comes of one message of a stream; its failure must not end the others."""
         if isinstance(request, rpc.Malformed):
             return request.error()
@@ -238,10 +241,10 @@ class Front:
 
     # --- running ----------------------------------------------------------------------------
 
-    def _begin(self, request: Raw[oip.ModelInferRequest]) -> _Waiting:
+    def _begin(self, request: Raw[Envelope]) -> _Waiting:
         if self._draining:
             raise Unavailable("this worker is leaving")
-        engine = self._usable(request.message.model_name)
+        engine = self._usable(request.message.header.model_name)
         answer = _Answer(engine.name)
         work = Work(session=self._session(engine.name), report=answer, requests=[request.data])
         self._runner.add(work)

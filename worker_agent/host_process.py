@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import Session
+    from synergai.envelope import Buffer
     from worker_agent.arena import Arena
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
@@ -160,7 +161,7 @@ class HostProcess(asyncio.Protocol):
         """A query of `size` bytes can be fed now."""
         return len(self._runs) < WINDOW and (not self._is_large(size) or self._arena.has_room)
 
-    def query(self, request: bytes, when_ended: WhenEnded) -> int:
+    def query(self, request: Buffer, when_ended: WhenEnded) -> int:
         """Feed a query that comes with its tensors, a serialised ``ModelInferRequest``.
 
         There must be room for it. Returns the run, for `stop`.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from synergai.domain import Engine, EngineName
+    from synergai.envelope import Buffer
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
     WhenProgressed: TypeAlias = Callable[[Tally], None]
@@ -52,7 +53,7 @@ class Host(Protocol):
     def has_room(self, size: int) -> bool:
         """A query of `size` bytes can be fed now."""
 
-    def query(self, request: bytes, when_ended: WhenEnded) -> int:
+    def query(self, request: Buffer, when_ended: WhenEnded) -> int:
         """Feed a query; return the run."""
 
     def samples(
@@ -114,7 +115,7 @@ class Work:
 
     session: Session
     report: Report | None
-    requests: Sequence[bytes] = ()
+    requests: Sequence[Buffer] = ()
     first: int = 0
     count: int = 1
     job: str = ""

@@ -10,6 +10,7 @@ import grpc
 
 from gateway.outbox import Outbox
 from synergai import rpc
+from synergai.envelope import parse_envelope, stream_response
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.status import stream_error
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from gateway.fleet import Catalogue
     from gateway.inference import Inference, Request
     from synergai.domain import TensorSpec
+    from synergai.envelope import Buffer, Envelope
     from synergai.rpc import Context, Malformed, Raw
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_WINDOW: Final = 64
 """How many requests of one stream may be under way; beyond, the stream is not read from."""
 _EXTENSIONS: Final = ("model_stream_infer", "schedule_policy")
-_INFER_RESPONSE_TAG: Final = b"\x12"
 _FINAL_RESPONSE: Final = oip.ModelInferResponse(
     parameters={"triton_final_response": oip.InferParameter(bool_param=True)}
 ).SerializeToString()
@@ -51,8 +52,12 @@ class InferenceServicer:
                 "ModelReady": rpc.unary(self.model_ready, oip.ModelReadyRequest),
                 "ServerMetadata": rpc.unary(self.server_metadata, oip.ServerMetadataRequest),
                 "ModelMetadata": rpc.unary(self.model_metadata, oip.ModelMetadataRequest),
-                "ModelInfer": rpc.raw_unary(self.model_infer, oip.ModelInferRequest),
-                "ModelStreamInfer": rpc.raw_stream(self.model_stream_infer, oip.ModelInferRequest),
+                "ModelInfer": rpc.raw_unary(
+                    self.model_infer, parse_envelope, oip.ModelInferRequest
+                ),
+                "ModelStreamInfer": rpc.raw_stream(
+                    self.model_stream_infer, parse_envelope, oip.ModelInferRequest
+                ),
             },
         )
 
@@ -105,13 +110,13 @@ class InferenceServicer:
             properties={"digest": engine.digest} if engine.digest else {},
         )
 
-    async def model_infer(self, request: Raw[oip.ModelInferRequest], context: Context) -> bytes:
+    async def model_infer(self, request: Raw[Envelope], context: Context) -> bytes:
         """One request, one response; the tensors' bytes pass through."""
         return await self._inference.infer(request, context.time_remaining())
 
     async def model_stream_infer(
         self,
-        requests: AsyncIterator[Raw[oip.ModelInferRequest] | Malformed],
+        requests: AsyncIterator[Raw[Envelope] | Malformed],
         context: Context,
     ) -> AsyncGenerator[bytes, None]:
         """Requests as they come, answers as they are ready; one fails without the others."""
@@ -142,7 +147,7 @@ class _Stream:
         self._all_read = False
         self.answers: Outbox[bytes] = Outbox(2 * STREAM_WINDOW)
 
-    async def read(self, requests: AsyncIterator[Raw[oip.ModelInferRequest] | Malformed]) -> None:
+    async def read(self, requests: AsyncIterator[Raw[Envelope] | Malformed]) -> None:
         """Begin every request, and wait where too many are unanswered."""
         async for raw in requests:
             while self._unanswered >= STREAM_WINDOW:
@@ -154,11 +159,11 @@ class _Stream:
             else:
                 self._begin(raw)
 
-    def _begin(self, raw: Raw[oip.ModelInferRequest]) -> None:
-        request_id = raw.message.id
+    def _begin(self, raw: Raw[Envelope]) -> None:
+        header = raw.message.header
+        request_id = header.id
         wants_final = (
-            bool(raw.message.parameters)
-            and "triton_enable_empty_final_response" in raw.message.parameters
+            bool(header.parameters) and "triton_enable_empty_final_response" in header.parameters
         )
         try:
             request = self._inference.begin(raw, self._budget_left())
@@ -170,14 +175,14 @@ class _Stream:
             return
         self._under_way.add(request)
 
-        def done(result: asyncio.Future[bytes]) -> None:
+        def done(result: asyncio.Future[Buffer]) -> None:
             self._under_way.discard(request)
             if result.cancelled():
                 return
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
-                self.answers.put(_wrapped(result.result() + final))
+                self.answers.put(stream_response(result.result(), final))
             elif isinstance(error, SynergaiError):
                 self.answers.put(_error(request_id, error))
 
@@ -221,13 +226,3 @@ def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:
 def _error(request_id: str, error: SynergaiError) -> bytes:
     """The stream's answer to one request that failed; its id tells which."""
     return stream_error(error, request_id).SerializeToString()
-
-
-def _wrapped(response: bytes) -> bytes:
-    """The stream's answer around a serialised response, without parsing it."""
-    size, left = bytearray(), len(response)
-    while left > 0x7F:
-        size.append(left & 0x7F | 0x80)
-        left >>= 7
-    size.append(left)
-    return b"".join((_INFER_RESPONSE_TAG, size, response))

@@ -67,12 +67,12 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
             grpc.method_handlers_generic_handler(
                 "test",
                 {
-                    "Echo": rpc.raw_unary(echo, cls),
+                    "Echo": rpc.raw_unary(echo, cls.FromString, cls),
                     "Unknown": rpc.unary(unknown, cls),
                     "Bug": rpc.unary(bug, cls),
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
-                    "AnswerEach": rpc.raw_stream(answer_each, cls),
+                    "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
                     "Count": rpc.server_stream(count, cls),
                 },
             ),

@@ -8,6 +8,7 @@ from typing import Any
 
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.work_stream import Orders
 from worker_agent.assignments import Assignments
 from worker_agent.outbox import Outbox
 from worker_agent.runner import Runner
@@ -37,10 +38,11 @@ async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() 
     runner = Runner(HostsThatNeverLoad(), engines, lambda: 0.0)
     assignments = Assignments(runner, outbox, [Configuration(1)])
     one_thread = common_pb2.Configuration(threads=1)
-    orders = hub_pb2.WorkOrders()
-    for number, engine in enumerate(["good", "bad", "bad", "good"]):
-        orders.assignments.add(id=number, engine=engine, count=9, configuration=one_thread)
-    assignments.take(orders)
+    orders = [
+        hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
+        for number, engine in enumerate(["good", "bad", "bad", "good"])
+    ]
+    assignments.take(Orders([(order, ()) for order in orders], stops=()))
     bad = EngineName("bad")
     engines[bad] = replace(engines[bad], fault="it turned out to be broken")
     assignments.abandon()

@@ -147,7 +147,7 @@ async def test_fault_of_ours_answers_its_message_and_no_other(
     begin = agent._front._begin
 
     def clumsy(raw: Any) -> Any:
-        if raw.message.id == "clumsy":
+        if raw.message.header.id == "clumsy":
             raise ZeroDivisionError
         return begin(raw)
 

@@ -27,12 +27,13 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
+from synergai.envelope import parse_envelope
 from synergai.oip import inference_pb2 as oip
 from synergai.rpc import Raw
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from gateway.scheduling.events import Assignment
@@ -111,7 +112,8 @@ class Office:
             **{"model_name": ECHO, "raw_input_contents": [b"\0" * 4], **fields}
         )
         message.inputs.add(name="x", datatype="FP32", shape=[1])
-        return self.inference.begin(Raw(message.SerializeToString(), message), budget_s)
+        data = message.SerializeToString()
+        return self.inference.begin(Raw(data, parse_envelope(data)), budget_s)
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
         """What was put into the worker's outbox and not taken yet."""
@@ -122,11 +124,17 @@ class Office:
         """The assignments among those orders."""
         return [order.assignment for order in self.orders(worker) if isinstance(order, Run)]
 
-    def end(self, worker: ConnectedWorker, assignment: Assignment, **progress: Any) -> None:
+    def end(
+        self,
+        worker: ConnectedWorker,
+        assignment: Assignment,
+        responses: Sequence[bytes] = (),
+        **progress: Any,
+    ) -> None:
         """Report an assignment as completed, with a response for every query of a request."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
-        self.dispatcher.ended(worker, ended)
+        self.dispatcher.ended(worker, ended, responses)
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a metric."""
