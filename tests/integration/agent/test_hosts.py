@@ -250,9 +250,9 @@ async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
     started: list[str] = []
     start = HostProcess.start
 
-    async def spy(models: Path, session: Session) -> HostProcess:
+    async def spy(models: Path, session: Session, **options: float) -> HostProcess:
         started.append(session.engine)
-        return await start(models, session)
+        return await start(models, session, **options)
 
     monkeypatch.setattr(HostProcess, "start", spy)
     assert await Inventory(models, cache).engines() == engines
