@@ -250,7 +250,7 @@ async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
     started: list[str] = []
     start = HostProcess.start
 
-    async def spy(models: Path, session: Session, **options: float) -> HostProcess:
+    async def spy(models: Path, session: Session, **options: Any) -> HostProcess:
         started.append(session.engine)
         return await start(models, session, **options)
 
