@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.scheduling.situation import Situation
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
 
-_EFFORT: Final = 11
+_EFFORT: Final = 9
 """About how many jobs are poured one after the other in a search."""
 _KEEP: Final = 0.95
 """An assignment goes on undisturbed if the plan leaves it at least this part of its queries."""

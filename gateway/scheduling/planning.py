@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_WORKERS: Final = 6
 """A plan knows that many workers at most: all their subsets are looked at."""
+_TOGGLED: Final = 4
+"""For how many jobs, the first of a plan, other sets of workers are tried."""
 _NEVER: Final = 1e15
 
 
@@ -35,6 +36,15 @@ def _subsets(workers: int) -> Floats:
     """One row per set of workers that is not empty."""
     numbers = np.arange(1, 1 << workers)[:, None]
     return ((numbers >> np.arange(workers)) & 1).astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def _moves(jobs: int) -> Ints:
+    """One row per way to put one of so many jobs first, or to swap two neighbours."""
+    places = list(range(jobs))
+    firsts = [[at, *places[:at], *places[at + 1 :]] for at in places[1:]]
+    swaps = [[*places[:at], at + 1, at, *places[at + 2 :]] for at in places[1:-1]]
+    return np.array([*firsts, *swaps], dtype=np.int64).reshape(-1, jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +146,10 @@ class Planner:
         candidates = np.array(starts, dtype=np.int64)
         best = self._best(candidates, np.broadcast_to(able, (len(candidates), *able.shape)))
         for _ in range(self._rounds):
-            orders, masks = self._neighbours(best)
-            if not orders:
+            orders, allowed = self._neighbours(best)
+            if not len(orders):
                 break
-            better = self._best(np.array(orders, dtype=np.int64), np.array(masks))
+            better = self._best(orders, allowed)
             if better.cost >= best.cost - 1e-9:
                 break
             best = better
@@ -150,24 +160,22 @@ class Planner:
         at = int(costs.argmin())
         return Plan(orders[at], allowed[at], float(costs[at]))
 
-    def _neighbours(self, plan: Plan) -> tuple[list[list[int]], list[NDArray[np.bool_]]]:
+    def _neighbours(self, plan: Plan) -> tuple[Ints, NDArray[np.bool_]]:
         """Plans that differ a little: a job first or next, a worker less or more for a job."""
-        order = plan.order.tolist()
-        orders = [[job, *order[:at], *order[at + 1 :]] for at, job in enumerate(order) if at]
-        for at, (one, other) in enumerate(pairwise(order)):
-            if at:
-                orders.append([*order[:at], other, one, *order[at + 2 :]])
-        masks = [plan.allowed] * len(orders)
-        for job in order[:4]:
-            for worker in range(self._workers):
-                if not self._able[job, worker]:
-                    continue
-                mask = plan.allowed.copy()
-                mask[job, worker] ^= True
-                if mask[job].any():
-                    orders.append(order)
-                    masks.append(mask)
-        return orders, masks
+        moved = plan.order[_moves(self._jobs)]
+        able, used = self._able.tolist(), plan.allowed.tolist()
+        toggled = [
+            (job, worker)
+            for job in plan.order[:_TOGGLED].tolist()
+            for worker in range(self._workers)
+            if able[job][worker] and not (used[job][worker] and sum(used[job]) == 1)
+        ]
+        orders = np.concatenate([moved, np.repeat(plan.order[None], len(toggled), axis=0)])
+        allowed = np.repeat(plan.allowed[None], len(orders), axis=0)
+        if toggled:
+            jobs, workers = zip(*toggled, strict=True)
+            allowed[np.arange(len(moved), len(orders)), jobs, workers] ^= True
+        return orders, allowed
 
     def _costs(self, orders: Ints, allowed: NDArray[np.bool_]) -> Floats:
         """Pour every plan; shapes (plans, jobs) and (plans, jobs, workers).
@@ -178,8 +186,9 @@ class Planner:
         plans, workers = len(orders), self._workers
         tables = self._tables[orders].transpose(1, 2, 0)
         use = allowed[np.arange(plans)[:, None], orders].transpose(1, 2, 0)
-        rates = tables[:, :workers] * use
-        setup = tables[:, workers : 2 * workers] + np.where(use, 0.0, _NEVER)
+        # In one piece, which makes the sums over it half as dear.
+        rates = np.ascontiguousarray(tables[:, :workers] * use)
+        setup = np.ascontiguousarray(np.where(use, tables[:, workers : 2 * workers], _NEVER))
         saved = tables[:, 2 * workers : 3 * workers] if self._any_saved else None
         prices = tables[:, 3 * workers :] if problem.prices is not None else None
         queries = problem.queries[orders.T]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
 
-MAX_JOBS: Final = 6
+MAX_JOBS: Final = 5
 """How many waiting jobs are planned at once; those behind them wait for a later event."""
 
 
