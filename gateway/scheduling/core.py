@@ -306,7 +306,7 @@ class SchedulerCore:
         if lease is None:
             return
         self._progress(lease, max(event.done, lease.done), event.compute_s)
-        if lease.assignment.probe and lease.done:
+        if lease.done:
             self._learn(lease)
         self._end(lease)
         if event.outcome is Outcome.FAILED:
@@ -359,11 +359,15 @@ class SchedulerCore:
             self._commands.append(Fail(job.job.id, detail, fault))
 
     def _learn(self, lease: Lease) -> None:
-        """Make the probe's queries the profile of its engine on its worker's class."""
+        """Make what was seen the profile of the engine on the worker's class, if it is better."""
         worker = self._fleet.workers[lease.assignment.worker_id]
-        entry = self._probes.profile(lease, worker.worker.worker_class, self._now)
+        if lease.assignment.probe:
+            entry = self._probes.profile(lease, worker.worker.worker_class, self._now)
+        else:
+            entry = self._probes.outgrown(lease, self._now)
         if entry is None:
             return
+        self._estimator.forget_paces(entry.engine, self._fleet.serving(entry.engine))
         self._dictionary.put(entry)
         self._profile_changed(entry.engine)
         self._commands.append(Learned(entry))

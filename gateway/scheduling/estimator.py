@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gateway.scheduling.events import SchedulingSettings
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
@@ -180,6 +180,12 @@ class Estimator:
         belief.observe(engine_s / lease.done * entry.qps, min(weight, self._settings.pace_trust))
         self._pace[worker.id, entry.engine] = belief
         self._changed(worker, entry.engine)
+
+    def forget_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
+        """Believe the profile of `engine` as it is: it has just been taken from service."""
+        for worker in workers:
+            self._pace.pop((worker.id, engine), None)
+            self._changed(worker, engine)
 
     def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
         """Learn that making the engine ready took `seconds`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from synergai.dictionary import ProfileEntry
@@ -103,3 +104,18 @@ class Probes:
             queries=lease.done,
             label="observed",
         )
+
+    @staticmethod
+    def outgrown(lease: Lease, now: float) -> ProfileEntry | None:
+        """A better profile, if the one that the lease rests on came from fewer queries in service.
+
+        A probe is short, and its queries are an engine's first: it tells the order of magnitude.
+        What the profiler measured is not replaced.
+        """
+        if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
+            return None
+        entry = lease.estimate.entry
+        seconds = now - lease.first_query_at
+        if entry.label != "observed" or lease.done <= entry.queries or seconds <= 0:
+            return None
+        return replace(entry, qps=lease.done / seconds, queries=lease.done)

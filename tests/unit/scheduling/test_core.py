@@ -245,6 +245,31 @@ def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
     assert math.isclose(dispatch.assignment.estimate_s, 3.125)
 
 
+def test_longer_assignment_in_service_replaces_what_a_short_probe_taught() -> None:
+    core = a_core(an_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(a_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(a_job("a", 16), 0.0))
+    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
+    core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
+    [longer] = dispatched(core.handle(a_job("b", 1000), 3.0))
+    core.handle(AssignmentStarted(longer.id, 0.0), 3.0)
+    [learned, *_] = core.handle(AssignmentEnded(longer.id, 1000, Outcome.COMPLETED), 4.0)
+    assert isinstance(learned, Learned)
+    assert (learned.entry.qps, learned.entry.queries) == (1000.0, 1000)
+    assert learned.entry.t_pre_s == 2.0
+    [after] = dispatched(core.handle(a_job("c", 500), 4.0))
+    assert math.isclose(after.estimate_s, 0.5)
+
+
+def test_what_the_profiler_measured_is_not_replaced_by_service() -> None:
+    core = a_core(an_entry(FAST, 100.0))
+    core.handle(a_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(a_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    commands = core.handle(AssignmentEnded(assignment.id, 1000, Outcome.COMPLETED), 1.0)
+    assert commands == [Finish(JobId("a"))]
+
+
 def test_clients_bad_input_fails_the_job_without_another_try() -> None:
     core = a_core(an_entry(FAST, 100.0))
     core.handle(a_worker(FAST), 0.0)
