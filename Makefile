@@ -52,7 +52,7 @@ bench: install  ## every benchmark; they print ratios within one run
 wheel: install  ## build the wheel into dist/
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
 
-clean:  ## remove what was built, but not .venv
-	rm -rf build dist runs models *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove caches and wheels; .venv, models and runs stay
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: help install demo proto format lint type test acceptance bench wheel clean

@@ -94,6 +94,9 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
         )
     console.print()
     console.print(report.jobs_table(jobs, results))
+    console.print(
+        "[dim]Estimated and actual: from dispatch to completion; QoS: from acceptance.[/]"
+    )
     violated = sum(r.violated for r in results)
     good, per_second = report.goodput(results)
     console.print(f"Violations: {violated} of {len(results)} jobs")

@@ -145,8 +145,8 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=(
         "Two engines on one machine: [bold]synergai engines build[/bold], "
-        "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
-        "[bold]synergai agent[/bold] in terminals of their own, and "
+        "[bold]synergai profile[/bold], then [bold]synergai gateway --dictionary "
+        "runs/dictionary.db[/bold] and [bold]synergai agent[/bold] in terminals of their own, and "
         "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
     ),
 )

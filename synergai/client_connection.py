@@ -35,6 +35,7 @@ _NOBODY: Final = re.compile(
     r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
     re.DOTALL,
 )
+_ERRNO: Final = re.compile(r" \(\d+\)$")
 _LOST: Final = re.compile(
     "Socket closed|Stream removed|Cancelling all calls|"
     "Connection reset|GOAWAY|keepalive|Broken pipe"
@@ -61,7 +62,7 @@ def error_of_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiE
     """What a failed call means, in words that name the server instead of the transport."""
     if code is grpc.StatusCode.UNAVAILABLE:
         if nobody := _NOBODY.search(details):
-            cause = next(filter(None, nobody.groups())).strip().lower()
+            cause = _ERRNO.sub("", next(filter(None, nobody.groups()))).strip().lower()
             return Unavailable(f"nobody answers at {target} ({cause}); is it running?")
         if _LOST.search(details):
             return Unavailable(f"the connection to {target} was lost")
