@@ -57,6 +57,12 @@ def backend(model: Path, clock: Clock, threads: int = 1, age_s: float = 0.5) -> 
     return EmulatedBackend(model, threads, clock=clock, sleep=clock.sleep, age_s=lambda: age_s)
 
 
+def loaded_ahead(model: Path, clock: Clock) -> EmulatedBackend:
+    engine = backend(model, clock)
+    clock.now += 60.0
+    return engine
+
+
 def run(engine: EmulatedBackend, queries: int) -> None:
     for _ in range(queries):
         engine.run(INPUTS, ["y"])
@@ -109,12 +115,43 @@ def test_idleness_is_not_made_up_for(model: Path, clock: Clock) -> None:
 
 def test_job_has_the_pace_that_the_file_says(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("slow 1.5\nfast 0.5\n")
-    engine = backend(model, clock)
+    engine = loaded_ahead(model, clock)
     for job, factor in (("fast", 0.5), ("slow", 1.5)):
         began = clock.now
         engine.begin(job)
         run(engine, 10)
         assert clock.now - began == pytest.approx(10 * 0.004 * factor)
+
+
+@pytest.mark.parametrize(("factor", "age_s"), [(1.5, 0.5), (0.9, 0.5), (1.0, 2.2), (1.2, 3.0)])
+def test_job_that_loads_the_engine_takes_its_own_setup_in_all(
+    model: Path, clock: Clock, factor: float, age_s: float
+) -> None:
+    (model.parent / PACES_FILE).write_text(f"job {factor}\n")
+    started = clock.now - age_s
+    engine = backend(model, clock, age_s=age_s)
+    engine.begin("job")
+    run(engine, 500)
+    assert clock.now - started == pytest.approx(factor * (2.0 + 500 * 0.004))
+
+
+def test_only_the_job_that_loads_the_engine_pays_for_its_setup(model: Path, clock: Clock) -> None:
+    (model.parent / PACES_FILE).write_text("first 1.5\nsecond 1.5\n")
+    engine = backend(model, clock)
+    for job in ("first", "second"):
+        began = clock.now
+        engine.begin(job)
+        run(engine, 10)
+    assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
+
+
+def test_engine_that_was_loaded_ahead_costs_no_setup(model: Path, clock: Clock) -> None:
+    (model.parent / PACES_FILE).write_text("job 1.5\n")
+    engine = loaded_ahead(model, clock)
+    began = clock.now
+    engine.begin("job")
+    run(engine, 10)
+    assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
 
 
 def test_pace_that_comes_a_moment_later_counts_from_the_first_query(
@@ -128,6 +165,7 @@ def test_pace_that_comes_a_moment_later_counts_from_the_first_query(
         paces.write_text("late 2.5\n")
 
     engine = EmulatedBackend(model, 1, clock=clock, sleep=sleep, age_s=lambda: 9.0)
+    clock.now += 60.0
     began = clock.now
     engine.begin("late")
     run(engine, 10)
