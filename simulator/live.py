@@ -42,7 +42,7 @@ def run_live(
         workload: of a `numbered` profile; its sessions are warm or prewarmed.
         policy: what schedules it.
         scale: how many times faster than the profile it goes.
-        directory: for models, state and logs; must be new.
+        directory: for models, state and logs; empty or new.
         options: of the policy, in the profile's time; among them, by worker class, the
             configurations that it has predefined.
 

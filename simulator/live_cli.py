@@ -93,12 +93,13 @@ def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, s
         raise InvalidInput(f"--directory {settings.directory} is there already; name a new one")
     lasts_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
     status = f"running live, for about {lasts_s:.0f} s after a start of half a minute"
-    temporary = Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
-    directory = settings.directory or temporary / "run"
+    directory = settings.directory
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
     with Console(stderr=True).status(status):
         recording = run_live(workload, settings.policy, settings.time_scale, directory, options)
-    # After a failure it stays, for the logs that are in it.
-    shutil.rmtree(temporary)
+    if settings.directory is None:  # after a failure it stays, for the logs that are in it
+        shutil.rmtree(directory)
     return recording
 
 
