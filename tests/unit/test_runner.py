@@ -47,7 +47,7 @@ class FakeHost:
     def has_room(self, _size: int) -> bool:
         return len(self.runs) < self.room
 
-    def query(self, request: bytes, when_ended: Callable[[Ended], None]) -> int:
+    def query(self, request: bytes | memoryview, when_ended: Callable[[Ended], None]) -> int:
         self.last += 1
         self.runs[self.last] = (when_ended, request)
         return self.last
@@ -58,7 +58,7 @@ class FakeHost:
         count: int,
         when_progressed: Callable[[Tally], None],
         when_ended: Callable[[Ended], None],
-        _job: str = "",
+        job: str = "",  # noqa: ARG002 - the protocol's
     ) -> int:
         self.last += 1
         self.runs[self.last] = (when_ended, when_progressed, first, count)
