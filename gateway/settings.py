@@ -49,6 +49,11 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
     policy_options: dict[str, str] = Field(
         default_factory=dict, description="Options of the policy itself."
     )
+    objective: Literal["latency", "energy"] = Field(
+        default="latency",
+        description="What is chosen among what meets the deadline: the soonest done, or the least "
+        "energy by the dictionary's watts.",
+    )
     infeasible: Literal["defer", "reject"] = Field(
         default="defer",
         description="What becomes of work that no worker can finish in time: run last, or refused.",
@@ -114,6 +119,7 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         """The scheduler's part."""
         return SchedulingSettings(
             policy=self.policy,
+            objective=self.objective,
             infeasible=self.infeasible,
             pace_half_life_s=self.pace_half_life_s,
             reassess_s=self.reassess_s,
