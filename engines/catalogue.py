@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from engines.installation import installing, write_definition
-from engines.model_directory import DEFINITION_FILE, ModelDirectory
+from engines.model_directory import ModelDirectory
+from engines.model_files import DEFINITION_FILE
 from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, NotFound
 

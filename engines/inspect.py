@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from engines.model_directory import BACKENDS, MAX_MODEL_BYTES, digest
+from engines.model_files import BACKENDS, MAX_MODEL_BYTES, digest
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-from engines.model_directory import BACKENDS, DEFINITION_FILE, ModelDirectory
+from engines.model_directory import ModelDirectory
+from engines.model_files import BACKENDS, DEFINITION_FILE
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput
 

@@ -1,11 +1,14 @@
 """The model directory: one folder per engine, into which anybody may drop a model file.
 
-A folder needs nothing but its model file. An ``engine.toml`` beside it may say more::
+A folder needs nothing but its model, see ``engines.model_files``. An ``engine.toml`` beside it may
+say more::
 
     version = "1"               # default "1"
-    backend = "onnxruntime"     # default: by the file's suffix
-    file = "model.onnx"         # default: the only model file in the folder
-    sha256 = "9f86d0…"          # if given, a file with another digest is refused
+    backend = "onnxruntime"     # default: by the model's format
+    file = "model.onnx"         # default: the only model in the folder; a SavedModel's folder too
+    sha256 = "9f86d0…"          # if given, a model with another digest is refused
+    inputs = ["input:0"]        # tensors of a frozen graph; default: its placeholders
+    outputs = ["probs:0"]       # and what nothing consumes
     title = "MobileNet v1"      # for people, like the two that follow
     accuracy = 0.98
     source = "where it is from"
@@ -17,28 +20,26 @@ a definition with a fault instead of hiding the others.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import tomllib
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from engines.definition_file import read_definition
+from engines.model_files import (
+    DEFINITION_FILE,
+    MODEL_KINDS,
+    SAMPLES_FILE,
+    SAVED_MODEL_FILE,
+    backend_of,
+    digest,
+    is_frozen_graph,
+    models_in,
+    parts,
+    size_bytes,
+)
 from synergai.domain import EngineName, checked_name
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-
-BACKENDS: Final = {".onnx": "onnxruntime"}
-"""Backend by the suffix of a model file."""
-DEFINITION_FILE: Final = "engine.toml"
-SAMPLES_FILE: Final = "samples.npz"
-MAX_MODEL_BYTES: Final = 2 << 30
-"""What one protobuf message, and so one ONNX file, can hold."""
-MAX_DEFINITION_BYTES: Final = 64 << 10
-
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,11 @@ class EngineDefinition:
     Attributes:
         name: the folder's name.
         backend: name in the registry of backends.
-        file: the model file; the folder, if a fault leaves no file.
+        file: the model file or a SavedModel's folder; the engine's, if a fault leaves no model.
         samples: the sample set's file, if there is one.
-        sha256: the digest that the file must have, hexadecimal; empty if unknown.
+        sha256: the digest that the model must have, hexadecimal; empty if unknown.
+        inputs: tensors that a frozen graph takes; empty leaves that to the backend.
+        outputs: tensors that a frozen graph gives; empty leaves that to the backend.
         title: what it is, for people.
         accuracy: share of right answers, 0 to 1; None if unknown.
         source: where it comes from, for people.
@@ -63,21 +66,25 @@ class EngineDefinition:
     file: Path
     samples: Path | None = None
     sha256: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     title: str = ""
     accuracy: float | None = None
     source: str = ""
     fault: str = ""
 
     def verified_digest(self) -> str:
-        """Digest of the model file, checked against the one that it must have.
+        """Digest of the model, checked against the one that it must have.
 
         Raises:
-            EngineUnusable: there is a fault, the file cannot be read, or it is another one.
+            EngineUnusable: there is a fault, the model cannot be read, or it is another one.
         """
         if self.fault:
             raise EngineUnusable(f"engine {self.name!r}: {self.fault}")
         try:
             found = digest(self.file)
+        except InvalidInput as error:  # changed since it was looked at
+            raise EngineUnusable(f"engine {self.name!r}: {error}") from error
         except OSError as error:
             raise EngineUnusable(
                 f"engine {self.name!r}: {self.file.name} cannot be read: {error.strerror}"
@@ -112,7 +119,7 @@ class ModelDirectory:
         return [
             self._define(entry)
             for entry in entries
-            if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix in BACKENDS)
+            if not entry.name.startswith(".") and (entry.is_dir() or backend_of(entry))
         ]
 
     def get(self, name: str) -> EngineDefinition:
@@ -151,41 +158,46 @@ class ModelDirectory:
                 f"{folder.name} lies in the model directory itself; give it a folder of its own, "
                 f"for example with 'synergai engines add {folder}'"
             )
-        texts, accuracy = _read_definition(self._confined(folder / DEFINITION_FILE))
-        if texts.get("name", name) != name:
+        said = read_definition(self._confined(folder / DEFINITION_FILE))
+        if said.name not in ("", name):
             raise InvalidInput(
-                f"{DEFINITION_FILE} is for the engine {texts['name']!r}, but the folder is "
+                f"{DEFINITION_FILE} is for the engine {said.name!r}, but the folder is "
                 f"called {name!r}; rename the folder or correct the file"
             )
-        file = self._confined(folder / texts["file"] if "file" in texts else _only_model(folder))
-        if not file.is_file():
-            raise InvalidInput(f"the model file {file.name!r} is not there")
-        size = file.stat().st_size
-        if not 0 < size <= MAX_MODEL_BYTES:
-            raise InvalidInput(
-                f"{file.name} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}"
-            )
-        backend = texts.get("backend") or BACKENDS.get(file.suffix, "")
+        file = self._model(folder / said.file if said.file else _only_model(folder))
+        backend = said.backend or backend_of(file)
         if not backend:
             raise InvalidInput(
                 f"{file.name!r} does not tell its backend by its suffix; "
                 f'write backend = "…" into {DEFINITION_FILE}'
             )
-        sha256 = texts.get("sha256", "").lower()
-        if sha256 and not _SHA256.fullmatch(sha256):
-            raise InvalidInput(f"{DEFINITION_FILE}: sha256 has 64 hexadecimal digits")
+        if (said.inputs or said.outputs) and not is_frozen_graph(file):
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: inputs and outputs are named for frozen graphs; "
+                f"{file.name} tells its own"
+            )
         samples = self._confined(folder / SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            version=checked_name(texts.get("version", "1"), "engine version"),
+            version=checked_name(said.version or "1", "engine version"),
             backend=checked_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,
-            sha256=sha256,
-            title=texts.get("title", ""),
-            accuracy=accuracy,
-            source=texts.get("source", ""),
+            sha256=said.sha256,
+            inputs=said.inputs,
+            outputs=said.outputs,
+            title=said.title,
+            accuracy=said.accuracy,
+            source=said.source,
         )
+
+    def _model(self, path: Path) -> Path:
+        """The model at `path`, all of whose files are in this directory and of sane sizes."""
+        model = self._confined(path.parent if path.name == SAVED_MODEL_FILE else path)
+        for part in parts(model):
+            self._confined(part)
+        size_bytes(model)
+        return model
 
     def _confined(self, path: Path) -> Path:
         """Return `path` if it leads into this directory, whatever links are on the way."""
@@ -198,58 +210,15 @@ class ModelDirectory:
         return path
 
 
-def digest(path: Path) -> str:
-    """Sha256 of a file of any size, hexadecimal.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _only_model(folder: Path) -> Path:
-    models = sorted(path for path in folder.iterdir() if path.suffix in BACKENDS)
+    models = models_in(folder)
     match models:
         case [model]:
             return model
         case []:
-            raise InvalidInput(f"there is no model file ({', '.join(BACKENDS)}) in the folder")
+            raise InvalidInput(f"there is no model file ({MODEL_KINDS}) in the folder")
         case _:
             raise InvalidInput(
                 f"there are several model files ({', '.join(path.name for path in models)}); "
                 f'write file = "…" into {DEFINITION_FILE}'
             )
-
-
-def _read_definition(path: Path) -> tuple[dict[str, str], float | None]:
-    """The texts in engine.toml by their keys, and the accuracy."""
-    if not path.exists():
-        return {}, None
-    if not path.is_file():  # to read from a named pipe would be to wait for ever
-        raise InvalidInput(f"{DEFINITION_FILE} is no file")
-    if path.stat().st_size > MAX_DEFINITION_BYTES:
-        raise InvalidInput(f"{DEFINITION_FILE} is larger than {MAX_DEFINITION_BYTES:,} bytes")
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
-        raise InvalidInput(f"{DEFINITION_FILE} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
-    accuracy = table.pop("accuracy", None)
-    if accuracy is not None:
-        if isinstance(accuracy, bool) or not isinstance(accuracy, (int, float)):
-            raise InvalidInput(f"{DEFINITION_FILE}: accuracy must be a number, not {accuracy!r}")
-        accuracy = float(accuracy)
-        if not 0 <= accuracy <= 1:
-            raise InvalidInput(f"{DEFINITION_FILE}: accuracy is from 0 to 1, not {accuracy}")
-    for key, value in table.items():
-        if key not in _TEXTS:
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {key!r}; there are: accuracy, {', '.join(_TEXTS)}"
-            )
-        if not isinstance(value, str) or not value:
-            raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {value!r}")
-        if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
-            raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {value!r}")
-    return table, accuracy

@@ -12,7 +12,8 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engines.model_directory import EngineDefinition, ModelDirectory, digest
+from engines.model_directory import EngineDefinition, ModelDirectory
+from engines.model_files import digest
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.wire import engine_from_proto, engine_to_proto

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engines.builders.onnx_graph import OnnxGraph
-from engines.model_directory import SAMPLES_FILE
+from engines.model_files import SAMPLES_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

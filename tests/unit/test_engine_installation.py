@@ -11,7 +11,8 @@ from engines import catalogue
 from engines.cli import app
 from engines.inspect import describe
 from engines.installation import add, installing, write_definition
-from engines.model_directory import ModelDirectory, digest
+from engines.model_directory import ModelDirectory
+from engines.model_files import digest
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines import model_directory
-from engines.model_directory import ModelDirectory, digest
+from engines import model_files
+from engines.model_directory import ModelDirectory
+from engines.model_files import digest
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ def put(models: Path, name: str, definition: str = "", file: str = "model.onnx")
     (folder / file).write_bytes(b"model")
     if definition:
         (folder / "engine.toml").write_text(definition)
+    return folder
+
+
+def put_saved_model(folder: Path) -> Path:
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "variables" / "variables.index").write_bytes(b"weights")
     return folder
 
 
@@ -77,6 +85,11 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         (r'file = "a\u0000b.onnx"', "control characters"),
         (r'title = "\u001b[31m"', "control characters"),
         ("accuracy = " + "[" * 5000, "nested too deeply"),
+        ('inputs = "x:0"', "inputs must be a list of texts"),
+        ("outputs = [1]", "outputs must be a text"),
+        ('outputs = ["a", "a"]', "a name twice"),
+        ('inputs = ["x"]', "named for frozen graphs; model.onnx tells its own"),
+        ('file = "."', "is no SavedModel"),
     ],
 )
 def test_wrong_definition_is_a_fault_of_its_engine_only(
@@ -147,7 +160,7 @@ def test_empty_or_oversized_model_is_a_fault(
 ) -> None:
     (put(tmp_path, "empty") / "model.onnx").write_bytes(b"")
     put(tmp_path, "large")
-    monkeypatch.setattr(model_directory, "MAX_MODEL_BYTES", 4)
+    monkeypatch.setattr(model_files, "MAX_MODEL_BYTES", 4)
 
     assert "0 bytes" in fault(tmp_path, "empty")
     assert "5 bytes" in fault(tmp_path, "large")
@@ -209,4 +222,90 @@ def test_model_that_vanishes_before_it_is_verified_is_unusable(tmp_path: Path) -
     (folder / "model.onnx").unlink()
 
     with pytest.raises(EngineUnusable, match="cannot be read"):
+        definition.verified_digest()
+
+
+@pytest.mark.parametrize(
+    ("file", "backend"),
+    [("m.onnx", "onnxruntime"), ("m.tflite", "tflite"), ("m.pb", "tensorflow")],
+)
+def test_backend_follows_from_the_format(tmp_path: Path, file: str, backend: str) -> None:
+    put(tmp_path, "engine", file=file)
+
+    assert ModelDirectory(tmp_path).get("engine").backend == backend
+
+
+@pytest.mark.parametrize("inside", ["", "1", "saved_model"])
+@pytest.mark.parametrize("named", [False, True])
+def test_saved_model_is_an_engines_folder_or_lies_in_it(
+    tmp_path: Path, inside: str, named: bool
+) -> None:
+    model = put_saved_model(tmp_path / "engine" / inside)
+    (model / "fingerprint.pb").write_bytes(b"a part of it")
+    if named:
+        name = f"{inside or '.'}/saved_model.pb"
+        (tmp_path / "engine" / "engine.toml").write_text(f'file = "{name}"')
+
+    engine = ModelDirectory(tmp_path).get("engine")
+
+    assert not engine.fault
+    assert engine.backend == "tensorflow"
+    assert engine.file.samefile(model)
+
+
+def test_frozen_graph_is_told_its_inputs_and_outputs(tmp_path: Path) -> None:
+    put(tmp_path, "ssd", 'inputs = ["image:0"]\noutputs = ["a:0", "b:0"]', file="ssd.pb")
+
+    engine = ModelDirectory(tmp_path).get("ssd")
+
+    assert (engine.inputs, engine.outputs) == (("image:0",), ("a:0", "b:0"))
+
+
+def test_digest_of_a_folder_is_of_its_paths_and_contents(tmp_path: Path) -> None:
+    model = put_saved_model(tmp_path / "m")
+    entries = (("saved_model.pb", b"graph"), ("variables/variables.index", b"weights"))
+    whole = b"".join(f"{name}\0".encode() + hashlib.sha256(data).digest() for name, data in entries)
+    first = digest(model)
+    assert first == hashlib.sha256(whole).hexdigest()
+
+    (model / "engine.toml").write_text('title = "no part of the model"')
+    (model / "samples.npz").touch()
+    assert digest(model) == first
+
+    (model / "variables" / "variables.index").rename(model / "variables" / "other")
+    assert digest(model) != first
+
+
+def test_links_out_of_a_saved_model_are_faults(tmp_path: Path) -> None:
+    outside = put_saved_model(tmp_path / "outside")
+    models = tmp_path / "models"
+    file = put_saved_model(models / "file")
+    (file / "variables" / "variables.data").symlink_to(outside / "saved_model.pb")
+    folder = put_saved_model(models / "folder")
+    (folder / "assets").symlink_to(outside / "variables")
+
+    assert "leads outside" in fault(models, "file")
+    assert "is a link to a folder" in fault(models, "folder")
+
+
+def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(put_saved_model(tmp_path / "piped") / "variables" / "pipe")
+    put_saved_model(tmp_path / "large")
+
+    assert "no regular file" in fault(tmp_path, "piped")
+    with monkeypatch.context() as patched:
+        patched.setattr(model_files, "MAX_MODEL_BYTES", 11)
+        assert "12 bytes" in fault(tmp_path, "large")
+    monkeypatch.setattr(model_files, "MAX_MODEL_PARTS", 1)
+    assert "more than 1 files" in fault(tmp_path, "large")
+
+
+def test_saved_model_that_loses_its_graph_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+    folder = put_saved_model(tmp_path / "gone")
+    definition = ModelDirectory(tmp_path).get("gone")
+    (folder / "saved_model.pb").unlink()
+
+    with pytest.raises(EngineUnusable, match=r"no saved_model\.pb"):
         definition.verified_digest()

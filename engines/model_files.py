@@ -1,0 +1,127 @@
+"""Model files by their format: what runs them, which files they are, and their digest.
+
+ONNX files, TFLite files and frozen TensorFlow graphs are one file each. A SavedModel is a folder
+with a ``saved_model.pb`` in it; it may be the engine's own folder, whose ``engine.toml`` and
+``samples.npz`` are then no part of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from synergai.errors import InvalidInput
+
+BACKENDS: Final = {".onnx": "onnxruntime", ".tflite": "tflite", ".pb": "tensorflow"}
+"""Backend by the suffix of a model file; a SavedModel's is that of its ``saved_model.pb``."""
+FROZEN_GRAPH_SUFFIX: Final = ".pb"
+SAVED_MODEL_FILE: Final = "saved_model.pb"
+DEFINITION_FILE: Final = "engine.toml"
+SAMPLES_FILE: Final = "samples.npz"
+MODEL_KINDS: Final = f"{', '.join(BACKENDS)}, or a SavedModel's folder"
+"""What can be served, for messages."""
+MAX_MODEL_BYTES: Final = 2 << 30
+"""What one protobuf message, and so one ONNX file, can hold."""
+MAX_MODEL_PARTS: Final = 10_000
+"""Most files of one SavedModel: somebody's home directory is none."""
+
+
+def is_saved_model(path: Path) -> bool:
+    """Whether `path` is a SavedModel's folder."""
+    return (path / SAVED_MODEL_FILE).is_file()
+
+
+def is_frozen_graph(path: Path) -> bool:
+    """Whether `path` is a frozen TensorFlow graph, which does not tell its inputs and outputs."""
+    return path.suffix == FROZEN_GRAPH_SUFFIX and not is_saved_model(path)
+
+
+def backend_of(path: Path) -> str:
+    """The backend that runs the model at `path`; empty if it does not tell."""
+    return BACKENDS.get(FROZEN_GRAPH_SUFFIX if is_saved_model(path) else path.suffix, "")
+
+
+def models_in(folder: Path) -> list[Path]:
+    """What in an engine's folder looks like a model, sorted; maybe the folder itself.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = [path for path in folder.iterdir() if backend_of(path) and path.name[0] != "."]
+    if is_saved_model(folder):
+        # Its further .pb files are parts of it.
+        return sorted([folder, *(path for path in found if not is_frozen_graph(path))])
+    return sorted(found)
+
+
+def parts(model: Path) -> list[Path]:
+    """The files of the model at `model`, sorted by their paths: itself, or all in its folder.
+
+    Raises:
+        InvalidInput: it is not there, or something in it is neither a file nor a folder.
+        OSError: it cannot be read.
+    """
+    if not model.is_dir():
+        if not model.is_file():
+            raise InvalidInput(f"the model file {model.name!r} is not there")
+        return [model]
+    if not is_saved_model(model):
+        raise InvalidInput(f"the folder {model.name!r} is no SavedModel: no {SAVED_MODEL_FILE}")
+    own = {model / DEFINITION_FILE, model / SAMPLES_FILE}
+    found: list[Path] = []
+    for folder, subfolders, names in os.walk(model, onerror=_raise):
+        for name in subfolders:
+            # Not walked into, while the runtime would follow it.
+            if (link := Path(folder, name)).is_symlink():
+                raise InvalidInput(f"{link.name!r} is a link to a folder; put the folder there")
+        found += {Path(folder, name) for name in names} - own
+        if len(found) > MAX_MODEL_PARTS:
+            raise InvalidInput(f"{model.name!r} has more than {MAX_MODEL_PARTS:,} files")
+    for path in found:
+        if not path.is_file():  # to read from a named pipe would be to wait for ever
+            raise InvalidInput(f"{path.name!r} is no regular file")
+    return sorted(found)
+
+
+def size_bytes(model: Path) -> int:
+    """Size of the model's files together.
+
+    Raises:
+        InvalidInput: it is empty or too large, or as for `parts`.
+        OSError: it cannot be read.
+    """
+    size = sum(path.stat().st_size for path in parts(model))
+    if not 0 < size <= MAX_MODEL_BYTES:
+        raise InvalidInput(f"{model.name} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}")
+    return size
+
+
+def digest(model: Path) -> str:
+    """Sha256 of the model, hexadecimal.
+
+    Of a folder it is the sha256 of one entry per file, in order of their paths: the path
+    relative to the folder, with slashes and in UTF-8; a zero byte; and the file's own sha256,
+    32 bytes.
+
+    Raises:
+        InvalidInput: as for `parts`.
+        OSError: it cannot be read.
+    """
+    if not model.is_dir():
+        return _sha256(model).hex()
+    whole = hashlib.sha256()
+    for path in parts(model):
+        name = os.fsencode(path.relative_to(model).as_posix())
+        whole.update(name + b"\0" + _sha256(path))
+    return whole.hexdigest()
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _raise(error: OSError) -> None:
+    raise error
