@@ -109,6 +109,10 @@ class Engine:
         samples: size of the sample set that jobs draw their queries from.
         digest: sha256 of the model file, hexadecimal.
         fault: why it is present but cannot be used; empty when it can.
+        preprocess: how its worker makes its first input from encoded images, which may then be
+            sent in the tensor's place; empty: only tensors are taken.
+        postprocess: name of the output that its worker derives from the model's when a request
+            asks for it, ``classes`` or ``boxes``; empty: none.
     """
 
     name: EngineName
@@ -119,6 +123,8 @@ class Engine:
     digest: str = ""
     samples: int = 0
     fault: str = ""
+    preprocess: str = ""
+    postprocess: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from synergai.domain import Engine, TensorSpec
     from synergai.oip.inference_pb2 import ModelInferRequest
@@ -37,6 +37,9 @@ ELEMENT_BYTES: Final = {
 
 MAX_BYTES_ELEMENTS: Final = 1 << 20
 """Elements of one BYTES tensor; each is looked at, on an event loop that others wait for."""
+
+MAX_IMAGES: Final = 64
+"""Encoded images of one request: a kilobyte of them can become a megabyte of tensor each."""
 
 DATATYPES: Final = frozenset({*ELEMENT_BYTES, "BYTES"})
 """All datatypes of the Open Inference Protocol."""
@@ -81,7 +84,8 @@ def check_request(
 
     Raises:
         InvalidInput: the version is another, an input is unknown, missing or given twice, its
-            datatype, shape or data do not fit, or an output is asked for that does not exist.
+            datatype, shape or data do not fit, or an output is asked for that does not exist or
+            cannot be had in that form.
     """
     if request.model_version and request.model_version != engine.version:
         raise InvalidInput(
@@ -99,7 +103,7 @@ def check_request(
         spec = specs.pop(tensor.name, None)
         if spec is None:
             raise _unknown_input(tensor.name, engine)
-        count = _check_shape(tensor, spec)
+        count = _check_shape(tensor, spec, engine)
         if raw:
             if tensor.HasField("contents"):
                 raise InvalidInput(
@@ -123,9 +127,32 @@ def _unknown_input(name: str, engine: Engine) -> InvalidInput:
     return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it takes {known}")
 
 
-def _check_shape(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
+def class_count(asked: ModelInferRequest.InferRequestedOutputTensor) -> int:
+    """To how many classes a requested output is to be reduced; 0 means: to none, it comes whole.
+
+    This is the parameter of the protocol's classification extension.
+
+    Raises:
+        InvalidInput: it is no positive integer.
+    """
+    if "classification" not in asked.parameters:
+        return 0
+    parameter = asked.parameters["classification"]
+    count = parameter.int64_param or parameter.uint64_param
+    if count < 1:
+        raise InvalidInput(
+            f"output {asked.name!r}: the parameter 'classification' must be a positive integer"
+        )
+    return count
+
+
+def _check_shape(
+    tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec, engine: Engine
+) -> int:
     """Return the number of elements of `tensor`, once its datatype and shape fit `spec`."""
     if tensor.datatype != spec.datatype:
+        if tensor.datatype == "BYTES" and engine.preprocess and spec is engine.inputs[0]:
+            return _check_images(tensor, spec)
         raise InvalidInput(
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
@@ -136,6 +163,17 @@ def _check_shape(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -
             f"not {_written(shape)}"
         )
     return math.prod(shape)
+
+
+def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
+    """Return the number of encoded images in `tensor`, once as many fit `spec`."""
+    shape = tuple(tensor.shape)
+    if len(shape) != 1 or not _fits(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
+        raise InvalidInput(
+            f"input {tensor.name!r} takes encoded images as BYTES of the shape "
+            f"{_written(spec.shape[:1])}, at most {MAX_IMAGES} of them, not {_written(shape)}"
+        )
+    return shape[0]
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -207,12 +245,20 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
 
 
 def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
-    known = {spec.name for spec in engine.outputs}
+    known = set(_output_names(engine))
     for asked in request.outputs:
         if asked.name not in known:
-            names = ", ".join(repr(spec.name) for spec in engine.outputs)
+            names = ", ".join(map(repr, _output_names(engine)))
             raise InvalidInput(
                 f"engine {engine.name!r} has no output {asked.name!r} to ask for, or it is asked "
                 f"for twice; it gives {names}"
             )
         known.remove(asked.name)
+        if asked.parameters and class_count(asked) and asked.name == engine.postprocess:
+            raise InvalidInput(f"output {asked.name!r} is no tensor to be classified")
+
+
+def _output_names(engine: Engine) -> Iterator[str]:
+    yield from (spec.name for spec in engine.outputs)
+    if engine.postprocess:
+        yield engine.postprocess

@@ -102,6 +102,8 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         digest=engine.digest,
         samples=engine.samples,
         fault=engine.fault[:_MAX_TEXT],
+        preprocess=engine.preprocess,
+        postprocess=engine.postprocess,
     )
 
 
@@ -118,6 +120,10 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         checked_name(message.version, "engine version")
     if message.backend:
         checked_name(message.backend, "backend")
+    if message.preprocess:
+        checked_name(message.preprocess, "pre-processing")
+    if message.postprocess:
+        checked_name(message.postprocess, "post-processing")
     if max(len(message.inputs), len(message.outputs)) > _MAX_TENSORS:
         raise InvalidInput(f"{where} has more than {_MAX_TENSORS} inputs or outputs")
     inputs = tuple(map(tensor_from_proto, message.inputs))
@@ -136,6 +142,8 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         digest=_checked_text(message.digest, f"the digest of {where}"),
         samples=message.samples,
         fault=_checked_text(message.fault, f"the fault of {where}"),
+        preprocess=message.preprocess,
+        postprocess=message.postprocess,
     )
 
 

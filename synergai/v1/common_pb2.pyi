@@ -91,6 +91,8 @@ class Engine(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    PREPROCESS_FIELD_NUMBER: _builtins.int
+    POSTPROCESS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -101,6 +103,10 @@ class Engine(_message.Message):
     """size of the sample set that jobs draw queries from"""
     fault: _builtins.str
     """why the engine cannot be used; empty when it can"""
+    preprocess: _builtins.str
+    """how it prepares encoded images; empty: it takes tensors only"""
+    postprocess: _builtins.str
+    """the output that it derives on request; empty: none"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -116,10 +122,12 @@ class Engine(_message.Message):
         digest: _builtins.str = ...,
         samples: _builtins.int = ...,
         fault: _builtins.str = ...,
+        preprocess: _builtins.str = ...,
+        postprocess: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "name", b"name", "outputs", b"outputs", "samples", b"samples", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "name", b"name", "outputs", b"outputs", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

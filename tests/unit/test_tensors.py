@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
-from synergai.tensors import ELEMENT_BYTES, MAX_BYTES_ELEMENTS, TYPED_FIELDS, check_request
+from synergai.tensors import (
+    ELEMENT_BYTES,
+    MAX_BYTES_ELEMENTS,
+    MAX_IMAGES,
+    TYPED_FIELDS,
+    check_request,
+    class_count,
+)
 
 
 def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
@@ -176,3 +184,105 @@ def test_any_request_passes_or_is_invalid_input(
     (only,) = tensors
     assert (only.name, only.datatype, only.shape[1]) == ("x", "FP32", 2)
     assert only.shape[0] > 0
+
+
+PIXELS = TensorSpec("x", "FP32", (-1, 3, 224, 224))
+OF_IMAGES = replace(engine(PIXELS), preprocess="mobilenet", postprocess="classes")
+
+
+def encoded(*images: bytes, shape: tuple[int, ...] | None = None) -> ModelInferRequest:
+    shape = (len(images),) if shape is None else shape
+    return request(tensor(datatype="BYTES", shape=shape), raw=(b"".join(map(element, images)),))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        encoded(b"jpeg"),
+        encoded(b"jpeg", b"png"),
+        request(tensor(datatype="BYTES", shape=(1,), bytes_contents=[b"jpeg"])),
+        request(tensor(shape=(1, 3, 224, 224)), raw=(bytes(4 * 3 * 224 * 224),)),
+    ],
+)
+def test_encoded_images_may_stand_for_the_tensor_that_is_made_of_them(
+    good: ModelInferRequest,
+) -> None:
+    check_request(good, OF_IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("bad", "takes", "said"),
+    [
+        (encoded(b"jpeg"), engine(PIXELS), "must be FP32, not BYTES"),
+        (encoded(b"jpeg", shape=(1, 1)), OF_IMAGES, r"of the shape \[-1\]"),
+        (encoded(), OF_IMAGES, r"not \[0\]"),
+        (encoded(shape=()), OF_IMAGES, r"not \[\]"),
+        (encoded(*[b""] * (MAX_IMAGES + 1)), OF_IMAGES, f"at most {MAX_IMAGES}"),
+        (encoded(b"jpeg", shape=(2,)), OF_IMAGES, "its bytes are not 2 BYTES elements"),
+        (
+            encoded(b"a", b"b"),
+            replace(OF_IMAGES, inputs=(TensorSpec("x", "FP32", (1, 3, 4, 4)),)),
+            r"of the shape \[1\]",
+        ),
+        (
+            encoded(shape=()),
+            replace(OF_IMAGES, inputs=(TensorSpec("x", "FP32", ()),)),
+            "takes encoded images",
+        ),
+    ],
+)
+def test_encoded_images_that_no_tensor_can_be_made_of_are_refused(
+    bad: ModelInferRequest, takes: Engine, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_request(bad, takes)
+
+
+def test_only_the_first_input_takes_images() -> None:
+    mask = TensorSpec("mask", "FP32", (-1,))
+    both = replace(OF_IMAGES, inputs=(PIXELS, mask))
+    sent = request(
+        tensor(datatype="BYTES", shape=(1,)),
+        tensor(name="mask", datatype="BYTES", shape=(1,)),
+        raw=(element(b"jpeg"), element(b"jpeg")),
+    )
+
+    with pytest.raises(InvalidInput, match="'mask' must be FP32"):
+        check_request(sent, both)
+
+
+def test_derived_output_may_be_asked_for_where_there_is_one() -> None:
+    asking = encoded(b"jpeg")
+    asking.outputs.extend(outputs("classes", "y"))
+
+    check_request(asking, OF_IMAGES)
+    with pytest.raises(InvalidInput, match="no output 'classes'"):
+        check_request(asking, replace(OF_IMAGES, postprocess=""))
+
+
+def test_output_may_be_asked_for_as_its_best_classes() -> None:
+    (asked,) = outputs("y")
+    assert class_count(asked) == 0
+    asked.parameters["classification"].int64_param = 3
+    assert class_count(asked) == 3
+    asked.parameters["classification"].uint64_param = 4
+    assert class_count(asked) == 4
+
+
+@pytest.mark.parametrize("value", [{"int64_param": 0}, {"int64_param": -1}, {"string_param": "3"}])
+def test_number_of_classes_is_a_positive_integer(value: dict[str, Any]) -> None:
+    asking = request(tensor(), raw=(bytes(8),), outputs=outputs("y"))
+    for field, content in value.items():
+        setattr(asking.outputs[0].parameters["classification"], field, content)
+
+    with pytest.raises(InvalidInput, match="'classification' must be a positive integer"):
+        check_request(asking, ENGINE)
+
+
+def test_derived_output_is_not_classified_again() -> None:
+    asking = encoded(b"jpeg")
+    asking.outputs.extend(outputs("classes"))
+    asking.outputs[0].parameters["classification"].int64_param = 1
+
+    with pytest.raises(InvalidInput, match="no tensor to be classified"):
+        check_request(asking, OF_IMAGES)

@@ -37,6 +37,8 @@ ENGINES = st.builds(
     digest=st.text(max_size=64),
     samples=st.integers(0, 2**32 - 1),
     fault=st.text(max_size=50),
+    preprocess=st.just("") | NAMES,
+    postprocess=st.just("") | NAMES,
 )
 FIGURES = st.floats(0, 1e9)
 WORDS = st.text(max_size=20).filter(str.isprintable)
@@ -101,6 +103,8 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(inputs=[spec(shape=[1] * 65)]), "impossible shape"),
         (engine(inputs=[spec(name="")]), "has no name"),
         (engine(fault="x" * 5000), "longer than"),
+        (engine(preprocess="a b"), "not a valid pre-processing"),
+        (engine(postprocess="\n"), "not a valid post-processing"),
     ],
 )
 def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: str) -> None:
