@@ -32,6 +32,7 @@ from gateway.servicers.oip import InferenceServicer
 from gateway.streamed import StreamedJobs
 from synergai import rpc
 from synergai.errors import Unavailable
+from synergai.machine import dictionary_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +111,7 @@ class Gateway:
         self._journal = journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
         stack.push_async_callback(journal.close)
         journal.broken.add_done_callback(lambda _: self.stop())
-        profiles = Profiles(settings.dictionary or settings.state / "dictionary.db")
+        profiles = Profiles(settings.dictionary or dictionary_in(settings.state))
         stack.push_async_callback(profiles.close)
         core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
         recorder = None

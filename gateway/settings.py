@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
 from typing import Literal
 
 from pydantic import Field
 
 from gateway.scheduling.events import SchedulingSettings
+from synergai.machine import gateway_state
 from synergai.settings import Address, Settings
 
 _MIB = 1024 * 1024
 _SCHEDULING = SchedulingSettings()
-
-
-def _default_state() -> Path:
-    """Where systemd says, else where the XDG base directories do."""
-    if given := os.environ.get("STATE_DIRECTORY"):
-        return Path(given.partition(":")[0])
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "synergai" / "gateway"
 
 
 class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
@@ -36,14 +28,14 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         default="127.0.0.1:8002", description="Where /metrics and /healthz are served."
     )
     state: Path = Field(
-        default_factory=_default_state,
+        default_factory=gateway_state,
         description="Directory of the journal; one gateway at a time.",
     )
     dictionary: Path | None = Field(
         default=None,
         description="Configuration dictionary, as the profiler writes it; what is learned in "
-        "service goes there too. Without it, engines are measured as they are first used, and "
-        "the dictionary is kept in the state directory.",
+        "service goes there too. dictionary.db in the state directory if not given; engines "
+        "that it lacks are measured as they are first used.",
     )
     policy: str = Field(default="synergai", description="Scheduling policy, by name.")
     policy_options: dict[str, str] = Field(

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from synergai.domain import checked_name
-from synergai.machine import default_worker_class
+from synergai.machine import default_dictionary, default_worker_class
 from synergai.settings import Settings, Spelled
 
 
@@ -37,8 +37,9 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         default=10.0, ge=0, le=86_400, description="LoadGen runs at least this long, in seconds."
     )
     dictionary: Path = Field(
-        default=Path("runs/dictionary.db"),
-        description="Where the entries go: a .db, .csv or .json file.",
+        default_factory=default_dictionary,
+        description="Where the entries go: a .db, .csv or .json file. The gateway reads the same "
+        "one by default.",
     )
     output: Path = Field(
         default=Path("runs/profile"), description="Where LoadGen's own log files go."

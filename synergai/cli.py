@@ -78,6 +78,12 @@ APPLICATIONS: Final = {
     "loadgen": Application(
         "loadgen.cli:app", "Load a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
     ),
+    "load": Application(
+        "loadgen.traces.cli:app",
+        "Send a gateway requests at given rates, or find the rate that it can serve.",
+        _PREPARE,
+        "loadgen",
+    ),
     "simulate": Application(
         "simulator.cli:app",
         "Compare schedulers on the thesis's experiments, in virtual time.",
@@ -145,8 +151,8 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=(
         "Two engines on one machine: [bold]synergai engines build[/bold], "
-        "[bold]synergai profile[/bold], then [bold]synergai gateway --dictionary "
-        "runs/dictionary.db[/bold] and [bold]synergai agent[/bold] in terminals of their own, and "
+        "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
+        "[bold]synergai agent[/bold] in terminals of their own, and "
         "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
     ),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from synergai.machine import default_dictionary
 from synergai.output import print_json, print_table, rate, seconds
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Dictionary = Annotated[
     typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db, .csv or .json file."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-DEFAULT_DICTIONARY: Final = Path("runs/dictionary.db")
+DEFAULT_DICTIONARY: Final = default_dictionary()
 
 
 @app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
