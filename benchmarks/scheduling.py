@@ -158,7 +158,11 @@ def requests(policy: str, count: int) -> None:
 
 
 def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
-    """Arrivals, reports and ends while so many jobs wait for so many busy workers."""
+    """Arrivals, reports and ends while so many jobs wait for so many busy workers.
+
+    A job comes only when one has gone: a policy that splits jobs ends many assignments for each
+    job, and would have more and more jobs waiting otherwise.
+    """
     core = a_core(policy, workers)
     traffic = Traffic(core)
     while core.queued < jobs:
@@ -167,15 +171,12 @@ def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
     traffic.costs_s.clear()
     for _ in range(rounds):
         traffic.now += 0.05
-        traffic.arrive()
+        while core.queued < jobs:
+            traffic.arrive()
         if traffic.out:
             traffic.report()
         if traffic.out:
             traffic.end()
-        while core.queued < jobs:
-            core_costs = len(traffic.costs_s)
-            traffic.arrive()
-            del traffic.costs_s[core_costs:]
     costs = traffic.costs_s
     print(
         f"{policy:>10} {jobs:8,} {workers:8,} {percentile(costs, 50) * 1e3:10.3f} "
