@@ -17,8 +17,12 @@ MAX_DEFINITION_BYTES: Final = 64 << 10
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
+_CHOICES: Final = {
+    "preprocess": ("resnet50", "mobilenet", "ssd"),
+    "postprocess": ("classes", "boxes"),
+}
 _LISTS: Final = ("inputs", "outputs")
-_KEYS: Final = ("accuracy", *_TEXTS, *_LISTS)
+_KEYS: Final = ("accuracy", *_TEXTS, *_CHOICES, *_LISTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class DefinitionFile:
     sha256: str = ""
     title: str = ""
     source: str = ""
+    preprocess: str = ""
+    postprocess: str = ""
     accuracy: float | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -53,6 +59,7 @@ def read_definition(path: Path) -> DefinitionFile:
                 f"{DEFINITION_FILE}: unknown key {key!r}; there are: {', '.join(_KEYS)}"
             )
     texts = {key: _text(key, table[key]) for key in _TEXTS if key in table}
+    texts |= {key: _choice(key, table[key]) for key in _CHOICES if key in table}
     if "sha256" in texts:
         texts["sha256"] = _sha256(texts["sha256"])
     return DefinitionFile(
@@ -82,6 +89,14 @@ def _text(key: str, value: object) -> str:
     if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
         raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {value!r}")
     return value
+
+
+def _choice(key: str, value: object) -> str:
+    if value not in _CHOICES[key]:
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}"
+        )
+    return str(value)
 
 
 def _sha256(value: str) -> str:

@@ -12,6 +12,8 @@ say more::
     title = "MobileNet v1"      # for people, like the two that follow
     accuracy = 0.98
     source = "where it is from"
+    preprocess = "mobilenet"    # takes encoded images too, prepared as MLPerf's reference does it
+    postprocess = "classes"     # gives an output of this name as well, to whoever asks for it
 
 A ``samples.npz`` beside it is the engine's sample set, see ``engines.samples``. What is in the
 directory is not trusted: every path is confined to it, and an entry that cannot be right becomes
@@ -57,6 +59,10 @@ class EngineDefinition:
         title: what it is, for people.
         accuracy: share of right answers, 0 to 1; None if unknown.
         source: where it comes from, for people.
+        preprocess: how encoded images become its input, see ``engines.preprocess``; empty: it
+            takes tensors only.
+        postprocess: what is made of its outputs on request, see ``engines.postprocess``; empty:
+            nothing.
         fault: why it cannot be used; empty when nothing speaks against it so far.
     """
 
@@ -71,6 +77,8 @@ class EngineDefinition:
     title: str = ""
     accuracy: float | None = None
     source: str = ""
+    preprocess: str = ""
+    postprocess: str = ""
     fault: str = ""
 
     def verified_digest(self) -> str:
@@ -189,6 +197,8 @@ class ModelDirectory:
             title=said.title,
             accuracy=said.accuracy,
             source=said.source,
+            preprocess=said.preprocess,
+            postprocess=said.postprocess,
         )
 
     def _model(self, path: Path) -> Path:

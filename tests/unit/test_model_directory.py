@@ -80,6 +80,8 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         ('sha256 = "12"', "64 hexadecimal digits"),
         ("accuracy = 98.0", "from 0 to 1"),
         ("accuracy = true", "must be a number"),
+        ('preprocess = "vgg"', "preprocess is one of resnet50, mobilenet, ssd, not 'vgg'"),
+        ("postprocess = 1", "postprocess is one of classes, boxes, not 1"),
         ('name = "another"', "rename the folder"),
         ('backend = "../x"', "not a valid backend name"),
         (r'file = "a\u0000b.onnx"', "control characters"),
