@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from profiler.report import print_measurements, record
 from profiler.settings import ProfilerSettings
 from synergai.commands import require, settings_command
-from synergai.dictionary_records import to_record
-from synergai.output import print_json, print_table, rate, seconds
+from synergai.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from profiler.measurement import Measurement
+    from profiler.modes import MeasuredModes
     from synergai.domain import Session
 
 
 def profile(settings: ProfilerSettings) -> None:
     """Measure engines on this machine with MLPerf LoadGen and write the dictionary.
 
-    Each engine and thread count runs in the agent's own engine host under the Single Stream
-    scenario. An entry is written as soon as it is measured; Ctrl-C keeps those that are.
+    Each engine runs in the agent's own engine host under the Single Stream scenario, with each
+    number of threads and, on a machine with power modes, in each mode. An entry is written as
+    soon as it is measured; Ctrl-C keeps those that are.
     """
     require("mlperf_loadgen")
-    measurements = list(_measure(settings, _sessions(settings)))
+    from profiler.modes import MeasuredModes
+    from profiler.sessions import sessions
+    from worker_agent.power.files import Files
+
+    with MeasuredModes(settings.power, settings.modes, Files(settings.root)) as modes:
+        wanted = sessions(settings.models, settings.engines, settings.threads, modes.modes)
+        measurements = list(_measure(settings, wanted, modes))
     if settings.as_json:
-        print_json([_record(measurement) for measurement in measurements])
+        print_json([record(measurement) for measurement in measurements])
         return
-    columns = ("engine", "threads", "QPS", "T_pre", "p50", "p90", "p99", "LoadGen")
-    print_table(columns, map(_row, measurements))
+    print_measurements(measurements)
     typer.echo(f"dictionary: {settings.dictionary}")
 
 
@@ -43,33 +50,9 @@ app.command(epilog="Example: [bold]synergai profile --engines onnx_digits --thre
 )
 
 
-def _sessions(settings: ProfilerSettings) -> list[Session]:
-    """What to measure, in order: known before the first minute is spent."""
-    from engines.model_directory import ModelDirectory
-    from synergai.domain import Configuration, EngineName, Session
-    from synergai.errors import EngineUnusable, NotFound
-
-    directory = ModelDirectory(settings.models)
-    if settings.engines:
-        chosen = [directory.get(name) for name in dict.fromkeys(settings.engines)]
-        for definition in chosen:
-            if definition.fault:
-                raise EngineUnusable(f"engine {definition.name!r}: {definition.fault}")
-    else:
-        chosen = [definition for definition in directory.engines() if not definition.fault]
-    if not chosen:
-        raise NotFound(
-            f"{settings.models} has no usable engine; 'synergai engines list' says why, and "
-            "'synergai engines build' makes some"
-        )
-    return [
-        Session(EngineName(definition.name), Configuration(threads))
-        for definition in chosen
-        for threads in dict.fromkeys(settings.threads)
-    ]
-
-
-def _measure(settings: ProfilerSettings, sessions: Sequence[Session]) -> Iterator[Measurement]:
+def _measure(
+    settings: ProfilerSettings, sessions: Sequence[Session], modes: MeasuredModes
+) -> Iterator[Measurement]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -82,7 +65,13 @@ def _measure(settings: ProfilerSettings, sessions: Sequence[Session]) -> Iterato
     output = settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
+        in_force = ""
         for session in sessions:
+            mode = session.configuration.power_mode
+            if mode != in_force:
+                seconds = modes.put_in_force(mode)
+                in_force = mode
+                progress.console.print(f"power mode {mode}: in force after {seconds:.2f} s")
             name = f"{session.engine}, {session.configuration}"
             task = progress.add_task(name, total=1.0)
 
@@ -95,30 +84,18 @@ def _measure(settings: ProfilerSettings, sessions: Sequence[Session]) -> Iterato
                 WorkerClass(settings.worker_class),
                 queries=settings.queries,
                 min_duration=settings.min_duration,
-                output=output / f"{session.engine}-threads{session.configuration.threads}",
+                output=output / _folder(session),
+                root=settings.root,
                 report=report,
             )
+            if mode:
+                modes.check(mode)
             add_to_dictionary(settings.dictionary, [measurement.entry])
             yield measurement
 
 
-def _record(measurement: Measurement) -> dict[str, object]:
-    return {
-        **to_record(measurement.entry),
-        "loadgen": measurement.single_stream,
-        "logs": str(measurement.logs),
-    }
-
-
-def _row(measurement: Measurement) -> tuple[str, ...]:
-    entry = measurement.entry
-    return (
-        entry.engine,
-        str(entry.configuration.threads),
-        rate(entry.qps),
-        seconds(entry.t_pre_s),
-        seconds(entry.latency_p50_s),
-        seconds(entry.latency_p90_s),
-        seconds(entry.latency_p99_s),
-        measurement.single_stream.validity,
-    )
+def _folder(session: Session) -> str:
+    """Where the log files of a measurement go."""
+    configuration = session.configuration
+    parts = (session.engine, f"threads{configuration.threads}", configuration.power_mode)
+    return "-".join(filter(None, parts))

@@ -25,6 +25,7 @@ from synergai.errors import SynergaiError
 from synergai.processes import die_with
 from synergai.single_stream import log_settings, run_settings
 from worker_agent.host_client import HostClient
+from worker_agent.power.files import Files
 from worker_agent.telemetry import MeanPower
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="where power is measured")
     parser.add_argument("--report", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
     return parser.parse_args(arguments)
@@ -130,7 +132,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
     plan = Plan.of(host, options.queries, options.min_duration)
     single_stream(host, plan, options.output, reporter)
-    with MeanPower() as power:
+    with MeanPower(Files(options.root)) as power:
         queries, seconds = service(host, plan, reporter)
     ready = host.ready
     return Measured(

@@ -51,6 +51,7 @@ def measure(
     queries: int,
     min_duration: float,
     output: Path,
+    root: Path | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> Measurement:
     """Measure `session` in a process of its own, which is gone when this returns or raises.
@@ -62,6 +63,7 @@ def measure(
         queries: LoadGen issues at least so many.
         min_duration: seconds that LoadGen runs at least.
         output: the folder for LoadGen's log files; created if it is not there.
+        root: what stands for ``/`` where power is measured, if something else does.
         report: told the share that is done, 0 to 1.
 
     Raises:
@@ -73,7 +75,7 @@ def measure(
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
-        *("--output", str(output)),
+        *("--output", str(output), "--root", str(root or "/")),
     )
     log = output / LOG_FILE
     try:

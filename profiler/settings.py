@@ -26,6 +26,18 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
         default=(1,), min_length=1, description="Thread counts; 0 is one per core."
     )
+    power: str = Field(
+        default="auto",
+        description="How power modes are controlled: nvpmodel, cpufreq, cgroup or none; auto "
+        "chooses by the board.",
+    )
+    modes: tuple[str, ...] = Field(
+        default=(), description="Power modes to measure in; all that need no reboot if empty."
+    )
+    root: Path = Field(
+        default=Path("/"),
+        description="Folder that stands for / in all that is about power, as an emulated board.",
+    )
     worker_class: Annotated[str, AfterValidator(_worker_class)] = Field(
         default_factory=default_worker_class,
         description="What machines like this one are called.",

@@ -87,6 +87,11 @@ class ProfileEntry:
         """Pre-processing time of the thesis: all that comes before a cold engine's first query."""
         return self.backend_start_s + self.model_load_s + self.data_preparation_s
 
+    @property
+    def joules(self) -> float:
+        """Energy per query, that of the machine while it ran; 0 where it was not measured."""
+        return self.watts / self.qps
+
 
 class ConfigurationDictionary:
     """A table of profile entries, looked up by engine and worker class."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.machine import default_dictionary
-from synergai.output import print_json, print_table, rate, seconds
+from synergai.output import joules, print_json, print_table, rate, seconds, watts
 
 if TYPE_CHECKING:
     from synergai.dictionary import ProfileEntry
@@ -47,11 +47,13 @@ def show(
     if as_json:
         typer.echo(write_json(chosen), nl=False)
         return
-    columns = ("engine", "class", "configuration", "QPS", "T_pre", "p50", "label")
     entries = sorted(
         chosen, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
     )
-    print_table(columns, map(_row, entries))
+    metered = any(entry.watts for entry in entries)
+    energy = ("power", "per query") if metered else ()
+    columns = ("engine", "class", "configuration", "QPS", "T_pre", "p50", *energy, "label")
+    print_table(columns, (_row(entry, metered=metered) for entry in entries))
 
 
 @app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
@@ -97,7 +99,7 @@ def _report(done: str, count: int, file: Path, *, as_json: bool) -> None:
         typer.echo(f"{done} {count} entries: {file}")
 
 
-def _row(entry: ProfileEntry) -> tuple[str, ...]:
+def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
     return (
         entry.engine,
         entry.worker_class,
@@ -105,5 +107,6 @@ def _row(entry: ProfileEntry) -> tuple[str, ...]:
         rate(entry.qps),
         seconds(entry.t_pre_s),
         seconds(entry.latency_p50_s or None),
+        *((watts(entry.watts), joules(entry.joules)) if metered else ()),
         entry.label,
     )

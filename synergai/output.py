@@ -7,16 +7,20 @@ import enum
 import json
 import math
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_WIDEST: Final = 1000
+"""Columns of a line in a file, at most."""
 
 
 def plain(value: object) -> Any:
@@ -44,13 +48,20 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print a table; texts are shown as they are, for what a peer sent is no markup."""
+    """Print a table; texts are shown as they are, for what a peer sent is no markup.
+
+    On a terminal long texts are folded; a file or a pipe has no width to keep to.
+    """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        options = console.options.update(max_width=_WIDEST)
+        console.width = max(console.width, Measurement.get(console, options, table).maximum)
+    console.print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
@@ -71,3 +82,16 @@ def seconds(value: float | None) -> str:
 def rate(per_second: float) -> str:
     """A rate for people: three digits that matter at least."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def watts(value: float) -> str:
+    """Power for people; nothing where it was not measured."""
+    return f"{value:.3g} W" if value > 0 else ""
+
+
+def joules(value: float) -> str:
+    """Energy for people, in J, mJ or µJ; nothing where it was not measured."""
+    for unit, size in (("J", 1.0), ("mJ", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µJ" if value > 0 else ""

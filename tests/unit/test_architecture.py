@@ -13,7 +13,13 @@ ALLOWED = {
     "gateway": {"synergai"},
     "worker_agent": {"synergai", "engines"},
     "engines": {"synergai"},
-    "profiler": {"synergai", "engines", "worker_agent.host_client", "worker_agent.telemetry"},
+    "profiler": {
+        "synergai",
+        "engines",
+        "worker_agent.host_client",
+        "worker_agent.power",
+        "worker_agent.telemetry",
+    },
     "loadgen": {"synergai", "engines"},
     "simulator": {"synergai", "gateway.scheduling", "gateway.event_log"},
 }

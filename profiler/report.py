@@ -1,0 +1,49 @@
+"""What was measured, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.dictionary_records import to_record
+from synergai.output import joules, print_table, rate, seconds, watts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from profiler.measurement import Measurement
+
+
+def record(measurement: Measurement) -> dict[str, object]:
+    """A measurement as one JSON object; `joules` is the energy of a query."""
+    return {
+        **to_record(measurement.entry),
+        "joules": measurement.entry.joules,
+        "loadgen": measurement.single_stream,
+        "logs": str(measurement.logs),
+    }
+
+
+def print_measurements(measurements: Sequence[Measurement]) -> None:
+    """Print a table: a line for each, power modes and energy only where there are any."""
+    entries = [measurement.entry for measurement in measurements]
+    modes = any(entry.configuration.power_mode for entry in entries)
+    metered = any(entry.watts for entry in entries)
+    columns = (
+        *("engine", "threads", *(["mode"] if modes else []), "QPS", "T_pre", "p50", "p90", "p99"),
+        *(["power", "per query"] if metered else []),
+        "LoadGen",
+    )
+    print_table(columns, (_row(each, modes=modes, metered=metered) for each in measurements))
+
+
+def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str, ...]:
+    entry = measurement.entry
+    configuration = entry.configuration
+    return (
+        *(entry.engine, str(configuration.threads)),
+        *([configuration.power_mode] if modes else []),
+        *(rate(entry.qps), seconds(entry.t_pre_s)),
+        *(seconds(entry.latency_p50_s), seconds(entry.latency_p90_s), seconds(entry.latency_p99_s)),
+        *([watts(entry.watts), joules(entry.joules)] if metered else []),
+        measurement.single_stream.validity,
+    )

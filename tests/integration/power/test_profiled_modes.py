@@ -1,0 +1,104 @@
+"""An emulated board, measured in its power modes by real LoadGen runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engines import catalogue
+from profiler.cli import profile
+from profiler.modes import MeasuredModes
+from profiler.settings import ProfilerSettings
+from synergai.dictionary_forms import load_dictionary
+from synergai.domain import Configuration
+from synergai.errors import InvalidInput, Unavailable
+from worker_agent.power import nvpmodel
+from worker_agent.power.controller import ModeRefused, SwitchFailed
+from worker_agent.power.nvpmodel import Nvpmodel
+from worker_agent.power.switching import Patience
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from worker_agent.emulated_board.board import EmulatedBoard
+
+MODES = ["MODE_20W_2CORE", "MODE_10W_DESKTOP"]
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = Patience(settle=0.0, limit=0.1, pause=0.02)
+    monkeypatch.setattr(nvpmodel, "Patience", lambda: patience)
+
+
+def mode_of(board: EmulatedBoard) -> str:
+    return Nvpmodel(board.files).read().mode
+
+
+def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
+    nx: EmulatedBoard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalogue.build("onnx_identity", tmp_path / "models")
+    settings = {
+        "models": tmp_path / "models",
+        "root": nx.root,
+        "modes": ",".join(MODES),
+        "queries": "10",
+        "min_duration": "0.1",
+        "worker_class": "xavier-nx",
+        "dictionary": tmp_path / "dictionary.db",
+        "output": tmp_path / "logs",
+        "as_json": True,
+    }
+    profile(ProfilerSettings.load(settings))
+
+    entries = {entry.configuration: entry for entry in load_dictionary(tmp_path / "dictionary.db")}
+    assert set(entries) == {Configuration(1, mode) for mode in MODES}
+    for entry in entries.values():
+        assert entry.watts == pytest.approx(5.06, rel=0.01)
+        assert entry.joules == pytest.approx(entry.watts / entry.qps)
+    records = json.loads(capsys.readouterr().out)
+    assert [(record["power_mode"], record["joules"] > 0) for record in records] == [
+        (mode, True) for mode in MODES
+    ]
+    assert nx.calls().count("nvpmodel -m 6") == 1
+    assert nx.calls().count("nvpmodel -m 5") == 1
+    assert mode_of(nx) == "MODE_10W_4CORE"
+
+
+def test_all_modes_without_a_reboot_are_measured_unless_some_are_named(agx: EmulatedBoard) -> None:
+    with MeasuredModes("auto", [], agx.files) as modes:
+        names = {mode.name for mode in modes.modes}
+    assert "MAXN" in names
+    assert "MODE_10W" not in names  # it powers another part of the GPU
+    with pytest.raises(ModeRefused, match="MODE_10W: it needs a reboot"):
+        MeasuredModes("auto", ["MODE_10W"], agx.files)
+    with pytest.raises(InvalidInput, match="no power mode 'MODE_99W'"):
+        MeasuredModes("auto", ["MODE_99W"], agx.files)
+
+
+def test_figures_of_a_mode_that_somebody_else_left_are_not_kept(agx: EmulatedBoard) -> None:
+    with MeasuredModes("auto", [], agx.files) as modes:
+        modes.put_in_force("MAXN")
+        modes.check("MAXN")
+        Nvpmodel(agx.files).switch("MODE_30W_ALL")
+        with pytest.raises(Unavailable, match=r"MAXN did not stay in force .*MODE_30W_ALL"):
+            modes.check("MAXN")
+
+
+def test_a_board_that_cannot_be_put_back_is_reported(
+    agx: EmulatedBoard, caplog: pytest.LogCaptureFixture
+) -> None:
+    with MeasuredModes("auto", ["MAXN"], agx.files) as modes:
+        modes.put_in_force("MAXN")
+        agx.fail("refuses")
+    assert "the power mode was not given back" in caplog.text
+
+
+def test_a_mode_that_is_not_reached_is_not_measured(agx: EmulatedBoard) -> None:
+    with MeasuredModes("auto", ["MAXN"], agx.files) as modes:
+        agx.fail("half-cores", once=True)
+        with pytest.raises(SwitchFailed):
+            modes.put_in_force("MAXN")
