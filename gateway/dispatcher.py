@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from gateway.fleet import Halt, Outstanding, Run
-from gateway.reports import ProtocolViolation, checked_seconds, take_in
+from gateway.reports import ProtocolViolation, checked_seconds, shown, take_in
 from gateway.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TIMER_RESOLUTION_S = 0.001
-_MAX_DETAIL = 1000
 
 
 class Recorder(Protocol):
@@ -248,7 +247,7 @@ class Dispatcher:
             outstanding.done,
             outcome,
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
-            _shown(report.detail),
+            shown(report.detail),
             report.progress.compute_s,
         )
         self._handle_in_order(event, work)
@@ -270,15 +269,19 @@ class Dispatcher:
         work: Work | None,
     ) -> None:
         with_tensors = None if work is None else work.with_tensors
+        computed_s = outstanding.compute_s
         try:
             new = take_in(outstanding, report, responses, with_tensors=with_tensors)
         except ProtocolViolation as violation:
             self._violate(worker, outstanding, work, violation)
         if new:
+            now = self._clock.now()
             worker.queries_done += new
-            self._metrics.engine(outstanding.assignment.engine).queries.inc(new)
+            metrics = self._metrics.engine(outstanding.assignment.engine)
+            metrics.queries.inc(new)
+            metrics.statistics.computed(new, max(0.0, outstanding.compute_s - computed_s), now)
             if work is not None:
-                work.recorded(worker, outstanding, responses, self._clock.now())
+                work.recorded(worker, outstanding, responses, now)
 
     def _violate(
         self,
@@ -417,11 +420,6 @@ class Dispatcher:
             self._handle(TimePassed())
         else:
             self._set_timer()
-
-
-def _shown(detail: str) -> str:
-    """What a worker says of a fault, fit for a terminal: clients are told it."""
-    return "".join(each if each.isprintable() else " " for each in detail[:_MAX_DETAIL])
 
 
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}

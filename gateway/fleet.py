@@ -6,22 +6,23 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from synergai.errors import EngineNotFound, EngineUnusable, Unavailable
+from gateway.outbox import Outbox
+from synergai.domain import EngineName
+from synergai.errors import EngineNotFound, EngineUnloaded, EngineUnusable, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Set
 
-    from gateway.outbox import Outbox
     from gateway.scheduling.events import Assignment
     from synergai.domain import (
         AssignmentId,
         Configuration,
         Engine,
-        EngineName,
         Session,
         WorkerClass,
         WorkerId,
     )
+    from synergai.v1 import hub_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class ConnectedWorker:
 
     Attributes:
         orders: what waits to be sent to it; closed while it has no work stream.
+        control: what waits to be sent to it on the control stream.
         engines: what it has, usable or not, by name.
         outstanding: what it has to do, by assignment.
         free_since: when it last ended an assignment.
@@ -79,6 +81,7 @@ class ConnectedWorker:
     configurations: tuple[Configuration, ...]
     orders: Outbox[Order]
     heard_at: float
+    control: Outbox[hub_pb2.GatewayControl] = field(default_factory=lambda: Outbox(0))
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     draining: bool = False
@@ -106,6 +109,8 @@ class Catalogue:
         self._known = set(known)
         self._said: dict[EngineName, dict[WorkerId, Engine]] = {}
         self._usable: dict[EngineName, Engine] = {}
+        self._unloaded: set[EngineName] = set()
+        self._in_service: dict[EngineName, Engine] = {}
 
     def find(self, name: str) -> Engine:
         """The engine of this name, served by some worker now.
@@ -113,12 +118,27 @@ class Catalogue:
         Raises:
             EngineNotFound: nobody ever had it.
             Unavailable: nobody has it now.
-            EngineUnusable: nobody who has it can run it.
+            EngineUnusable: nobody who has it can run it, or it is unloaded.
         """
-        engine = self._usable.get(name)  # type: ignore[call-overload]  # a name to be tested
+        engine = self._in_service.get(name)  # type: ignore[call-overload]  # a name to be tested
         if engine is not None:
             return engine  # type: ignore[no-any-return]  # follows from the line before
-        said = self._said.get(name)  # type: ignore[call-overload]  # likewise
+        if name in self._unloaded:
+            raise EngineUnloaded(name)
+        return self.present(name)
+
+    def present(self, name: str) -> Engine:
+        """The engine of this name, which some worker could run now, unloaded or not.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+            Unavailable: nobody has it now.
+            EngineUnusable: nobody who has it can run it.
+        """
+        engine = self._usable.get(name)  # type: ignore[call-overload]  # as above
+        if engine is not None:
+            return engine  # type: ignore[no-any-return]  # as above
+        said = self._said.get(name)  # type: ignore[call-overload]  # as above
         if said:
             fault = next(iter(said.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
@@ -131,7 +151,7 @@ class Catalogue:
 
         Raises:
             EngineNotFound: nobody ever had it.
-            EngineUnusable: nobody who has it can run it.
+            EngineUnusable: nobody who has it can run it, or it is unloaded.
         """
         try:
             self.find(name)
@@ -142,9 +162,37 @@ class Catalogue:
         """Take these engines for known, whether or not somebody serves them."""
         self._known.update(names)
 
-    def usable(self) -> Iterable[EngineName]:
-        """All engines that can be run now."""
-        return self._usable.keys()
+    def known(self) -> Iterator[EngineName]:
+        """Every engine that is here or was, by name."""
+        return iter(sorted(self._known))
+
+    def in_service(self) -> Iterator[EngineName]:
+        """The engines that requests can be sent to now, by name."""
+        return iter(sorted(self._in_service))
+
+    @property
+    def unloaded(self) -> Set[EngineName]:
+        """The engines that are out of service."""
+        return self._unloaded
+
+    def unload(self, name: str) -> EngineName:
+        """Take an engine out of service until it is loaded; return its name.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+        """
+        if name not in self._known:
+            raise EngineNotFound(name)
+        engine = EngineName(name)
+        self._unloaded.add(engine)
+        self._in_service.pop(engine, None)
+        return engine
+
+    def load(self, name: EngineName) -> None:
+        """Take an engine back into service."""
+        self._unloaded.discard(name)
+        if name in self._usable:
+            self._in_service[name] = self._usable[name]
 
     def put(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
         """Take in what a worker says of an engine; what it is taken for now on every worker."""
@@ -167,8 +215,11 @@ class Catalogue:
         witness, engine = next(usable, (None, None))
         if engine is None:
             self._usable.pop(name, None)
+            self._in_service.pop(name, None)
         else:
             self._usable[name] = engine
+            if name not in self._unloaded:
+                self._in_service[name] = engine
         if not said:
             del self._said[name]
         fault = f"it differs from the engine of this name on worker {witness!r}"

@@ -18,7 +18,7 @@ import grpc
 from gateway.fleet import Halt, Run
 from gateway.outbox import Outbox
 from gateway.registration import worker_of
-from gateway.reports import ProtocolViolation, checked_seconds
+from gateway.reports import ProtocolViolation, checked_seconds, shown
 from synergai import rpc
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.v1 import hub_pb2
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.dispatcher import Dispatcher
     from gateway.fleet import Catalogue, ConnectedWorker, Order
     from gateway.metrics import Metrics
+    from gateway.model_control import ModelControl
     from synergai.domain import Engine, EngineName, WorkerId
     from synergai.envelope import Buffer
     from synergai.rpc import Context
@@ -80,6 +81,7 @@ class Hub:
     Args:
         dispatcher: is told what becomes of workers and of their assignments.
         catalogue: is told what engines they have.
+        model_control: is told which of them are resident.
         remember: called with the engines of every new worker.
         metrics: where refused agents are counted.
         clock: what signs of life are measured by.
@@ -91,6 +93,7 @@ class Hub:
         self,
         dispatcher: Dispatcher,
         catalogue: Catalogue,
+        model_control: ModelControl,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -100,6 +103,7 @@ class Hub:
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
+        self._model_control = model_control
         self._metrics = metrics
         self._clock = clock
         self._remember = remember
@@ -174,6 +178,7 @@ class Hub:
                 case "heartbeat":
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
                     link.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
+                    self._model_control.remind(worker)
                 case "session_changed":
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
@@ -195,6 +200,7 @@ class Hub:
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
             self._forget(other)
         link.worker = worker
+        worker.control = link.control
         self._links[worker.id] = link
         self._sessions[link.session] = link
         self._remember(frozenset(worker.engines))
@@ -235,10 +241,13 @@ class Hub:
                 )
             )
             self._dispatcher.session_loaded(worker, session, setup_s)
+            self._model_control.session_changed(worker, session, resident=True)
             return
-        if message.fault:
-            _log.warning("worker %s: %s not loaded: %s", worker.id, session.engine, message.fault)
+        fault = shown(message.fault)
+        if fault:
+            _log.warning("worker %s: %s not loaded: %s", worker.id, session.engine, fault)
         self._dispatcher.session_dropped(worker, session)
+        self._model_control.session_changed(worker, session, resident=False, fault=fault)
 
     def _check_registered(self, link: AgentLink) -> None:
         if link.worker is None:
@@ -254,6 +263,7 @@ class Hub:
             self._believe(engines)
         worker.orders.close(Unavailable("the control stream has ended"))
         self._dispatcher.left(worker)
+        self._model_control.left(worker)
         _log.info("worker %s has left", worker.id)
 
     def _refuse(self, link: AgentLink, error: SynergaiError) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Final
 
+from gateway.parameters import NOTHING, asked_by
+from gateway.timings import serialised_timings
 from gateway.work import failure
-from synergai.domain import MAX_PRIORITY, Job, JobId, JobState
-from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, NotSupported, SynergaiError
+from synergai.domain import Job, JobId, JobState
+from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
 from synergai.status import code_of
 from synergai.tensors import check_request
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.scheduling.events import Assignment
     from synergai.domain import Fault
     from synergai.envelope import Buffer, Envelope
-    from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest
     from synergai.rpc import Raw
 
 _OK: Final = "OK"
@@ -38,7 +39,9 @@ class Request:
 
     __slots__ = (
         "_inference",
+        "_outstanding",
         "_response",
+        "_timings",
         "data",
         "dispatched_at",
         "estimate_s",
@@ -49,9 +52,13 @@ class Request:
     durable = False
     with_tensors = True
 
-    def __init__(self, inference: Inference, job: Job, data: bytes, metrics: EngineMetrics) -> None:
+    def __init__(
+        self, inference: Inference, job: Job, data: bytes, metrics: EngineMetrics, *, timings: bool
+    ) -> None:
         self._inference = inference
+        self._outstanding: Outstanding | None = None
         self._response: Buffer = b""
+        self._timings = timings
         self.job = job
         self.data = data
         self.metrics = metrics
@@ -73,11 +80,12 @@ class Request:
     def recorded(
         self,
         _worker: ConnectedWorker,
-        _outstanding: Outstanding,
+        outstanding: Outstanding,
         responses: Sequence[Buffer],
         _now: float,
     ) -> None:
         """Keep the response until the core says that the job is done."""
+        self._outstanding = outstanding
         self._response = responses[0]
 
     def ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
@@ -89,9 +97,32 @@ class Request:
         if self.result.done():
             return
         if error is None:
-            self.result.set_result(self._response)
+            self._answer(now)
         else:
             self.result.set_exception(error)
+
+    def _answer(self, now: float) -> None:
+        """Let the client have its response, and account for the time that it took."""
+        response = self._response
+        outstanding = self._outstanding
+        if outstanding is not None:
+            queue_s = outstanding.dispatched_at - self.job.arrival
+            worked_s = now - outstanding.dispatched_at
+            # What a worker says of itself counts up to the time that it had.
+            compute_s = min(outstanding.compute_s, worked_s)
+            self.metrics.statistics.answered(queue_s, worked_s - compute_s, compute_s)
+            if self._timings:
+                assignment = outstanding.assignment
+                more = serialised_timings(
+                    queue_s=queue_s,
+                    transfer_s=worked_s - compute_s,
+                    compute_s=compute_s,
+                    estimated_s=assignment.estimate_s,
+                    worker=assignment.worker_id,
+                    configuration=assignment.configuration,
+                )
+                response = b"".join((response, more))
+        self.result.set_result(response)
 
 
 class Inference:
@@ -114,24 +145,25 @@ class Inference:
         self._prefix = f"r{epoch:x}-"
         self._count = 0
 
-    async def infer(self, raw: Raw[Envelope], budget_s: float | None) -> bytes:
+    async def infer(self, raw: Raw[Envelope], budget_s: float | None, tenant: str = "") -> bytes:
         """The serialised response to a request.
 
         Args:
             raw: the request.
             budget_s: what is left of the call's deadline; None if it has none.
+            tenant: whom it is for, unless it says so itself.
 
         Raises:
             SynergaiError: as `begin` and the work itself say.
         """
-        request = self.begin(raw, budget_s)
+        request = self.begin(raw, budget_s, tenant)
         try:
             return bytes(await request.result)
         except asyncio.CancelledError:
             self.abandon(request)
             raise
 
-    def begin(self, raw: Raw[Envelope], budget_s: float | None) -> Request:
+    def begin(self, raw: Raw[Envelope], budget_s: float | None, tenant: str = "") -> Request:
         """Accept a request; its result comes by its future.
 
         Raises:
@@ -151,14 +183,15 @@ class Inference:
         metrics = self._metrics.engine(engine.name)
         try:
             check_request(header, engine, raw.message.raw)
-            priority = 0
-            if header.parameters:
-                priority, budget_s = _parameters(header, budget_s)
+            asked = asked_by(header.parameters) if header.parameters else NOTHING
+            if asked.timeout_s is not None and (budget_s is None or asked.timeout_s < budget_s):
+                budget_s = asked.timeout_s
             if budget_s is not None and budget_s <= 0:
                 raise DeadlineExceeded("the deadline was over when the request came")
             self._admission.enter(len(data))
         except SynergaiError as error:
             metrics.answered(code_of(error).name)
+            metrics.statistics.failed(error)
             raise
         now = self._clock.now()
         self._count += 1
@@ -168,11 +201,12 @@ class Inference:
             queries=1,
             arrival=now,
             deadline=math.inf if budget_s is None else now + budget_s,
-            priority=priority,
+            priority=asked.priority,
+            tenant=asked.tenant or tenant,
             perishable=True,
             with_tensors=True,
         )
-        request = Request(self, job, data, metrics)
+        request = Request(self, job, data, metrics, timings=asked.timings)
         self._dispatcher.start(job, request, ready=1)
         return request
 
@@ -191,40 +225,8 @@ class Inference:
                 metrics.completed(request.estimate_s, now - request.dispatched_at)
         else:
             metrics.answered(code_of(error).name)
+            metrics.statistics.failed(error, now - request.job.arrival)
         if error is None and now <= deadline:
             metrics.met()
         elif not isinstance(error, Cancelled) and not math.isinf(deadline):
             metrics.violated(max(0.0, now - deadline))
-
-
-def _parameters(message: ModelInferRequest, budget_s: float | None) -> tuple[int, float | None]:
-    """Our priority, and the budget with the ``timeout`` parameter taken into account.
-
-    The protocol's priority 1 is the highest and 0 means default; ours grow from 0, the default,
-    to 9. 1 to 9 therefore become 9 to 1, and what is lower becomes the default.
-    """
-    parameters = message.parameters
-    if "sequence_id" in parameters:
-        raise NotSupported("sequences are not supported: engines here keep no state")
-    priority = 0
-    if "priority" in parameters:
-        asked = _integer(parameters["priority"], "priority")
-        priority = MAX_PRIORITY + 1 - asked if 1 <= asked <= MAX_PRIORITY else 0
-    if "timeout" in parameters:
-        timeout_us = _integer(parameters["timeout"], "timeout")
-        if timeout_us:
-            budget_s = min(math.inf if budget_s is None else budget_s, timeout_us / 1e6)
-    return priority, budget_s
-
-
-def _integer(parameter: InferParameter, name: str) -> int:
-    match parameter.WhichOneof("parameter_choice"):
-        case "int64_param":
-            value = parameter.int64_param
-        case "uint64_param":
-            value = parameter.uint64_param
-        case _:
-            raise InvalidInput(f"the parameter {name!r} must be an integer")
-    if value < 0:
-        raise InvalidInput(f"the parameter {name!r} must not be negative, but is {value}")
-    return value

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+
+from gateway.statistics import EngineStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +35,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # Otherwise every counter and histogram brings another series: when it began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own omission
         self.registry = CollectorRegistry()
         for collector in (GCCollector, PlatformCollector, ProcessCollector):
             collector(registry=self.registry)
@@ -76,9 +86,14 @@ class Metrics:
 
 
 class EngineMetrics:
-    """The instruments of one engine."""
+    """The instruments of one engine.
+
+    Attributes:
+        statistics: the same from the protocol's point of view.
+    """
 
     def __init__(self, metrics: Metrics, engine: str) -> None:
+        self.statistics = EngineStatistics()
         self._engine = engine
         self._requests = metrics.requests
         self._jobs = metrics.jobs

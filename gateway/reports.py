@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gateway.fleet import Outstanding
     from synergai.envelope import Buffer
     from synergai.v1 import hub_pb2
+
+_MAX_DETAIL: Final = 1000
 
 
 class ProtocolViolation(InvalidInput):
@@ -31,6 +33,11 @@ def checked_seconds(seconds: float, what: str) -> float:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ProtocolViolation(f"{what} must be 0 or more seconds, not {seconds}")
     return seconds
+
+
+def shown(detail: str) -> str:
+    """What a worker says of a fault, fit for a terminal: clients are told it."""
+    return "".join(each if each.isprintable() else " " for each in detail[:_MAX_DETAIL])
 
 
 def take_in(
@@ -80,6 +87,7 @@ def take_in(
     outstanding.done = report.done
     outstanding.labelled = report.labelled
     outstanding.correct = report.correct
+    outstanding.compute_s = report.compute_s
     return new
 
 

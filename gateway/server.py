@@ -23,12 +23,16 @@ from gateway.inference import Inference
 from gateway.jobs import Jobs
 from gateway.journal import Journal
 from gateway.metrics import Metrics
+from gateway.model_control import ModelControl
 from gateway.profiles import Profiles
 from gateway.scheduling.core import SchedulerCore
+from gateway.servicers.elsewhere import NOT_OFFERED, Elsewhere
+from gateway.servicers.engine_details import EngineDetailsServicer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
+from gateway.servicers.repository import RepositoryServicer
 from gateway.streamed import StreamedJobs
 from synergai import rpc
 from synergai.errors import Unavailable
@@ -44,6 +48,13 @@ _log = logging.getLogger(__name__)
 
 _ENVELOPE_BYTES: Final = 64 * 1024
 """What the hub's messages add to a client's; the rest of the bound is the client's."""
+SERVICES: Final = (
+    "grpc.health.v1.Health",
+    "inference.GRPCInferenceService",
+    "synergai.v1.Fleet",
+    "synergai.v1.Jobs",
+)
+"""What clients are offered."""
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _MAX_STREAMS: Final = 65_536
 _GRACE_S: Final = 1.0
@@ -135,9 +146,11 @@ class Gateway:
             dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
         )
         inference = Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch)
+        model_control = ModelControl(dispatcher, catalogue, profiles.dictionary)
         hub = Hub(
             dispatcher,
             catalogue,
+            model_control,
             metrics,
             clock,
             remember=journal.remember,
@@ -149,20 +162,32 @@ class Gateway:
         metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
 
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
-        hub_server.add_generic_rpc_handlers((hub.handler(),))
-        self.hub_address = rpc.bind(hub_server, settings.hub)
         client_server = grpc.aio.server(
             options=_options(settings.max_message_bytes - _ENVELOPE_BYTES)
+        )
+        self.hub_address = rpc.bind(hub_server, settings.hub)
+        self.address = rpc.bind(client_server, settings.listen)
+        hub_server.add_generic_rpc_handlers(
+            (
+                hub.handler(),
+                Elsewhere({}, f"agents connect here; {_port_of(self.address, 'clients')}"),
+            )
         )
         client_server.add_generic_rpc_handlers(
             (
                 InferenceServicer(inference, catalogue, admission).handler(),
+                EngineDetailsServicer(catalogue, metrics, clock).handler(),
+                RepositoryServicer(model_control, catalogue).handler(),
                 JobsServicer(jobs, streamed).handler(),
                 FleetServicer(dispatcher, catalogue, profiles, clock).handler(),
                 HealthServicer(catalogue, admission).handler(),
+                *(_reflection() if settings.reflection else ()),
+                Elsewhere(
+                    {**NOT_OFFERED, "/synergai.v1.Hub/": _port_of(self.hub_address, "agents")},
+                    "there is no such call here",
+                ),
             )
         )
-        self.address = rpc.bind(client_server, settings.listen)
         http = HttpServer(metrics.registry, lambda: admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
@@ -223,6 +248,18 @@ class GatewayProcess(Gateway):
 def _exit_hard() -> None:
     _log.critical("stopping took too long: the process ends at once")
     os._exit(1)
+
+
+def _port_of(address: str, who: str) -> str:
+    """Where `who` should have connected; the host that is listened on may be none to dial."""
+    return f"{who} connect to port {address.rpartition(':')[2]}"
+
+
+def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
+    # Imported only where it is asked for: it costs memory.
+    from gateway.servicers.reflection import reflection_handlers
+
+    return reflection_handlers(SERVICES)
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:

@@ -93,6 +93,10 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         description="How long requests under way may take when the gateway stops; jobs go on "
         "after the next start.",
     )
+    reflection: bool = Field(
+        default=False,
+        description="Let tools such as grpcurl ask which services and messages there are.",
+    )
     event_log: Path | None = Field(
         default=None,
         description="File for everything the scheduler is told and answers, to replay it.",

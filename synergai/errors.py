@@ -55,6 +55,14 @@ class EngineUnusable(SynergaiError):
     """The engine is present, but cannot be loaded or run."""
 
 
+class EngineUnloaded(EngineUnusable):
+    """The engine was taken out of service on somebody's word."""
+
+    def __init__(self, engine: str) -> None:
+        super().__init__(f"engine {engine!r} is unloaded; load it first (RepositoryModelLoad)")
+        self.engine = engine
+
+
 class DeadlineExceeded(SynergaiError):
     """The work was not done in time."""
 

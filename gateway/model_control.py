@@ -1,0 +1,189 @@
+"""Engines loaded and unloaded on a client's word, over the whole fleet.
+
+Loading brings a session of the engine into memory on every worker that has it, ahead of the
+requests. Unloading takes the engine out of service: what was accepted before is still done, what
+comes later is refused, and sessions leave the workers' memory as soon as nothing runs on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from synergai.domain import EngineName, Session
+from synergai.errors import DeadlineExceeded, EngineUnusable, SynergaiError, Unavailable
+from synergai.v1 import hub_pb2
+from synergai.wire import session_to_proto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.dispatcher import Dispatcher
+    from gateway.fleet import Catalogue, ConnectedWorker
+    from synergai.dictionary import ConfigurationDictionary
+    from synergai.domain import Configuration, WorkerId
+
+_log = logging.getLogger(__name__)
+
+LOAD_WITHIN_S: Final = 300.0
+"""How long loading may take where the call has no deadline; agents give a host as long."""
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """One call that waits until a worker is ready.
+
+    Attributes:
+        asked: workers that have not answered yet.
+        done: set once one is ready, or none can be any more.
+    """
+
+    asked: set[WorkerId]
+    done: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    def ready(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, worker_id: WorkerId, error: SynergaiError) -> None:
+        self.asked.discard(worker_id)
+        if not self.asked and not self.done.done():
+            self.done.set_exception(error)
+
+
+class ModelControl:
+    """Loads and unloads engines.
+
+    Args:
+        dispatcher: knows the workers.
+        catalogue: is told what is in service.
+        dictionary: tells in which configuration an engine is fastest.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, catalogue: Catalogue, dictionary: ConfigurationDictionary
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._catalogue = catalogue
+        self._dictionary = dictionary
+        self._loads: dict[EngineName, list[_Load]] = {}
+
+    # --- what clients ask ---------------------------------------------------------------------
+
+    async def load(self, name: str, budget_s: float | None = None) -> None:
+        """Have an engine loaded, and in service; return when a first worker is ready.
+
+        Args:
+            name: the engine's.
+            budget_s: what is left of the call's deadline; None if it has none.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+            Unavailable: nobody has it now, or whoever had it left.
+            EngineUnusable: no worker can load it; or it was unloaded meanwhile.
+            DeadlineExceeded: loading takes longer than the call may.
+        """
+        engine = self._catalogue.present(name).name
+        workers = [w for w in self._workers(engine) if not w.draining]
+        if not workers:
+            raise Unavailable(f"all workers that have engine {name!r} are leaving")
+        load = _Load({worker.id for worker in workers})
+        loads = self._loads.setdefault(engine, [])
+        loads.append(load)
+        for worker in workers:
+            if any(session.engine == engine for session in worker.sessions):
+                load.ready()
+                continue
+            session = Session(engine, self._fastest(engine, worker))
+            order = hub_pb2.LoadEngine(session=session_to_proto(session))
+            worker.control.put(hub_pb2.GatewayControl(load=order))
+        within_s = LOAD_WITHIN_S if budget_s is None else budget_s
+        try:
+            async with asyncio.timeout(within_s):
+                await load.done
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"engine {name!r} is still being loaded after {within_s:.3g} s; "
+                "ask again with more time"
+            ) from None
+        finally:
+            loads.remove(load)
+            if not loads:
+                del self._loads[engine]
+        self._catalogue.load(engine)
+        _log.info("engine %s is loaded", engine)
+
+    def unload(self, name: str) -> None:
+        """Take an engine out of service; again is harmless.
+
+        Raises:
+            EngineNotFound: nobody ever had it.
+        """
+        engine = self._catalogue.unload(name)
+        for load in self._loads.get(engine, ()):
+            for worker_id in list(load.asked):
+                load.failed(worker_id, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
+        for worker in self._dispatcher.workers():
+            self.remind(worker)
+        _log.info("engine %s is unloaded", engine)
+
+    def is_loading(self, name: EngineName) -> bool:
+        """A call waits until the engine is loaded."""
+        return name in self._loads
+
+    def is_resident(self, name: EngineName) -> bool:
+        """Some worker has a session of the engine in memory."""
+        return any(
+            session.engine == name
+            for worker in self._dispatcher.workers()
+            for session in worker.sessions
+        )
+
+    # --- what the hub tells ---------------------------------------------------------------------
+
+    def session_changed(
+        self, worker: ConnectedWorker, session: Session, *, resident: bool, fault: str = ""
+    ) -> None:
+        """A session came, left, or could not be loaded, which `fault` then explains."""
+        if resident:
+            for load in self._loads.get(session.engine, ()):
+                load.ready()
+            self.remind(worker)
+        elif fault:
+            text = f"engine {session.engine!r} was not loaded on worker {worker.id!r}: {fault}"
+            for load in self._loads.get(session.engine, ()):
+                load.failed(worker.id, EngineUnusable(text))
+
+    def left(self, worker: ConnectedWorker) -> None:
+        """A worker is gone."""
+        for engine, loads in self._loads.items():
+            error = Unavailable(f"worker {worker.id!r} left while loading engine {engine!r}")
+            for load in loads:
+                if worker.id in load.asked:
+                    load.failed(worker.id, error)
+
+    def remind(self, worker: ConnectedWorker) -> None:
+        """Have a worker drop what is unloaded; it does not while something runs on it."""
+        if not self._catalogue.unloaded:
+            return
+        for session in worker.sessions:
+            if session.engine in self._catalogue.unloaded:
+                order = hub_pb2.UnloadEngine(session=session_to_proto(session))
+                worker.control.put(hub_pb2.GatewayControl(unload=order))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _workers(self, engine: EngineName) -> Iterator[ConnectedWorker]:
+        return (w for w in self._dispatcher.workers() if engine in w.usable_engines)
+
+    def _fastest(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
+        """The configuration with the highest rate; where none is known, the worker's last one."""
+        row = self._dictionary.row(engine, worker.worker_class)
+        known = [c for c in worker.configurations if c in row]
+        if not known:
+            return worker.configurations[-1]
+        return max(known, key=lambda configuration: row[configuration].qps)

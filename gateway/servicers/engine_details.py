@@ -1,0 +1,161 @@
+"""Triton's ModelConfig and ModelStatistics: an engine in its words, and what it has done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from gateway.servicers.oip import SERVICE, engine_of
+from synergai import rpc
+from synergai.oip import model_config_pb2, statistics_pb2
+
+if TYPE_CHECKING:
+    from gateway.clock import Clock
+    from gateway.fleet import Catalogue
+    from gateway.metrics import Metrics
+    from gateway.statistics import Duration, EngineStatistics
+    from synergai.domain import Engine
+    from synergai.rpc import Context
+
+_STRING: Final = "BYTES"
+
+
+class EngineDetailsServicer:
+    """Serves these two calls of ``inference.GRPCInferenceService``."""
+
+    def __init__(self, catalogue: Catalogue, metrics: Metrics, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._clock = clock
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "ModelConfig": rpc.unary(self.model_config, model_config_pb2.ModelConfigRequest),
+                "ModelStatistics": rpc.unary(
+                    self.model_statistics, statistics_pb2.ModelStatisticsRequest
+                ),
+            },
+        )
+
+    async def model_config(
+        self, request: model_config_pb2.ModelConfigRequest, _context: Context
+    ) -> model_config_pb2.ModelConfigResponse:
+        """An engine as Triton would have it configured."""
+        engine = engine_of(self._catalogue, request.name, request.version)
+        return model_config_pb2.ModelConfigResponse(config=config_of(engine))
+
+    async def model_statistics(
+        self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
+    ) -> statistics_pb2.ModelStatisticsResponse:
+        """The counts of one engine, or of all that are in service."""
+        if request.name:
+            engines = [engine_of(self._catalogue, request.name, request.version)]
+        else:
+            engines = [self._catalogue.find(name) for name in self._catalogue.in_service()]
+        return statistics_pb2.ModelStatisticsResponse(
+            model_stats=[
+                statistics_of(engine, self._metrics.engine(engine.name).statistics, self._clock)
+                for engine in engines
+            ]
+        )
+
+
+def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
+    """The configuration of `engine` in Triton's words.
+
+    Its shapes are whole, with the batch dimension if it has one, which is what a largest batch
+    of 0 means.
+    """
+    return model_config_pb2.ModelConfig(
+        name=engine.name,
+        platform=engine.backend,
+        backend=engine.backend,
+        version_policy=_version_policy(engine.version),
+        max_batch_size=0,
+        input=[
+            model_config_pb2.ModelInput(
+                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape
+            )
+            for spec in engine.inputs
+        ],
+        output=[
+            model_config_pb2.ModelOutput(
+                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape
+            )
+            for spec in engine.outputs
+        ],
+        parameters={
+            name: model_config_pb2.ModelParameter(string_value=value)
+            for name, value in {
+                "digest": engine.digest,
+                "preprocess": engine.preprocess,
+                "postprocess": engine.postprocess,
+            }.items()
+            if value
+        },
+        model_transaction_policy=model_config_pb2.ModelTransactionPolicy(decoupled=False),
+    )
+
+
+def _version_policy(version: str) -> model_config_pb2.ModelVersionPolicy:
+    """The one version there is; Triton's are numbers, ours may be any text."""
+    policy = model_config_pb2.ModelVersionPolicy
+    if version.isdecimal():
+        return policy(specific=policy.Specific(versions=[int(version)]))
+    return policy(latest=policy.Latest(num_versions=1))
+
+
+def _data_type(datatype: str) -> model_config_pb2.DataType.ValueType:
+    name = "STRING" if datatype == _STRING else datatype
+    return model_config_pb2.DataType.Value(f"TYPE_{name}")
+
+
+def statistics_of(
+    engine: Engine, statistics: EngineStatistics, clock: Clock
+) -> statistics_pb2.ModelStatistics:
+    """The message for `statistics`."""
+    last = statistics.last_query_at
+    infer, queries = _message(statistics.compute), statistics.compute.count
+    transfer = _message(statistics.transfer)
+    output = statistics_pb2.StatisticDuration(count=statistics.transfer.count)
+    return statistics_pb2.ModelStatistics(
+        name=engine.name,
+        version=engine.version,
+        last_inference=0 if last is None else round(clock.unix(last) * 1e3),
+        inference_count=queries,
+        execution_count=queries,
+        inference_stats=statistics_pb2.InferStatistics(
+            success=_message(statistics.success),
+            fail=_message(statistics.fail),
+            queue=_message(statistics.queue),
+            compute_input=transfer,
+            compute_infer=infer,
+            compute_output=output,
+            rejected=_message(statistics.rejected),
+            expired=_message(statistics.expired),
+            cancelled=_message(statistics.cancelled),
+        ),
+        batch_stats=[
+            statistics_pb2.InferBatchStatistics(
+                batch_size=1, compute_input=transfer, compute_infer=infer, compute_output=output
+            )
+        ]
+        if queries
+        else [],
+        # Where Triton's own tools look for cancellations.
+        response_stats={
+            "0": statistics_pb2.InferResponseStatistics(
+                success=_message(statistics.success),
+                fail=_message(statistics.fail),
+                cancel=_message(statistics.cancelled),
+            )
+        },
+    )
+
+
+def _message(duration: Duration) -> statistics_pb2.StatisticDuration:
+    return statistics_pb2.StatisticDuration(count=duration.count, ns=round(duration.seconds * 1e9))

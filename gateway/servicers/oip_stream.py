@@ -1,0 +1,139 @@
+"""One call of ModelStreamInfer: many requests, each answered by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from gateway.outbox import Outbox
+from gateway.parameters import flag
+from synergai import rpc
+from synergai.envelope import stream_response
+from synergai.errors import SynergaiError
+from synergai.oip import inference_pb2 as oip
+from synergai.status import stream_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.inference import Inference, Request
+    from synergai.envelope import Buffer, Envelope
+    from synergai.rpc import Malformed, Raw
+
+STREAM_WINDOW: Final = 64
+"""How many requests of one stream may be under way; beyond, the stream is not read from."""
+FINAL_PARAMETER: Final = "triton_enable_empty_final_response"
+"""With it, a request asks for its last response to be marked. It has only one here."""
+_FINAL_RESPONSE: Final = oip.ModelInferResponse(
+    parameters={"triton_final_response": oip.InferParameter(bool_param=True)}
+).SerializeToString()
+
+
+class InferenceStream:
+    """The requests of one stream and their answers, in the order in which they are ready.
+
+    Args:
+        inference: runs the requests.
+        budget_s: what is left of the call's deadline; None if it has none.
+        tenant: whom the requests are for that do not say so themselves.
+        ends_with_error: the first request that fails ends the whole stream with its code;
+            otherwise its answer holds the error, and the others go on.
+
+    Attributes:
+        answers: serialised ``ModelStreamInferResponse``s.
+        failure: what the stream has ended with, if `ends_with_error`.
+    """
+
+    def __init__(
+        self, inference: Inference, budget_s: float | None, tenant: str, *, ends_with_error: bool
+    ) -> None:
+        self._inference = inference
+        self._began = asyncio.get_running_loop().time()
+        self._budget_s = budget_s
+        self._tenant = tenant
+        self._ends_with_error = ends_with_error
+        self._under_way: set[Request] = set()
+        self._unanswered = 0
+        self._room = asyncio.Event()
+        self._all_read = False
+        self.answers: Outbox[bytes] = Outbox(2 * STREAM_WINDOW)
+        self.failure: SynergaiError | None = None
+
+    async def read(self, requests: AsyncIterator[Raw[Envelope] | Malformed]) -> None:
+        """Begin every request, and wait where too many are unanswered."""
+        async for raw in requests:
+            while self._unanswered >= STREAM_WINDOW:
+                self._room.clear()
+                await self._room.wait()
+            self._unanswered += 1
+            if isinstance(raw, rpc.Malformed):
+                self._fail("", raw.error())
+            else:
+                self._begin(raw)
+
+    def _begin(self, raw: Raw[Envelope]) -> None:
+        header = raw.message.header
+        request_id = header.id
+        try:
+            wants_final = (
+                bool(header.parameters)
+                and FINAL_PARAMETER in header.parameters
+                and flag(header.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
+            )
+            request = self._inference.begin(raw, self._budget_left(), self._tenant)
+        except SynergaiError as error:
+            self._fail(request_id, error)
+            return
+        except Exception:  # noqa: BLE001 - one message's fault of ours must not end the others
+            self._fail(request_id, rpc.unexpected("ModelStreamInfer"))
+            return
+        self._under_way.add(request)
+
+        def done(result: asyncio.Future[Buffer]) -> None:
+            self._under_way.discard(request)
+            if result.cancelled():
+                return
+            error = result.exception()
+            if error is None:
+                final = _FINAL_RESPONSE if wants_final else b""
+                self.answers.put(stream_response(result.result(), final))
+            elif isinstance(error, SynergaiError):
+                self._fail(request_id, error)
+
+        request.result.add_done_callback(done)
+
+    def _fail(self, request_id: str, error: SynergaiError) -> None:
+        """A request has failed; its id tells which."""
+        if not self._ends_with_error:
+            self.answers.put(stream_error(error, request_id).SerializeToString())
+        elif self.failure is None:
+            self.failure = error
+            self.answers.close()  # after what is ready
+
+    def answered(self) -> None:
+        """An answer has been handed to the stream."""
+        self._unanswered -= 1
+        self._room.set()
+        self._close_if_done()
+
+    def reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """No more requests will come; a callback for the task that reads them."""
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            self.answers.close(error)
+            return
+        self._all_read = True
+        self._close_if_done()
+
+    def abandon(self) -> None:
+        """Nobody waits for the answers any more."""
+        for request in list(self._under_way):
+            self._inference.abandon(request)
+
+    def _close_if_done(self) -> None:
+        if self._all_read and not self._unanswered:
+            self.answers.close()
+
+    def _budget_left(self) -> float | None:
+        if self._budget_s is None:
+            return None
+        return self._budget_s - (asyncio.get_running_loop().time() - self._began)
