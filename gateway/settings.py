@@ -60,6 +60,22 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         gt=0.0,
         description="How long paces may drift before waiting jobs are ranked anew.",
     )
+    fair_burst_s: float = Field(
+        default=_SCHEDULING.fair_burst_s,
+        ge=0.0,
+        description="Worker time that a tenant may have had beyond its equal share before its work "
+        "yields to that of others with the same priority; inf for no fair shares.",
+    )
+    fair_half_life_s: float = Field(
+        default=_SCHEDULING.fair_half_life_s,
+        gt=0.0,
+        description="After how long worker time that a tenant has had counts half.",
+    )
+    mode_switch_s: float = Field(
+        default=_SCHEDULING.mode_switch_s,
+        ge=0.0,
+        description="What a change of a worker's power mode is taken to cost until one was seen.",
+    )
     heartbeat_s: float = Field(
         default=1.0,
         ge=0.05,
@@ -119,5 +135,8 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
             infeasible=self.infeasible,
             pace_half_life_s=self.pace_half_life_s,
             reassess_s=self.reassess_s,
+            fair_burst_s=self.fair_burst_s,
+            fair_half_life_s=self.fair_half_life_s,
+            mode_switch_s=self.mode_switch_s,
             options=dict(self.policy_options),
         )
