@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from gateway.backlog import Backlog
 from gateway.parameters import NOTHING, asked_by
 from gateway.timings import serialised_timings
 from gateway.work import failure
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
     from gateway.metrics import EngineMetrics, Metrics
     from gateway.scheduling.events import Assignment
-    from synergai.domain import Fault
+    from synergai.domain import EngineName, Fault
     from synergai.envelope import Buffer, Envelope
     from synergai.rpc import Raw
 
@@ -38,6 +40,7 @@ class Request:
     """
 
     __slots__ = (
+        "_backlog",
         "_inference",
         "_outstanding",
         "_response",
@@ -53,9 +56,17 @@ class Request:
     with_tensors = True
 
     def __init__(
-        self, inference: Inference, job: Job, data: bytes, metrics: EngineMetrics, *, timings: bool
+        self,
+        inference: Inference,
+        job: Job,
+        data: bytes,
+        metrics: EngineMetrics,
+        backlog: Backlog,
+        *,
+        timings: bool,
     ) -> None:
         self._inference = inference
+        self._backlog = backlog
         self._outstanding: Outstanding | None = None
         self._response: Buffer = b""
         self._timings = timings
@@ -74,6 +85,7 @@ class Request:
         """Note when, and what is estimated."""
         if self.dispatched_at is None:
             self.dispatched_at = now
+            self._backlog.dispatched(self.job, assignment.estimate_s, now)
             self.metrics.waited(now - self.job.arrival)
         self.estimate_s = assignment.estimate_s
 
@@ -90,6 +102,8 @@ class Request:
 
     def ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Let the client have its response, or know why there is none."""
+        if self.dispatched_at is None:
+            self._backlog.leave(self.job)
         error = None
         if state is not JobState.SUCCEEDED:
             error = failure(self.job.engine, state, reason, fault)
@@ -144,6 +158,7 @@ class Inference:
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
         self._count = 0
+        self._backlogs: defaultdict[EngineName, Backlog] = defaultdict(Backlog)
 
     async def infer(self, raw: Raw[Envelope], budget_s: float | None, tenant: str = "") -> bytes:
         """The serialised response to a request.
@@ -171,7 +186,7 @@ class Inference:
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
             NotSupported: it needs a model with a state.
             DeadlineExceeded: its deadline is over.
-            Overloaded: there are too many.
+            Overloaded: there are too many, or too many come first for its deadline.
         """
         header, data = raw.message.header, raw.data
         try:
@@ -188,12 +203,14 @@ class Inference:
                 budget_s = asked.timeout_s
             if budget_s is not None and budget_s <= 0:
                 raise DeadlineExceeded("the deadline was over when the request came")
+            now = self._clock.now()
+            backlog = self._backlogs[engine.name]
+            backlog.check(asked.priority, budget_s, now)
             self._admission.enter(len(data))
         except SynergaiError as error:
             metrics.answered(code_of(error).name)
             metrics.statistics.failed(error)
             raise
-        now = self._clock.now()
         self._count += 1
         job = Job(
             id=JobId(f"{self._prefix}{self._count:x}"),
@@ -206,7 +223,8 @@ class Inference:
             perishable=True,
             with_tensors=True,
         )
-        request = Request(self, job, data, metrics, timings=asked.timings)
+        request = Request(self, job, data, metrics, backlog, timings=asked.timings)
+        backlog.enter(job)
         self._dispatcher.start(job, request, ready=1)
         return request
 
