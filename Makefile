@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV   := .venv
 BIN    := $(VENV)/bin
 PROTOS := $(shell find proto -name '*.proto')
@@ -44,10 +44,12 @@ test: lint type  ## lint, types and the whole test suite
 acceptance: install  ## the long tests: crashes by the hundred, large loads
 	$(BIN)/pytest tests/acceptance --timeout 3600
 
-bench: install  ## every benchmark; they print ratios within one run
-	$(BIN)/python benchmarks/hop.py
-	$(BIN)/python benchmarks/serving.py
+bench: install  ## ourselves beside bare grpc.aio and plain ONNX Runtime; writes docs/benchmarks.md
+	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 	$(BIN)/python benchmarks/scheduling.py
+
+bench-peers: install  ## install Triton, KServe, MLServer, Ray Serve and measure us beside each
+	$(BIN)/python -m benchmarks.peers --write docs/benchmarks.md
 
 wheel: install  ## build the wheel into dist/
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
@@ -55,4 +57,4 @@ wheel: install  ## build the wheel into dist/
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo proto format lint type test acceptance bench wheel clean
+.PHONY: help install demo proto format lint type test acceptance bench bench-peers wheel clean

@@ -1,0 +1,38 @@
+"""ONNX Runtime and nothing else: what is left when all serving is taken away.
+
+A process that waits while others are measured. For every line with a number of seconds it runs
+the model for so long, and prints the median in milliseconds and the runs per second.
+
+    python benchmarks/plain.py MODEL THREADS
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import numpy as np
+import onnxruntime
+
+
+def main(model: str, threads: int) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    tensor = session.get_inputs()[0]
+    shape = [size if isinstance(size, int) else 1 for size in tensor.shape]
+    values = {tensor.name: np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)}
+    for line in sys.stdin:
+        latencies = []
+        now = began = time.perf_counter()
+        while now - began < float(line):
+            session.run(None, values)
+            before, now = now, time.perf_counter()
+            latencies.append(now - before)
+        print(statistics.median(latencies) * 1e3, len(latencies) / (now - began), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
