@@ -58,7 +58,7 @@ def read_definition(path: Path) -> DefinitionFile:
             raise InvalidInput(
                 f"{DEFINITION_FILE}: unknown key {key!r}; there are: {', '.join(_KEYS)}"
             )
-    texts = {key: _text(key, table[key]) for key in _TEXTS if key in table}
+    texts: dict[str, str] = {key: _text(key, table[key]) for key in _TEXTS if key in table}
     texts |= {key: _choice(key, table[key]) for key in _CHOICES if key in table}
     if "sha256" in texts:
         texts["sha256"] = _sha256(texts["sha256"])

@@ -8,6 +8,7 @@ with a ``saved_model.pb`` in it; it may be the engine's own folder, whose ``engi
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from pathlib import Path
 from typing import Final
@@ -96,6 +97,18 @@ def size_bytes(model: Path) -> int:
     if not 0 < size <= MAX_MODEL_BYTES:
         raise InvalidInput(f"{model.name} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}")
     return size
+
+
+def mapped(file: Path) -> bytes | mmap.mmap:
+    """The file's content, read as it is looked at; it is unmapped when nobody looks any more.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as opened:
+        if not file.stat().st_size:  # of nothing there is no map
+            return b""
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def digest(model: Path) -> str:

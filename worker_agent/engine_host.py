@@ -38,6 +38,8 @@ _THREAD_VARIABLES: Final = (
     "MKL_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
+_QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+"""TensorFlow reads it when it is imported: what is wrong it also raises."""
 _WARM_UP_RUNS: Final = 3
 _WARM_UP_S: Final = 1.0
 
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads = options.threads or len(os.sched_getaffinity(0))
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
+    os.environ |= _QUIET
     with socket.socket(fileno=options.socket) as connection:
         try:
             engine, backend, samples, ready = _load(
@@ -105,14 +108,22 @@ def _load(
         raise EngineUnusable(f"engine {name!r}: {definition.fault}")
     try:
         factory = BACKENDS.get(definition.backend)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise EngineUnusable(
             f"engine {name!r} needs the backend {definition.backend!r}, which is not installed "
             f"here; install synergai[{definition.backend}]"
         ) from error
+    except ImportError as error:
+        raise EngineUnusable(
+            f"engine {name!r} needs the backend {definition.backend!r}, which does not start "
+            f"here: {' '.join(str(error).split())[:500]}"
+        ) from error
+    # Only a frozen graph has to be told.
+    named = {"inputs": definition.inputs, "outputs": definition.outputs}
+    named = {side: tensors for side, tensors in named.items() if tensors}
     started = time.monotonic()
     digest = definition.verified_digest()
-    backend = factory(definition.file, threads)
+    backend = factory(definition.file, threads, **named)
     loaded = time.monotonic()
     samples = load_samples(definition, backend.inputs)
     prepared = time.monotonic()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from engines.quantisation import Quantisation
     from synergai.domain import TensorSpec
 
     Array: TypeAlias = NDArray[Any]
@@ -21,7 +22,8 @@ class Backend(Protocol):
     """One model in one runtime, made as ``factory(path, threads)``.
 
     The factory raises `EngineUnusable`, in one line for people, if the model at `path` cannot
-    be loaded. `threads` is the number of intra-op threads, at least 1.
+    be loaded. `threads` is the number of intra-op threads, at least 1. Where a definition names
+    a frozen graph's tensors, they follow as ``inputs=…`` and ``outputs=…``.
 
     Arrays are NumPy's of the datatype's own dtype; BYTES are object arrays of ``bytes``.
     """
@@ -51,6 +53,15 @@ class JobAware(Protocol):
         """The queries that follow are of `job`; empty if they are nobody's in particular."""
 
 
+@runtime_checkable
+class Quantised(Protocol):
+    """A backend whose model may take or give integers that stand for real numbers."""
+
+    @property
+    def quantisations(self) -> Mapping[str, Quantisation]:
+        """Of the quantised inputs and outputs, by name."""
+
+
 class BackendFactory(Protocol):
     """Loads a model; see `Backend`."""
 
@@ -63,5 +74,7 @@ BACKENDS: Final = Registry[Backend](
     {
         "emulated": "worker_agent.backends.emulated:EmulatedBackend",
         "onnxruntime": "worker_agent.backends.onnxruntime:OnnxRuntimeBackend",
+        "tensorflow": "worker_agent.backends.tensorflow:TensorflowBackend",
+        "tflite": "worker_agent.backends.tflite:TfliteBackend",
     },
 )

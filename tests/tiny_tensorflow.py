@@ -1,0 +1,79 @@
+"""Writes tiny frozen graphs and SavedModels, without TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.envelope import field_prefix
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLOAT: Final = 1
+
+
+def _field(number: int, content: bytes | str) -> bytes:
+    data = content.encode() if isinstance(content, str) else content
+    return field_prefix(number, len(data)) + data
+
+
+def _number(number: int, value: int) -> bytes:
+    encoded, value = bytearray([number << 3]), value & (1 << 64) - 1
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def _shape(*sizes: int) -> bytes:
+    return b"".join(_field(2, _number(1, size)) for size in sizes)
+
+
+def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
+    """A field of a GraphDef; attributes are serialised AttrValues."""
+    parts = [_field(1, name), _field(2, operation), *(_field(3, each) for each in inputs)]
+    parts += [_field(5, _field(1, key) + _field(2, value)) for key, value in attributes.items()]
+    return _field(1, b"".join(parts))
+
+
+def graph(*, matrix: int = 0) -> bytes:
+    """A GraphDef: y = x + x, with x of [n, 2]; or y = x @ w, with a square w of ones."""
+    float_ = _number(6, FLOAT)
+    if not matrix:
+        shape = _field(7, _shape(-1, 2))
+        return node("x", "Placeholder", dtype=float_, shape=shape) + node(
+            "y", "AddV2", "x", "x", T=float_
+        )
+    tensor = _number(1, FLOAT) + _field(2, _shape(matrix, matrix)) + _field(5, b"\0\0\x80\x3f")
+    return (
+        node("x", "Placeholder", dtype=float_, shape=_field(7, _shape(-1, matrix)))
+        + node("w", "Const", dtype=float_, value=_field(8, tensor))
+        + node("y", "MatMul", "x", "w", T=float_)
+    )
+
+
+def saved_model(graph_definition: bytes, signature: str = "serving_default") -> bytes:
+    """A SavedModel around a graph from ``x:0`` to ``y:0``, which are called a and b."""
+    sides = ((1, "a", "x:0"), (2, "b", "y:0"))
+    tensors = b"".join(
+        _field(
+            side,
+            _field(1, called)
+            + _field(2, _field(1, name) + _number(2, FLOAT) + _field(3, _shape(-1, 2))),
+        )
+        for side, called, name in sides
+    )
+    definition = tensors + _field(3, "tensorflow/serving/predict")
+    meta_graph = (
+        _field(1, _field(4, "serve") + _field(5, "2.0.0"))
+        + _field(2, graph_definition)
+        + _field(5, _field(1, signature) + _field(2, definition))
+    )
+    return _number(1, 1) + _field(2, meta_graph)
+
+
+def save_saved_model(folder: Path) -> Path:
+    """Save a model that gives b = a + a, without variables."""
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(saved_model(graph()))
+    return folder

@@ -1,0 +1,72 @@
+"""Writes tiny TFLite files, without a converter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import flatbuffers
+from ai_edge_litert import schema_py_generated as schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _tensor(
+    name: str, kind: int, shape: list[int], signature: list[int] | None = None, scale: float = 0.0
+) -> Any:
+    quantisation = schema.QuantizationParametersT()
+    if scale:
+        quantisation.scale, quantisation.zeroPoint = [scale], [3]
+    tensor = schema.TensorT()
+    tensor.name, tensor.type, tensor.shape = name, kind, shape
+    tensor.shapeSignature, tensor.quantization = signature, quantisation
+    return tensor
+
+
+def save_sum(
+    path: Path, *, width: int = 2, dynamic: bool = True, int8: bool = False, matrix: bool = False
+) -> Path:
+    """Save a model that gives y = x + x, or y = x @ w with a matrix of ones.
+
+    Args:
+        path: of the file.
+        width: of x, which is [1, width].
+        dynamic: whether the 1 is an open dimension.
+        int8: x and y are integers with a scale of 0.5 and the zero point 3, instead of floats.
+        matrix: multiply with a constant matrix instead of adding.
+    """
+    kind = schema.TensorType.INT8 if int8 else schema.TensorType.FLOAT32
+    signature = [-1, width] if dynamic else None
+    scale = 0.5 if int8 else 0.0
+    tensors = [
+        _tensor("x", kind, [1, width], signature, scale),
+        _tensor("y", kind, [1, width], signature, scale),
+    ]
+    buffers = [schema.BufferT()]
+    code, operator = schema.OperatorCodeT(), schema.OperatorT()
+    operator.outputs = [1]
+    if matrix:
+        weights = schema.BufferT()
+        weights.data = list(b"\0\0\x80\x3f" * (width * width))
+        buffers.append(weights)
+        tensors.append(_tensor("w", kind, [width, width]))
+        tensors[-1].buffer = 1
+        operator.inputs = [0, 2, -1]
+        operator.builtinOptionsType = schema.BuiltinOptions.FullyConnectedOptions
+        operator.builtinOptions = schema.FullyConnectedOptionsT()
+        code.builtinCode = schema.BuiltinOperator.FULLY_CONNECTED
+    else:
+        operator.inputs = [0, 0]
+        operator.builtinOptionsType = schema.BuiltinOptions.AddOptions
+        operator.builtinOptions = schema.AddOptionsT()
+        code.builtinCode = schema.BuiltinOperator.ADD
+    code.deprecatedBuiltinCode = code.builtinCode
+    graph = schema.SubGraphT()
+    graph.tensors, graph.inputs, graph.outputs, graph.operators = tensors, [0], [1], [operator]
+    model = schema.ModelT()
+    model.version, model.description = 3, "written by a test"
+    model.operatorCodes, model.subgraphs, model.buffers = [code], [graph], buffers
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    path.write_bytes(bytes(builder.Output()))
+    return path

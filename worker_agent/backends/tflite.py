@@ -1,0 +1,146 @@
+"""TensorFlow Lite on the CPU, by LiteRT, or by tflite-runtime where there is no LiteRT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+try:
+    from ai_edge_litert.interpreter import Interpreter
+except ImportError:  # boards with an older Python or C library
+    from tflite_runtime.interpreter import Interpreter
+
+from engines.quantisation import Quantisation
+from engines.tflite_file import read_tflite
+from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable, InvalidInput
+from worker_agent.cores import own_cores, threads_on
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from worker_agent.backends import Array
+
+_DATATYPES: Final[dict[type[Any], str]] = {
+    np.bool_: "BOOL",
+    np.uint8: "UINT8",
+    np.uint16: "UINT16",
+    np.uint32: "UINT32",
+    np.uint64: "UINT64",
+    np.int8: "INT8",
+    np.int16: "INT16",
+    np.int32: "INT32",
+    np.int64: "INT64",
+    np.float16: "FP16",
+    np.float32: "FP32",
+    np.float64: "FP64",
+    np.bytes_: "BYTES",
+}
+
+
+class TfliteBackend:
+    """A model in a TensorFlow Lite interpreter, with XNNPACK where the model allows it.
+
+    Quantised tensors stay the integers that they are.
+
+    Args:
+        path: the model file.
+        threads: of the interpreter; the calling thread is one of them.
+
+    Attributes:
+        quantisations: of the quantised inputs and outputs, by name.
+
+    Raises:
+        EngineUnusable: on construction, if the file is damaged, the runtime cannot load it, or
+            it takes or gives what the Open Inference Protocol cannot carry.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            # The runtime trusts offsets in the file that lead anywhere.
+            read_tflite(path)
+        except InvalidInput as error:
+            raise EngineUnusable(str(error)) from None
+        try:
+            with threads_on(own_cores(threads)[1:]):
+                self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
+                self._interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise EngineUnusable(
+                f"TensorFlow Lite cannot load {path.name}: {_reason(error)}"
+            ) from None
+        inputs = self._interpreter.get_input_details()
+        outputs = self._interpreter.get_output_details()
+        self.inputs = tuple(_spec(details) for details in inputs)
+        self.outputs = tuple(_spec(details) for details in outputs)
+        if not self.inputs or not self.outputs:
+            raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+        self.quantisations = {
+            details["name"]: quantisation
+            for details in (*inputs, *outputs)
+            if (quantisation := _quantisation(details)) is not None
+        }
+        self._indices = {details["name"]: details["index"] for details in inputs}
+        self._outputs = {details["name"]: details["index"] for details in outputs}
+        self._shapes = {details["name"]: tuple(details["shape"]) for details in inputs}
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Compute the named outputs, in that order, for one query.
+
+        Raises:
+            InvalidInput: the runtime finds the inputs impossible.
+            EngineUnusable: the runtime fails for another reason.
+        """
+        try:
+            self._resize(inputs)
+            for name, index in self._indices.items():
+                self._interpreter.set_tensor(index, inputs[name])
+        except (RuntimeError, ValueError) as error:
+            # Whatever sizes it has now, the next query is to be asked about all of them.
+            self._shapes.clear()
+            raise InvalidInput(f"TensorFlow Lite refuses the inputs: {_reason(error)}") from None
+        try:
+            self._interpreter.invoke()
+            return [
+                np.asarray(self._interpreter.get_tensor(self._outputs[name])) for name in outputs
+            ]
+        except (RuntimeError, ValueError) as error:
+            raise EngineUnusable(f"TensorFlow Lite failed: {_reason(error)}") from None
+
+    def _resize(self, inputs: Mapping[str, Array]) -> None:
+        """Fit the interpreter to the sizes of the inputs' open dimensions."""
+        shapes = {name: inputs[name].shape for name in self._indices}
+        if shapes == self._shapes:
+            return
+        for name, shape in shapes.items():
+            self._interpreter.resize_tensor_input(self._indices[name], shape, strict=True)
+        self._interpreter.allocate_tensors()
+        self._shapes = shapes
+
+
+def _spec(details: dict[str, Any]) -> TensorSpec:
+    name, dtype = details["name"], details["dtype"]
+    if dtype not in _DATATYPES:
+        raise EngineUnusable(
+            f"tensor {name!r} is a {dtype.__name__}, which the Open Inference Protocol cannot carry"
+        )
+    # Where no dimension is open, older files have no signature at all.
+    shape = details["shape"] if details["shape_signature"].size == 0 else details["shape_signature"]
+    return TensorSpec(name, _DATATYPES[dtype], tuple(int(size) for size in shape))
+
+
+def _quantisation(details: dict[str, Any]) -> Quantisation | None:
+    """One for the whole tensor; those of a model's weights, per channel, stay inside of it."""
+    parameters = details["quantization_parameters"]
+    match parameters["scales"].tolist(), parameters["zero_points"].tolist():
+        case [scale], [zero_point]:
+            return Quantisation(scale=scale, zero_point=zero_point)
+        case _:
+            return None
+
+
+def _reason(error: Exception) -> str:
+    """The runtime's message in one line."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
