@@ -33,6 +33,7 @@ from gateway.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
+    ModeChanged,
     ProfileAdded,
     QueriesDone,
     QueriesReady,
@@ -225,7 +226,12 @@ class SchedulerCore:
     def _worker_changed(
         self,
         worker: WorkerRecord,
-        event: WorkerDraining | WorkerLeft | EnginesChanged | SessionLoaded | SessionDropped,
+        event: WorkerDraining
+        | WorkerLeft
+        | EnginesChanged
+        | SessionLoaded
+        | SessionDropped
+        | ModeChanged,
     ) -> None:
         match event:
             case WorkerDraining():
@@ -244,6 +250,8 @@ class SchedulerCore:
                 worker.sessions.discard(session)
                 self._estimator.engine_changed(worker, session.engine)
                 self._waiting.rerank(session.engine)
+            case ModeChanged(_, mode, switch_s):
+                self._mode_changed(worker, mode, switch_s)
 
     def _engines_changed(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
         before = set(worker.engines)
@@ -252,6 +260,14 @@ class SchedulerCore:
         self._estimator.worker_changed(worker)
         self._probes.worker_changed(worker)
         for engine in sorted(before ^ worker.engines):
+            self._waiting.rerank(engine)
+
+    def _mode_changed(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
+        self._estimator.observe_switch(worker, switch_s)
+        if not worker.leases:  # else what it has to do decides in which mode it ends
+            worker.power_mode = mode or None
+        self._estimator.worker_changed(worker)
+        for engine in sorted(worker.engines):
             self._waiting.rerank(engine)
 
     def _session_loaded(self, worker: WorkerRecord, session: Session) -> None:

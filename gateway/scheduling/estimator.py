@@ -34,6 +34,7 @@ class Estimate(NamedTuple):
         transfer_s: seconds per query on top, if its tensors travel with it.
         joules: energy per query; infinite if the profile does not know it.
         entry: the profile entry that this rests on.
+        session: what has to be resident for it.
     """
 
     configuration: Configuration
@@ -42,6 +43,19 @@ class Estimate(NamedTuple):
     transfer_s: float
     joules: float
     entry: ProfileEntry
+    session: Session
+
+    def at(self, pace: float, transfer_s: float) -> Estimate:
+        """The same at another pace of the worker, and with another time for its transfers."""
+        return Estimate(
+            self.configuration,
+            self.setup_s,
+            pace / self.entry.qps,
+            transfer_s,
+            self.joules,
+            self.entry,
+            self.session,
+        )
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
         """Time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
@@ -68,6 +82,7 @@ class Estimator:
         self._pace: dict[tuple[WorkerId, EngineName], _Belief] = {}
         self._setup: dict[tuple[WorkerId, EngineName], _Belief] = {}
         self._transfer: dict[tuple[WorkerId, EngineName], _Belief] = {}
+        self._switch: dict[WorkerId, _Belief] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
 
     # --- answers ------------------------------------------------------------------------
@@ -105,6 +120,8 @@ class Estimator:
     def _undominated(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:
         """The estimates of which none is worse than another one for every number of queries."""
         found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
+        if len(found) == 1:
+            return found
         found.sort(key=lambda e: (e.setup_s, e.per_query_s))
         kept: list[Estimate] = []
         compute_s = total_s = math.inf
@@ -119,28 +136,36 @@ class Estimator:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.worker.configurations if c in row]
         entries.sort(key=lambda entry: -entry.qps)
-        pace = self._pace.get((worker.id, engine))
-        transfer = self._transfer.get((worker.id, engine))
-        return tuple(
-            Estimate(
-                entry.configuration,
-                self._still_to_pay(entry, worker),
-                (pace.value if pace else 1.0) / entry.qps,
-                transfer.value if transfer else 0.0,
-                entry.watts / entry.qps if entry.watts > 0 else math.inf,
-                entry,
+        pace, transfer_s = self._believed(engine, worker)
+        found: list[Estimate] = []
+        for entry in entries:
+            session = Session(engine, entry.configuration)
+            found.append(
+                Estimate(
+                    entry.configuration,
+                    self._still_to_pay(entry, session, worker),
+                    pace / entry.qps,
+                    transfer_s,
+                    entry.watts / entry.qps if entry.watts > 0 else math.inf,
+                    entry,
+                    session,
+                )
             )
-            for entry in entries
-        )
+        return tuple(found)
 
-    def _still_to_pay(self, entry: ProfileEntry, worker: WorkerRecord) -> float:
+    def _believed(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
+        """The pace and the seconds of transfer per query."""
+        key = worker.id, engine
+        pace, transfer = self._pace.get(key), self._transfer.get(key)
+        return pace.value if pace else 1.0, transfer.value if transfer else 0.0
+
+    def _still_to_pay(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
         """Load time only if the session is cold, switch time only if the mode changes."""
         seconds = 0.0
-        configuration = entry.configuration
-        mode = configuration.power_mode
+        mode = entry.configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
             seconds += self._settings.mode_switch_s
-        if not self._resident(Session(entry.engine, configuration), worker):
+        if not self._resident(session, worker):
             setup = self._setup.get((worker.id, entry.engine))
             seconds += entry.t_pre_s * (setup.value if setup else 1.0)
         return seconds
@@ -179,7 +204,7 @@ class Estimator:
         belief = _Belief(lease.pace_before)
         belief.observe(engine_s / lease.done * entry.qps, min(weight, self._settings.pace_trust))
         self._pace[worker.id, entry.engine] = belief
-        self._changed(worker, entry.engine)
+        self._drifted(worker, entry.engine)
 
     def forget_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
         """Believe the profile of `engine` as it is: it has just been taken from service."""
@@ -198,15 +223,40 @@ class Estimator:
         belief.observe(seconds / entry.t_pre_s, 0.5)
         self._changed(worker, entry.engine)
 
+    def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
+        """Learn that a switch of the worker's power mode took `seconds`.
+
+        The first one replaces what the settings suppose; then each counts as much as all before.
+        """
+        if seconds > 0:
+            self._switch.setdefault(worker.id, _Belief(seconds)).observe(seconds, 0.5)
+
     def observe_transfer(self, worker: WorkerRecord, engine: EngineName, seconds: float) -> None:
         """Learn that a query with its tensors took `seconds` beyond the engine's own time."""
         seconds = max(0.0, seconds)
         belief = self._transfer.setdefault((worker.id, engine), _Belief(seconds))
         belief.observe(seconds, _TRANSFER_WEIGHT)
-        self._changed(worker, engine)
+        self._drifted(worker, engine)
 
     def _changed(self, worker: WorkerRecord, engine: EngineName) -> None:
         before = worker.estimates.pop(engine, None)
+        self._compare(worker, engine, before)
+
+    def _drifted(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Bring estimates up to date of which only pace and transfer are others.
+
+        That happens with every report, so that they are not computed anew from the profile.
+        """
+        before = worker.estimates.get(engine)
+        if before is not None:
+            pace, transfer_s = self._believed(engine, worker)
+            worker.estimates[engine] = tuple([e.at(pace, transfer_s) for e in before])
+        self._compare(worker, engine, before)
+
+    def _compare(
+        self, worker: WorkerRecord, engine: EngineName, before: tuple[Estimate, ...] | None
+    ) -> None:
+        """Forget which estimates are the fastest, if the worker's may have made a difference."""
         fastest = self._fastest.get(engine)
         if fastest is None:
             return

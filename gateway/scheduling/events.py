@@ -33,6 +33,7 @@ class Worker:
     Attributes:
         configurations: what it can be switched to.
         sessions: what is resident in its memory when it joins.
+        power_mode: what it is in when it joins; empty if nobody knows.
         keeps_sessions: what it has loaded stays in memory; otherwise every assignment that does
             not continue the one before it pays for its setup.
     """
@@ -42,6 +43,7 @@ class Worker:
     engines: frozenset[EngineName]
     configurations: tuple[Configuration, ...]
     sessions: frozenset[Session] = frozenset()
+    power_mode: str = ""
     keeps_sessions: bool = True
 
 
@@ -119,6 +121,20 @@ class SessionDropped:
 
     worker_id: WorkerId
     session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """The worker is in another power mode.
+
+    Attributes:
+        mode: what was read back; empty if it is none that is known.
+        switch_s: what switching took on our behalf; 0 if somebody else did it.
+    """
+
+    worker_id: WorkerId
+    mode: str
+    switch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +220,7 @@ Event: TypeAlias = (
     | EnginesChanged
     | SessionLoaded
     | SessionDropped
+    | ModeChanged
     | JobArrived
     | QueriesReady
     | JobCancelled
@@ -298,7 +315,8 @@ class SchedulingSettings:
         pace_half_life_s: observed time after which an old belief about a worker's pace weighs
             one half.
         pace_trust: how much a single assignment may at most move that belief, 1 being wholly.
-        mode_switch_s: what a change of the power mode is taken to cost.
+        mode_switch_s: what a change of the power mode is taken to cost on a worker that has not
+            shown it yet.
         options: options of the policy itself, by name.
 
     Raises:

@@ -37,7 +37,12 @@ class Fleet:
     def join(self, worker: Worker, now: float) -> WorkerRecord:
         """Take a worker in, whose id is not known."""
         record = WorkerRecord(
-            worker, self._next_index, set(worker.engines), set(worker.sessions), idle_since=now
+            worker,
+            self._next_index,
+            set(worker.engines),
+            set(worker.sessions),
+            power_mode=worker.power_mode or None,
+            idle_since=now,
         )
         self._next_index += 1
         self.workers[worker.id] = record

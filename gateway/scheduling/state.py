@@ -95,7 +95,7 @@ class WorkerRecord:
 
     Attributes:
         index: order of joining; breaks ties.
-        power_mode: the mode it was last dispatched in; None before the first assignment.
+        power_mode: the mode it will be in once it is through with its work; None if nobody knows.
         leases: what it has to do, in its order of work.
         head_ends_at: when the first of them is expected to end.
         behind_head_s: what all the others are expected to take.

@@ -28,6 +28,7 @@ from gateway.scheduling.events import (
     Finish,
     JobArrived,
     JobCancelled,
+    ModeChanged,
     ProfileAdded,
     QueriesDone,
     QueriesReady,
@@ -241,6 +242,7 @@ def _of_worker(_world: World, data: Any, _: int) -> Event | None:
                 EnginesChanged(worker_id, frozenset(ENGINES[1:])),
                 SessionLoaded(worker_id, session, 0.7),
                 SessionDropped(worker_id, session),
+                ModeChanged(worker_id, data.draw(st.sampled_from(["", "m"])), 0.3),
             ]
         )
     )

@@ -1,0 +1,110 @@
+"""What a worker's power modes mean for where and how work is run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gateway.scheduling.core import SchedulerCore
+from gateway.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    ModeChanged,
+    SchedulingSettings,
+    Worker,
+    WorkerJoined,
+)
+from synergai.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+
+ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")
+FRUGAL, FAST = Configuration(1, "10W"), Configuration(1, "30W")
+WATTS = {FRUGAL: (10.0, 5.0), FAST: (40.0, 30.0)}
+"""Queries per second, and watts: a query takes 0.5 J in the one mode and 0.75 J in the other."""
+
+
+class Board:
+    """A core with one board, whose sessions are all in memory, and the time."""
+
+    def __init__(self, power_mode: str = "") -> None:
+        entries = [
+            ProfileEntry(
+                engine=ENGINE, worker_class=CLASS, configuration=each, qps=qps, watts=watts
+            )
+            for each, (qps, watts) in WATTS.items()
+        ]
+        self.core = SchedulerCore(
+            SchedulingSettings(objective="energy", mode_switch_s=5.0),
+            ConfigurationDictionary(entries),
+        )
+        self.now = 0.0
+        self._jobs = 0
+        worker = Worker(
+            id=BOARD,
+            worker_class=CLASS,
+            engines=frozenset({ENGINE}),
+            configurations=(FRUGAL, FAST),
+            sessions=frozenset({Session(ENGINE, FRUGAL), Session(ENGINE, FAST)}),
+            power_mode=power_mode,
+        )
+        self.core.handle(WorkerJoined(worker), self.now)
+
+    def run(self, queries: int, qos: float) -> Assignment:
+        """Have a job run to its end; how that was assigned."""
+        self._jobs += 1
+        job = Job(
+            id=JobId(f"job-{self._jobs}"),
+            engine=ENGINE,
+            queries=queries,
+            arrival=self.now,
+            deadline=self.now + qos,
+        )
+        (dispatch,) = self.core.handle(JobArrived(job, queries), self.now)
+        assert isinstance(dispatch, Dispatch)
+        assignment = dispatch.assignment
+        self.now += assignment.estimate_s
+        ended = AssignmentEnded(
+            assignment.id, queries, Outcome.COMPLETED, Fault.UNSPECIFIED, "", 0.0
+        )
+        self.core.handle(ended, self.now)
+        return assignment
+
+
+def test_a_tight_deadline_makes_a_worker_leave_its_frugal_mode() -> None:
+    board = Board("10W")
+    assert board.run(10, qos=60).configuration == FRUGAL
+    tight = board.run(80, qos=7.5)
+    assert (tight.configuration, tight.setup_s) == (FAST, 5.0)
+    assert board.run(10, qos=60).configuration == FRUGAL
+
+
+def test_the_mode_that_a_worker_joins_in_costs_no_switch() -> None:
+    assert Board("30W").run(80, qos=7.5).setup_s == 0.0
+    assert Board().run(80, qos=7.5).setup_s == 0.0  # nobody knows: the benefit of the doubt
+
+
+def test_what_switches_took_replaces_what_was_supposed() -> None:
+    board = Board("10W")
+    board.core.handle(ModeChanged(BOARD, "30W", 1.0), board.now)
+    board.core.handle(ModeChanged(BOARD, "10W", 2.0), board.now)
+    assert board.run(80, qos=6).setup_s == pytest.approx(1.5)
+
+
+def test_a_switch_by_somebody_else_tells_the_mode_but_not_what_switching_takes() -> None:
+    board = Board("10W")
+    board.core.handle(ModeChanged(BOARD, "30W"), board.now)
+    assert board.run(80, qos=7.5).setup_s == 0.0
+    assert board.run(10, qos=math.inf).setup_s == 5.0
