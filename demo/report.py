@@ -33,7 +33,8 @@ def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Tabl
     """Every job: what was asked, who ran it how, estimated and actual time, met or violated."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
+        justify = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name == "engine")
     for job, result in zip(jobs, results, strict=True):
         verdict = (
             f"[red]violated[/], {result.excess_s:.2f} s late"

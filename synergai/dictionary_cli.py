@@ -64,8 +64,11 @@ def import_(
 ) -> None:
     """Add a file's entries to the dictionary; they replace those for the same configuration."""
     from synergai.dictionary_forms import add_to_dictionary, load_dictionary
+    from synergai.errors import InvalidInput
 
     entries = list(load_dictionary(source))
+    if not entries:
+        raise InvalidInput(f"{source} has no entries to import")
     add_to_dictionary(dictionary, entries)
     _report("imported", len(entries), dictionary, as_json=as_json)
 

@@ -89,10 +89,14 @@ def submit(
             )
             if watch:
                 await _follow(job, as_json=as_json)
-            elif as_json:
-                print_json(await job.status())
-            else:
+                return
+            if not as_json:
                 typer.echo(job.id)
+            status = await job.status()
+            if as_json:
+                print_json(status)
+            if status.state is JobState.REJECTED:
+                status.raise_unless_succeeded()
 
     _run(work())
 

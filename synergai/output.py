@@ -50,11 +50,12 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table; texts are shown as they are, for what a peer sent is no markup.
 
-    On a terminal long texts are folded; a file or a pipe has no width to keep to.
+    On a terminal long texts are folded, but for the first column's, which people copy; a file or
+    a pipe has no width to keep to.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     console = Console()

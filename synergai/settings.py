@@ -182,6 +182,8 @@ def _pairs(text: str) -> dict[str, str]:
 def _read(file: Path) -> dict[str, object]:
     """The settings in a TOML file; a key may be written with hyphens, as its option is."""
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device may never end
+            raise InvalidSettings(f"{file} cannot be read: it is no regular file")
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from None

@@ -92,7 +92,9 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=30.0, ge=0, description="How long it finishes what it has when told to stop."
     )
     max_message_bytes: int = Field(
-        default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, description="Largest message to and from others."
+        default=DEFAULT_MAX_MESSAGE_BYTES,
+        ge=1 << 20,
+        description="Largest message to and from others.",
     )
     ready_file: Path | None = Field(
         default=None, description="Written, as JSON, once the agent has read its engines."

@@ -311,6 +311,17 @@ def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
     assert content(load_dictionary(target)) == content(read_csv(THESIS))
 
 
+def test_importing_a_file_without_entries_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "empty.db"
+    source.touch()
+
+    refused = CliRunner().invoke(
+        app, ["import", str(source), "--dictionary", str(tmp_path / "d.db")]
+    )
+
+    assert "has no entries to import" in str(refused.exception)
+
+
 def test_export_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
     dictionary, target = tmp_path / "d.db", tmp_path / "t.csv"
     add_to_dictionary(dictionary, [an_entry()])

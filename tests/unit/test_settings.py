@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from pathlib import Path  # noqa: TC003 - pydantic reads the annotation
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
@@ -144,6 +144,11 @@ def test_a_file_that_is_no_settings_file_is_named(
         file.write_text(content)
     with pytest.raises(InvalidSettings, match=rf"shop\.toml .*{complaint}"):
         Shop.load(file=file)
+
+
+def test_settings_are_not_read_from_what_may_never_end() -> None:
+    with pytest.raises(InvalidSettings, match="/dev/zero cannot be read: it is no regular file"):
+        Shop.load(file=Path("/dev/zero"))
 
 
 def test_every_problem_is_told_at_once() -> None:

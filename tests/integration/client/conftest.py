@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 ENGINES = ("identity", "broken", "stuck")
+TOO_SOON = 0.125
+"""A QoS time that no job can keep."""
 
 
 class FakeGateway:
@@ -157,6 +159,8 @@ class FakeGateway:
         job = jobs_pb2.Job(
             id=f"job-{request.idempotency_key}", spec=request.spec, state=jobs_pb2.JOB_STATE_QUEUED
         )
+        if request.spec.qos_s == TOO_SOON:
+            job.state, job.reason = jobs_pb2.JOB_STATE_REJECTED, "no worker would be done in time"
         known = self.jobs.setdefault(job.id, job)
         if known.spec != request.spec:
             raise IdempotencyConflict(request.idempotency_key)

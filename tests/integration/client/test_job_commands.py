@@ -20,6 +20,17 @@ async def test_submit_prints_the_jobs_id_and_nothing_else(gateway: Any, run: Any
     assert (spec.queries, spec.qos_s, spec.priority, spec.tenant) == (5, 2.0, 3, "roof")
 
 
+async def test_submitting_a_job_that_is_rejected_at_once_is_exit_code_1(
+    gateway: Any, run: Any
+) -> None:
+    ran = await run(
+        *("submit", "identity", "--queries", "5", "--qos", "0.125", "--key", "k"),
+        *("--target", gateway.address),
+    )
+    assert (ran.code, ran.out) == (1, "job-k\n")
+    assert ran.err == "error: job job-k rejected: no worker would be done in time\n"
+
+
 async def test_submit_and_watch_shows_the_finished_job(gateway: Any, run: Any) -> None:
     ran = await run("submit", "identity", "--queries", "10", "--watch", "--target", gateway.address)
     assert ran.code == 0
