@@ -22,7 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from synergai.errors import InternalFault, InvalidInput, SynergaiError, Unavailable
-from synergai.status import code_of
+from synergai.status import RETRY_AFTER_MS, RETRY_METADATA, code_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -100,8 +100,12 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """End the call with the status code and the message of `error`.
 
     A message may quote what the client sent; metadata beyond its bound would hide it entirely.
+    Where trying again may help, the trailers say after how long.
     """
-    await context.abort(code_of(error), str(error)[:_MAX_DETAILS])
+    code = code_of(error)
+    after_ms = RETRY_AFTER_MS.get(code)
+    trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
+    await context.abort(code, str(error)[:_MAX_DETAILS], trailers)
 
 
 def unexpected(what: str) -> InternalFault:

@@ -27,6 +27,17 @@ CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.InternalFault: grpc.StatusCode.INTERNAL,
 }
 
+RETRY_METADATA: Final = "grpc-retry-pushback-ms"
+"""Trailer in which a server says after how many milliseconds a client should try again."""
+
+RETRY_AFTER_MS: Final[dict[grpc.StatusCode, int]] = {
+    # Shed: a queue empties within a moment, or the client takes its work elsewhere.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 250,
+    # Nobody there: agents and gateways take about a second to come back.
+    grpc.StatusCode.UNAVAILABLE: 1000,
+}
+"""When trying again may help, and when at the earliest."""
+
 _ERRORS: Final = {code: error for error, code in CODES.items()}
 
 

@@ -165,9 +165,12 @@ class Agent:
     def load(self, session: Session) -> None:
         """Bring the session into memory; how that went is told by a ``SessionChanged``."""
         task = self._load(session)
-        if task is not None:
-            # A failure was logged and told where it happened; nobody else wants it.
-            task.add_done_callback(_retrieve)
+        if task is None:
+            error = EngineUnusable(f"it cannot be loaded here with {session.configuration}")
+            self._connection.session_changed(SessionChange(session, resident=False, error=error))
+            return
+        # A failure was logged and told where it happened; nobody else wants it.
+        task.add_done_callback(_retrieve)
 
     def unload(self, session: Session) -> None:
         """Let the session go, if nothing runs on it."""

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from synergai import rpc
-from synergai.errors import EngineNotFound, Unavailable
+from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ async def unknown(request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.Load
 async def bug(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
     secret = "what nobody outside may read"
     raise KeyError(secret)
+
+
+async def shed(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
+    raise Overloaded("too much")
 
 
 async def leak(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
@@ -70,6 +74,7 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
                     "Echo": rpc.raw_unary(echo, cls.FromString, cls),
                     "Unknown": rpc.unary(unknown, cls),
                     "Bug": rpc.unary(bug, cls),
+                    "Shed": rpc.unary(shed, cls),
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
                     "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
@@ -127,6 +132,12 @@ async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.C
     failure = await failure_of(channel, "Unknown", message())
     assert failure.code() is grpc.StatusCode.NOT_FOUND
     assert failure.details() == "no worker serves engine 'digits'"
+
+
+async def test_shed_call_is_told_when_to_try_again(channel: grpc.aio.Channel) -> None:
+    shed, unknown = [await failure_of(channel, m, message()) for m in ("Shed", "Unknown")]
+    assert int(dict(shed.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    assert "grpc-retry-pushback-ms" not in dict(unknown.trailing_metadata())
 
 
 async def test_long_message_of_an_error_is_shortened_and_its_code_kept(channel: Any) -> None:

@@ -279,6 +279,18 @@ async def test_loaded_session_is_told_with_its_times(hub: FakeHub) -> None:
 
 
 @pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("engine", ["unknown", "truncated"])
+async def test_session_that_cannot_be_loaded_is_told_with_the_reason(
+    hub: FakeHub, engine: str
+) -> None:
+    session = common_pb2.Session(engine=engine, configuration=TWO)
+    hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
+    changed = await hub.heard("session_changed")
+    assert (changed.session, changed.resident) == (session, False)
+    assert "cannot be loaded here with threads=2" in changed.fault
+
+
+@pytest.mark.usefixtures("agent")
 async def test_stopped_assignment_keeps_what_is_done(hub: FakeHub) -> None:
     hub.assign(1, "twice", count=FOREVER)
     hub.assign(2, "twice", count=5)

@@ -65,6 +65,8 @@ class FakeAgent:
         answer: called for each assignment; `complete` unless a test wants trouble.
         assignments: all that were received.
         stops: ids of assignments that were to be stopped.
+        loads: sessions that were to be loaded, and `unloads` those to be dropped; both are done
+            unless `cannot_load` says why not.
         gone: why the gateway ended the connection; empty while it has not.
     """
 
@@ -83,6 +85,9 @@ class FakeAgent:
         self.heartbeat_s = 1.0
         self.assignments: list[hub_pb2.Assignment] = []
         self.stops: set[int] = set()
+        self.loads: list[common_pb2.Session] = []
+        self.unloads: list[common_pb2.Session] = []
+        self.cannot_load = ""
         self.gone = ""
         self.code: grpc.StatusCode | None = None
         self.ended = asyncio.Event()
@@ -184,12 +189,22 @@ class FakeAgent:
 
     async def _read_control(self) -> None:
         try:
-            while await self.control.read() is not grpc.aio.EOF:
-                pass
+            while (order := await self.control.read()) is not grpc.aio.EOF:
+                match order.WhichOneof("message"):
+                    case "load":
+                        self.loads.append(order.load.session)
+                        await self._change(order.load.session, resident=not self.cannot_load)
+                    case "unload":
+                        self.unloads.append(order.unload.session)
+                        await self._change(order.unload.session, resident=False)
         except grpc.aio.AioRpcError as error:
             self.gone, self.code = error.details() or "no text", error.code()
         self.ended.set()
         await self._notify()
+
+    async def _change(self, session: common_pb2.Session, *, resident: bool) -> None:
+        changed = hub_pb2.SessionChanged(session=session, resident=resident, fault=self.cannot_load)
+        await self.control.write(hub_pb2.AgentControl(session_changed=changed))
 
     async def _read_orders(self, work: Any) -> None:
         try:

@@ -1,0 +1,179 @@
+"""What the gateway adds to the protocol, and how its two ports tell strangers what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2
+
+from gateway.dispatcher import Dispatcher
+from gateway.server import SERVICES, Gateway
+from synergai import rpc
+from synergai.oip import inference_pb2 as oip
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
+    from synergai.domain import Job
+
+UNARY = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def flag(name: str, *, value: bool = True) -> dict[str, oip.InferParameter]:
+    return {name: oip.InferParameter(bool_param=value)}
+
+
+async def read_all(call: Any, into: list[oip.ModelStreamInferResponse]) -> None:
+    """Read a stream up to its end or its error, into a list that outlives it."""
+    async for answer in call:
+        into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error
+
+
+@pytest.mark.usefixtures("agent")
+async def test_response_tells_where_the_time_went_if_the_request_asks(
+    caller: Any, a_request: Any
+) -> None:
+    asking = a_request(2, id="a", parameters=flag("synergai_timings"))
+    response = await caller.oip.ModelInfer(asking, timeout=5)
+    told = response.parameters
+    assert told["synergai_worker"].string_param == "w1"
+    assert told["synergai_configuration"].string_param == "threads=1"
+    for part in ("queue", "transfer", "compute", "estimated"):
+        assert told[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
+    assert 0 < told["synergai_transfer_us"].int64_param < 5_000_000
+    assert response.raw_output_contents == [b"\0\0\x80\x3f" * 2]
+    silent = await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert not silent.parameters
+
+
+@pytest.mark.usefixtures("agent")
+async def test_answers_of_a_stream_tell_their_times_as_well(caller: Any, a_request: Any) -> None:
+    requests = [a_request(id="a", parameters=flag("synergai_timings")), a_request(id="b")]
+    call = caller.oip.ModelStreamInfer(iter(requests), timeout=5)
+    answers = {answer.infer_response.id: answer.infer_response async for answer in call}
+    call.cancel()
+    assert "synergai_queue_us" in answers["a"].parameters
+    assert not answers["b"].parameters
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("tenant", ["", "lab"])
+async def test_tenant_comes_from_the_header_or_from_the_request(
+    caller: Any, a_request: Any, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    start = Dispatcher.start
+
+    def spy(self: Dispatcher, job: Job, *args: Any, **options: Any) -> None:
+        seen.append(job.tenant)
+        start(self, job, *args, **options)
+
+    monkeypatch.setattr(Dispatcher, "start", spy)
+    parameters = {"synergai_tenant": oip.InferParameter(string_param=tenant)} if tenant else {}
+    request = a_request(parameters=parameters)
+    metadata = (("synergai-tenant", "shop"),)
+    await caller.oip.ModelInfer(request, metadata=metadata, timeout=5)
+    call = caller.oip.ModelStreamInfer(iter([request]), metadata=metadata, timeout=5)
+    assert [answer.error_message async for answer in call] == [""]
+    call.cancel()
+    await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert seen == [tenant or "shop", tenant or "shop", ""]
+
+
+async def test_header_that_cannot_name_a_tenant_is_refused(caller: Any, a_request: Any) -> None:
+    call = caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "a b"),), timeout=5)
+    assert (await caller.failure(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.usefixtures("agent")
+async def test_stream_that_asks_for_it_ends_with_the_first_error(
+    caller: Any, a_request: Any
+) -> None:
+    requests = [a_request(id="good"), a_request(model_name="nobody"), a_request(id="late")]
+    call = caller.oip.ModelStreamInfer(
+        iter(requests), metadata=(("triton_grpc_error", "true"),), timeout=5
+    )
+    answers: list[oip.ModelStreamInferResponse] = []
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(call, answers)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert all(not answer.error_message for answer in answers)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_final_response_is_marked_only_where_that_is_true(
+    caller: Any, a_request: Any
+) -> None:
+    asks_not = flag("triton_enable_empty_final_response", value=False)
+    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=5)
+    (answer,) = [answer async for answer in call]
+    call.cancel()
+    assert not answer.infer_response.parameters
+
+
+async def test_clients_are_told_to_try_again_when_nobody_serves_the_engine(
+    caller: Any, a_request: Any
+) -> None:
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+    assert int(dict(failure.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+
+
+async def test_message_beyond_the_cap_is_refused_as_such(
+    settings: GatewaySettings, a_request: Any, connect: Any
+) -> None:
+    small = settings.model_copy(update={"max_message_bytes": 1 << 20})
+    async with Gateway(small) as gateway:
+        caller, _ = await connect(gateway)
+        assert await caller.oip.ModelInfer(a_request(200_000), timeout=5)
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(300_000), timeout=5))
+    assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in (failure.details() or "")
+
+
+async def test_each_port_names_the_other_to_whoever_is_wrong_there(
+    gateway: Gateway, caller: Any
+) -> None:
+    async with grpc.aio.insecure_channel(gateway.hub_address) as channel:
+        call: Any = channel.unary_unary(UNARY)
+        failure = await caller.failure(call(b"", timeout=5))
+    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
+    port = gateway.address.rpartition(":")[2]
+    assert failure.details() == f"agents connect here; clients connect to port {port}"
+    call = caller.channel.unary_unary("/synergai.v1.Hub/Control")
+    failure = await caller.failure(call(b"", timeout=5))
+    assert f"port {gateway.hub_address.rpartition(':')[2]}" in (failure.details() or "")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_describes_all_services_where_it_is_switched_on(
+    settings: GatewaySettings, version: str
+) -> None:
+    async with (
+        Gateway(settings.model_copy(update={"reflection": True})) as gateway,
+        grpc.aio.insecure_channel(gateway.address, options=rpc.channel_options()) as channel,
+    ):
+        method: Any = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        requests = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            *(
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
+                for service in SERVICES
+            ),
+        ]
+        call = method(iter(requests), timeout=5)
+        listed, *files = [answer async for answer in call]
+        call.cancel()
+    assert {each.name for each in listed.list_services_response.service} >= set(SERVICES)
+    assert all(answer.file_descriptor_response.file_descriptor_proto for answer in files)
+
+
+async def test_reflection_is_off_unless_asked_for(caller: Any) -> None:
+    method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    failure = await caller.failure(caller.channel.unary_unary(method)(b"", timeout=5))
+    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,159 @@
+"""What Triton added to the protocol around engines: their configuration, statistics and control."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from synergai.oip import inference_pb2 as oip
+from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
+from synergai.v1 import common_pb2, fleet_pb2
+
+SERVICE = "/inference.GRPCInferenceService"
+
+
+def load(name: str = "echo", **more: Any) -> repository_pb2.RepositoryModelLoadRequest:
+    return repository_pb2.RepositoryModelLoadRequest(model_name=name, **more)
+
+
+def unload(name: str = "echo") -> repository_pb2.RepositoryModelUnloadRequest:
+    return repository_pb2.RepositoryModelUnloadRequest(model_name=name)
+
+
+def entry_of(engine: str) -> common_pb2.ProfileEntry:
+    return common_pb2.ProfileEntry(engine=engine, worker_class="test", qps=1.0)
+
+
+async def state(caller: Any, name: str = "echo") -> str:
+    index = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
+    (found,) = [model.state for model in index.models if model.name == name]
+    return str(found)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_configuration_is_the_engines(caller: Any) -> None:
+    request = model_config_pb2.ModelConfigRequest(name="echo")
+    config = (await caller.oip.ModelConfig(request)).config
+    assert (config.name, config.backend, config.max_batch_size) == ("echo", "test", 0)
+    request.version = "9"
+    failure = await caller.failure(caller.oip.ModelConfig(request))
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.usefixtures("agent")
+async def test_statistics_count_what_was_answered(caller: Any, a_request: Any) -> None:
+    for _ in range(3):
+        await caller.oip.ModelInfer(a_request(), timeout=5)
+    answer = await caller.oip.ModelStatistics(statistics_pb2.ModelStatisticsRequest())
+    (model,) = answer.model_stats
+    assert (model.name, model.inference_count) == ("echo", 3)
+    assert model.inference_stats.success.count == 3
+    assert model.inference_stats.success.ns > 0
+
+
+async def test_index_tells_of_every_engine_and_why_it_is_not_ready(
+    caller: Any, new_agent: Any
+) -> None:
+    agent = new_agent("w1")
+    agent.register.engines.add(name="broken", fault="the file is truncated")
+    await caller.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry_of("gone")]))
+    async with agent:
+        await caller.workers(1)
+        index = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
+        ready = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest(ready=True))
+    broken, echo, gone = index.models
+    assert (echo.name, echo.version, echo.state, echo.reason) == ("echo", "1", "READY", "")
+    assert (broken.name, broken.state) == ("broken", "UNAVAILABLE")
+    assert "truncated" in broken.reason
+    assert (gone.name, gone.state) == ("gone", "UNAVAILABLE")
+    assert "no worker" in gone.reason
+    assert [model.name for model in ready.models] == ["echo"]
+
+
+async def test_loading_prewarms_the_workers(agent: Any, caller: Any) -> None:
+    answer = await caller.oip.RepositoryModelLoad(load(), timeout=5)
+    assert (answer.model_name, answer.isLoaded) == ("echo", True)
+    (worker,) = await caller.workers(1)
+    assert [session.engine for session in worker.sessions] == ["echo"]
+    assert agent.loads == list(worker.sessions)
+
+
+async def test_engine_that_no_worker_can_load_is_told_with_the_reason(
+    agent: Any, caller: Any
+) -> None:
+    agent.cannot_load = "it needs\nmore memory"
+    failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=5))
+    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "it needs more memory" in (failure.details() or "")
+
+
+async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
+    agent: Any, caller: Any, a_request: Any
+) -> None:
+    await caller.oip.RepositoryModelLoad(load(), timeout=5)
+    await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+    await caller.until(lambda worker: not worker.sessions)
+    assert [session.engine for session in agent.unloads] == ["echo"]
+    assert not (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"))).ready
+    assert await state(caller) == "UNAVAILABLE"
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "load it first" in (failure.details() or "")
+    await caller.oip.RepositoryModelLoad(load(), timeout=5)
+    assert await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert await state(caller) == "READY"
+
+
+async def test_work_accepted_before_an_engine_is_unloaded_is_done(
+    agent: Any, caller: Any, a_request: Any
+) -> None:
+    may_end = asyncio.Event()
+
+    async def wait(assignment: Any) -> None:
+        await may_end.wait()
+        await agent.complete(assignment)
+
+    agent.answer = wait
+    calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
+    answers = asyncio.gather(*calls)
+    await agent.until(lambda: len(agent.assignments) >= 1)
+    await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+    may_end.set()
+    assert len(await answers) == 3
+
+
+async def test_parameters_that_would_make_another_engine_are_not_offered(caller: Any) -> None:
+    parameter = repository_pb2.ModelRepositoryParameter(string_param="{}")
+    request = load(parameters={"config": parameter})
+    failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=5))
+    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "model directories" in (failure.details() or "")
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
+async def test_kserves_form_of_the_same_calls_works_too(caller: Any, method: str) -> None:
+    named = b"\x0a\x04echo"  # KServe's message has the model's name as its first field
+    answer = await caller.channel.unary_unary(f"{SERVICE}/{method}")(named, timeout=5)
+    assert answer == named + b"\x10\x01"
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("SystemSharedMemoryStatus", "raw_input_contents"),
+        ("CudaSharedMemoryRegister", "raw_input_contents"),
+        ("TraceSetting", "synergai_timings"),
+        ("LogSettings", "--log-level"),
+        ("Mistyped", "no such call"),
+    ],
+)
+async def test_what_is_not_offered_says_what_there_is_instead(
+    caller: Any, method: str, text: str
+) -> None:
+    failure = await caller.failure(caller.channel.unary_unary(f"{SERVICE}/{method}")(b""))
+    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert text in (failure.details() or "")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.parameters import Asked, asked_by, tenant_of
+from synergai.errors import InvalidInput, NotSupported
+from synergai.oip.inference_pb2 import InferParameter
+
+
+def parameters(**values: Any) -> dict[str, InferParameter]:
+    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    return {name: InferParameter(**{kinds[type(value)]: value}) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(("given", "ours"), [(0, 0), (1, 9), (9, 1), (10, 0), (2**40, 0)])
+def test_priority_one_is_the_highest_and_becomes_our_nine(given: int, ours: int) -> None:
+    assert asked_by(parameters(priority=given)) == Asked(priority=ours)
+
+
+def test_unsigned_numbers_mean_the_same() -> None:
+    assert asked_by({"priority": InferParameter(uint64_param=2)}).priority == 8
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(1_500_000, 1.5), (0, None)])
+def test_timeout_is_in_microseconds_and_none_at_zero(given: int, seconds: float | None) -> None:
+    assert asked_by(parameters(timeout=given)).timeout_s == seconds
+
+
+def test_tenant_and_timings_are_asked_for_by_name() -> None:
+    asked = asked_by(parameters(synergai_tenant="lab", synergai_timings=True))
+    assert asked == Asked(tenant="lab", timings=True)
+
+
+def test_parameters_of_others_are_left_alone() -> None:
+    assert asked_by(parameters(content_type="np", weight=0.5)) == Asked()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": -1},
+        {"priority": "first"},
+        {"timeout": 0.5},
+        {"timeout": -1},
+        {"synergai_tenant": 7},
+        {"synergai_tenant": "two words"},
+        {"synergai_timings": 1},
+    ],
+)
+def test_parameter_of_the_wrong_kind_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InvalidInput, match=name.removeprefix("synergai_")):
+        asked_by(parameters(**wrong))
+
+
+def test_sequences_are_not_supported() -> None:
+    with pytest.raises(NotSupported):
+        asked_by(parameters(sequence_id=1))
+
+
+def test_header_names_the_tenant_of_a_call() -> None:
+    assert tenant_of((("user-agent", "x"), ("synergai-tenant", "lab"))) == "lab"
+    assert tenant_of((("user-agent", "x"),)) == ""
+    with pytest.raises(InvalidInput):
+        tenant_of((("synergai-tenant", "two words"),))

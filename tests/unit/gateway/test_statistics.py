@@ -1,0 +1,100 @@
+"""What an engine's statistics count, with requests that end in every way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.servicers.engine_details import config_of, statistics_of
+from synergai.domain import TensorSpec
+from synergai.errors import Overloaded
+from synergai.oip import inference_pb2 as oip
+
+if TYPE_CHECKING:
+    from gateway.statistics import EngineStatistics
+    from synergai.domain import Engine
+
+
+def statistics(office: Any) -> EngineStatistics:
+    found: EngineStatistics = office.metrics.engine("echo").statistics
+    return found
+
+
+async def test_answered_request_is_counted_with_its_times(office: Any) -> None:
+    worker = office.join()
+    request = office.begin()
+    (assignment,) = office.given(worker)
+    office.end(
+        worker, assignment, [oip.ModelInferResponse().SerializeToString()], done=1, compute_s=1e-9
+    )
+    assert request.result.done()
+    found = statistics(office)
+    assert found.success.count == found.queue.count == found.transfer.count == 1
+    assert found.compute.count == 1
+    parts = found.queue.seconds + found.transfer.seconds + found.compute.seconds
+    assert found.success.seconds == pytest.approx(parts)
+    assert found.last_query_at is not None
+
+
+async def test_worker_cannot_claim_more_computing_than_it_had_time(office: Any) -> None:
+    worker = office.join()
+    office.begin()
+    (assignment,) = office.given(worker)
+    office.end(worker, assignment, [b""], done=1, compute_s=1e6)
+    assert statistics(office).transfer.seconds == 0
+    assert statistics(office).success.seconds < 1e3
+
+
+async def test_rejected_expired_cancelled_and_failed_requests_are_counted_apart(
+    office: Any,
+) -> None:
+    office.join()
+    office.inference.abandon(office.begin())
+    with pytest.raises(Exception, match="deadline"):
+        office.begin(budget_s=0.0)
+    with pytest.raises(Exception, match="version"):
+        office.begin(model_version="9")
+    for _ in range(4):
+        office.begin()
+    with pytest.raises(Overloaded):
+        office.begin()
+    found = statistics(office)
+    counts = [d.count for d in (found.cancelled, found.expired, found.fail, found.rejected)]
+    assert counts == [1, 1, 1, 1]
+    assert found.success.count == 0
+
+
+async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engine: Engine) -> None:
+    found = statistics(office)
+    found.computed(4, 2.0, office.clock.now())
+    found.answered(0.25, 0.5, 1.0)
+    found.cancelled.add(3.0)
+    message = statistics_of(engine, found, office.clock)
+    assert (message.inference_count, message.execution_count) == (4, 4)
+    assert message.last_inference > 1.6e12
+    stats = message.inference_stats
+    assert (stats.success.count, stats.success.ns) == (1, 1_750_000_000)
+    assert (stats.queue.ns, stats.compute_input.ns) == (250_000_000, 500_000_000)
+    assert (stats.compute_infer.count, stats.compute_infer.ns) == (4, 2_000_000_000)
+    assert stats.cancelled.count == message.response_stats["0"].cancel.count == 1
+    assert [batch.batch_size for batch in message.batch_stats] == [1]
+
+
+def test_configuration_has_whole_shapes_and_tritons_names_of_datatypes(engine: Engine) -> None:
+    config = config_of(engine)
+    assert config.max_batch_size == 0
+    (tensor,) = config.input
+    assert (tensor.name, tensor.data_type, list(tensor.dims)) == ("x", 11, [-1])
+    assert list(config.version_policy.specific.versions) == [1]
+
+
+@pytest.mark.parametrize(("datatype", "number"), [("BYTES", 13), ("BF16", 14), ("BOOL", 1)])
+def test_every_datatype_has_a_number_in_the_configuration(
+    engine: Engine, datatype: str, number: int
+) -> None:
+    changed = replace(engine, version="main", outputs=(TensorSpec("y", datatype, (2,)),))
+    config = config_of(changed)
+    assert config.output[0].data_type == number
+    assert config.version_policy.latest.num_versions == 1
