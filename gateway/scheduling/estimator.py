@@ -164,7 +164,8 @@ class Estimator:
         seconds = 0.0
         mode = entry.configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
-            seconds += self._settings.mode_switch_s
+            switch = self._switch.get(worker.id)
+            seconds += switch.value if switch else self._settings.mode_switch_s
         if not self._resident(session, worker):
             setup = self._setup.get((worker.id, entry.engine))
             seconds += entry.t_pre_s * (setup.value if setup else 1.0)
