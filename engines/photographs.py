@@ -28,9 +28,22 @@ class Photograph:
 
     def pixels(self) -> NDArray[np.uint8]:
         """Decoded: uint8 [height, width, 3], RGB."""
-        from engines.preprocess import decode
+        from engines.images import decode
 
         return decode(self.jpeg)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of a photograph, perhaps mirrored.
+
+    Attributes:
+        name: of the part; its mirror image has the same.
+        pixels: uint8 [height, width, 3], RGB.
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
 
 
 def photographs() -> list[Photograph]:
@@ -45,3 +58,19 @@ def photographs() -> list[Photograph]:
         raise NotFound("the photographs come with scikit-learn; install 'synergai[engines]'")
     folder = Path(package.origin).parent / "datasets" / "images"
     return [Photograph(name, (folder / f"{name}.jpg").read_bytes()) for name in NAMES]
+
+
+def views(photograph: Photograph) -> list[View]:
+    """Ten views: the whole and four overlapping corners, each as it is and mirrored."""
+    pixels = photograph.pixels()
+    height, width, _ = pixels.shape
+    parts = {"whole": pixels}
+    for row, top in (("upper", 0), ("lower", height * 2 // 5)):
+        for column, left in (("left", 0), ("right", width * 2 // 5)):
+            corner = pixels[top : top + height * 3 // 5, left : left + width * 3 // 5]
+            parts[f"{row} {column}"] = corner
+    return [
+        View(f"{photograph.name}, {name}", each)
+        for name, part in parts.items()
+        for each in (part, part[:, ::-1])
+    ]

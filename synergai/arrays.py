@@ -154,7 +154,7 @@ def request_of(
         model_name=engine, model_version=version, id=request_id
     )
     for name, value in inputs.items():
-        array = np.asarray(value)
+        array = _as_array(value)
         try:
             data = to_raw(array)
         except InvalidInput as error:
@@ -236,6 +236,14 @@ def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | f
             parameter.double_param = value
         case str():
             parameter.string_param = value
+
+
+def _as_array(value: ArrayLike) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
+        # NumPy's own text arrays drop zeros at the end of their elements.
+        return np.asarray(value, object)
+    return array
 
 
 def _arrays(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from engines.samples import Samples
     from worker_agent.backends import Backend
+    from worker_agent.processing import Processing
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ |= _QUIET
     with socket.socket(fileno=options.socket) as connection:
         try:
-            engine, backend, samples, ready = _load(
+            engine, backend, samples, processing, ready = _load(
                 options.models, options.engine, threads, options.spawned_at
             )
         except SynergaiError as error:
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Brings NumPy, which reads the thread variables when it is imported.
         from worker_agent.host_loop import HostLoop
 
-        loop = HostLoop(connection, Arena(options.arena), engine, backend, samples)
+        arena = Arena(options.arena)
+        loop = HostLoop(connection, arena, engine, backend, samples, processing)
         connection.sendall(ready.encode())
         loop.serve()
     return 0
@@ -98,10 +100,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _load(
     models: Path, name: str, threads: int, spawned_at: float
-) -> tuple[Engine, Backend, Samples, Ready]:
+) -> tuple[Engine, Backend, Samples, Processing, Ready]:
     # These bring NumPy and the runtime, which read the thread variables when imported.
     from engines.samples import load_samples
     from worker_agent.backends import BACKENDS
+    from worker_agent.processing import Processing
 
     definition = ModelDirectory(models).get(name)
     if definition.fault:
@@ -137,7 +140,10 @@ def _load(
         outputs=backend.outputs,
         digest=digest,
         samples=len(samples),
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
     )
+    processing = Processing(engine, backend, threads)
     ready = Ready(
         inputs=engine.inputs,
         outputs=engine.outputs,
@@ -146,7 +152,7 @@ def _load(
         model_load_s=(loaded - started) + (warm - prepared),
         data_preparation_s=prepared - loaded,
     )
-    return engine, backend, samples, ready
+    return engine, backend, samples, processing, ready
 
 
 def _warm_up(backend: Backend, samples: Samples) -> None:

@@ -19,7 +19,7 @@ from synergai.tensors import check_request
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.backends import JobAware
 from worker_agent.frames import Decoder, Ended, InSlot, Progress, Query, Range, Stop, Tally
-from worker_agent.queries import read_inputs, write_response
+from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
 
 if TYPE_CHECKING:
     import socket
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
     from worker_agent.arena import Arena
     from worker_agent.backends import Backend
+    from worker_agent.processing import Processing
 
     Run: TypeAlias = Query | Range
 
@@ -113,6 +114,7 @@ class HostLoop:
         engine: what requests are checked against.
         backend: the loaded model.
         samples: the engine's sample set.
+        processing: what is done to the queries before and after the model.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class HostLoop:
         engine: Engine,
         backend: Backend,
         samples: Samples,
+        processing: Processing,
     ) -> None:
         self._connection = connection
         self._inbox = Inbox(connection)
@@ -129,6 +132,7 @@ class HostLoop:
         self._engine = engine
         self._backend = backend
         self._samples = samples
+        self._processing = processing
         self._outputs = [spec.name for spec in engine.outputs]
         self._job_aware = backend if isinstance(backend, JobAware) else None
 
@@ -169,16 +173,23 @@ class HostLoop:
             envelope = open_envelope(self._arena.view(query.request))
         else:
             envelope = open_envelope(query.request)
-        check_request(envelope.header, self._engine, envelope.raw)
-        names = [output.name for output in envelope.header.outputs] or self._outputs
+        header, processing = envelope.header, self._processing
+        check_request(header, self._engine, envelope.raw)
+        names = processing.to_compute(header)
         inputs = read_inputs(envelope)
         if self._job_aware is not None:
             self._job_aware.begin("")
         begin = time.perf_counter()
+        inputs = processing.prepared(inputs)
+        prepared = time.perf_counter()
         arrays = self._backend.run(inputs, names)
-        compute_s = time.perf_counter() - begin
-        outputs = dict(zip(names, arrays, strict=True))
-        parts = write_response(envelope.header, self._engine.version, outputs)
+        computed = time.perf_counter()
+        compute_s = computed - prepared
+        outputs = processing.asked_for(header, dict(zip(names, arrays, strict=True)))
+        parts = write_response(header, self._engine.version, outputs)
+        if header.parameters and header.parameters[TIMINGS].bool_param:
+            finished = time.perf_counter()
+            parts.append(write_timings(prepared - begin, compute_s, finished - computed))
         size = sum(map(len, parts))
         response: bytes | InSlot
         if isinstance(query.request, InSlot) and INLINE_BYTES < size <= SLOT_BYTES:
@@ -208,7 +219,7 @@ class HostLoop:
                 done += 1
                 if labels is not None:
                     labelled += 1
-                    correct += int(arrays[0].argmax()) == labels[index]
+                    correct += self._processing.answer(arrays) == labels[index]
                 if now >= report_at:
                     tally = Tally(done, labelled, int(correct), compute_s)
                     self._connection.sendall(Progress(run.run, tally).encode())

@@ -90,6 +90,8 @@ class Inventory:
             outputs=known[key].outputs,
             digest=file_digest,
             samples=known[key].samples,
+            preprocess=definition.preprocess,
+            postprocess=definition.postprocess,
         )
         try:
             # A gateway would refuse the whole worker over one engine that cannot be said.
@@ -125,7 +127,8 @@ def _digests(definition: EngineDefinition) -> tuple[str, str]:
     """What the description depends on, and the model file's own digest."""
     of_file = definition.verified_digest()
     of_samples = digest(definition.samples) if definition.samples else ""
-    return f"{definition.backend}:{of_file}:{of_samples}", of_file
+    processing = f"{definition.preprocess}:{definition.postprocess}"
+    return f"{definition.backend}:{of_file}:{of_samples}:{processing}", of_file
 
 
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:

@@ -15,7 +15,7 @@ import numpy as np
 
 from synergai.envelope import Envelope, raw_output_prefix
 from synergai.errors import InvalidInput
-from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.tensors import TYPED_FIELDS
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _DTYPES: Final = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
+TIMINGS: Final = "synergai_timings"
+"""Parameter of a request: if true, the response says what took how long."""
 _DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -79,6 +81,22 @@ def write_response(
     if request.id:
         parts.insert(1, ModelInferResponse(id=request.id).SerializeToString())
     return parts
+
+
+def write_timings(preprocess_s: float, compute_s: float, postprocess_s: float) -> Buffer:
+    """One more part of a response: parameters that say what the host did for how long.
+
+    Post-processing includes writing the other parts.
+    """
+    timings = {
+        "synergai_preprocess_us": preprocess_s,
+        "synergai_compute_us": compute_s,
+        "synergai_postprocess_us": postprocess_s,
+    }
+    parameters = {
+        name: InferParameter(int64_param=round(seconds * 1e6)) for name, seconds in timings.items()
+    }
+    return ModelInferResponse(parameters=parameters).SerializeToString()
 
 
 @lru_cache(maxsize=64)

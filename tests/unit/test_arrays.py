@@ -142,6 +142,13 @@ def test_parameters_survive(parameters: dict[str, bool | int | float | str]) -> 
     }
 
 
+def test_bytes_in_a_list_keep_the_zeros_at_their_end() -> None:
+    request = arrays.request_of("e", {"files": [b"a\0\0", b"\0"]})
+
+    assert request.inputs[0].datatype == "BYTES"
+    assert arrays.inputs_of(request)["files"].tolist() == [b"a\0\0", b"\0"]
+
+
 def test_a_parameter_beyond_64_bits_is_refused() -> None:
     with pytest.raises(InvalidInput, match="64 bits"):
         arrays.set_parameter(inference_pb2.InferParameter(), 2**64)

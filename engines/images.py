@@ -1,0 +1,118 @@
+"""Encoded images to pixels. What strangers send is looked at before it is unpacked.
+
+A few hundred bytes can unpack to gigabytes of pixels, and OpenCV decodes many formats that nobody
+needs here. So only JPEG and PNG are taken, and their size is read from their headers first.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import cv2
+import numpy as np
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Pixels: TypeAlias = NDArray[np.uint8]
+
+MAX_ENCODED_BYTES: Final = 32 << 20
+MAX_PIXELS: Final = 32_000_000
+"""Of one image: 96 MB once they are unpacked."""
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_SIZE: Final = struct.Struct(">4x4sII")
+_JPEG: Final = b"\xff\xd8"
+_JPEG_FRAME: Final = struct.Struct(">HxHH")
+_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Of JPEG's C0 to CF, those that begin a frame; the others bring tables."""
+_LONELY_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Those without a length behind them."""
+
+
+def decode(encoded: bytes) -> Pixels:
+    """Pixels of a JPEG or PNG file: uint8 [height, width, 3], RGB.
+
+    A JPEG's note on how the camera was held is respected; transparency is dropped.
+
+    Raises:
+        InvalidInput: it is not an image, is damaged, or is too large.
+    """
+    if len(encoded) > MAX_ENCODED_BYTES:
+        raise InvalidInput(
+            f"an encoded image has {len(encoded):,} bytes; the limit is {MAX_ENCODED_BYTES:,}"
+        )
+    width, height = dimensions(encoded)
+    if width * height > MAX_PIXELS:
+        raise InvalidInput(
+            f"an image has {width:,} x {height:,} pixels; the limit is {MAX_PIXELS:,} in all"
+        )
+    try:
+        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error:
+        pixels = None
+    if pixels is None:
+        raise InvalidInput("an image is damaged: OpenCV cannot decode it")
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def dimensions(encoded: bytes) -> tuple[int, int]:
+    """Width and height of a JPEG or PNG file, as its header has them.
+
+    Raises:
+        InvalidInput: it is neither, or its header is damaged.
+    """
+    try:
+        if encoded.startswith(_PNG):
+            kind, width, height = _PNG_SIZE.unpack_from(encoded, len(_PNG))
+            known = kind == b"IHDR"
+        elif encoded.startswith(_JPEG):
+            height, width = _jpeg_frame(encoded)
+            known = True
+        else:
+            known = False
+    except (struct.error, IndexError):
+        known = False
+    if not known or not width or not height:
+        raise InvalidInput("the bytes are not an image: JPEG and PNG files are taken")
+    return width, height
+
+
+def resize(pixels: Pixels, width: int, height: int, *, area: bool) -> Pixels:
+    """Pixels resampled to another size.
+
+    Args:
+        pixels: uint8 [any, any, 3].
+        width: of the result.
+        height: of the result.
+        area: average over areas; otherwise interpolate bilinearly.
+    """
+    how = cv2.INTER_AREA if area else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(pixels, (width, height), interpolation=how), np.uint8)
+
+
+def use_threads(threads: int) -> None:
+    """Let OpenCV use so many threads in this process, instead of one per core."""
+    cv2.setNumThreads(threads)
+
+
+def _jpeg_frame(encoded: bytes) -> tuple[int, int]:
+    """Height and width in the header of the frame; walks over what precedes it."""
+    position = len(_JPEG)
+    while True:
+        # A marker is FF and another byte; decoders skip what is in front of one, and so do we.
+        position = encoded.find(b"\xff", position)
+        if position < 0:
+            raise IndexError
+        while encoded[position] == 0xFF:
+            position += 1
+        marker = encoded[position]
+        position += 1
+        if marker in _FRAME_MARKERS:
+            _, height, width = _JPEG_FRAME.unpack_from(encoded, position)
+            return height, width
+        if marker not in _LONELY_MARKERS and marker:
+            position += struct.unpack_from(">H", encoded, position)[0]
