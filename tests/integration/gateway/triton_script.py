@@ -9,12 +9,15 @@ import asyncio
 import queue
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tritonclient.grpc
 import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def inputs(module: Any, values: int) -> list[Any]:
@@ -25,6 +28,62 @@ def inputs(module: Any, values: int) -> list[Any]:
 
 def check_status(status: str, failure: InferenceServerException) -> None:
     assert failure.status() == f"StatusCode.{status}", failure
+
+
+def failure(call: Callable[[], Any]) -> InferenceServerException:
+    try:
+        call()
+    except InferenceServerException as failed:
+        return failed
+    raise AssertionError(call)
+
+
+def control(address: str) -> None:
+    """Model control, configuration, statistics and the index, as Triton's client has them."""
+    with tritonclient.grpc.InferenceServerClient(address) as client:
+        config = client.get_model_config("echo", as_json=True)["config"]
+        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["-1"]}]
+        assert config["backend"] == "test"
+        client.load_model("echo")
+        index = client.get_model_repository_index()
+        assert {(m.name, m.state) for m in index.models} == {("echo", "READY"), ("held", "READY")}
+        client.unload_model("echo")
+        assert not client.is_model_ready("echo")
+        refused = failure(lambda: client.infer("echo", inputs(tritonclient.grpc, 1)))
+        check_status("FAILED_PRECONDITION", refused)
+        states = {m.name: m.state for m in client.get_model_repository_index().models}
+        assert states["echo"] in ("UNLOADING", "UNAVAILABLE"), states
+        client.load_model("echo")
+        assert client.is_model_ready("echo")
+        check_status("NOT_FOUND", failure(lambda: client.load_model("nobody")))
+        with_config = failure(lambda: client.load_model("echo", config="{}"))
+        check_status("UNIMPLEMENTED", with_config)
+        asks = {"synergai_timings": True, "synergai_tenant": "lab"}
+        result = client.infer("echo", inputs(tritonclient.grpc, 2), parameters=asks)
+        told = result.get_response().parameters
+        assert told["synergai_worker"].string_param == "w1"
+        (statistics,) = client.get_inference_statistics("echo").model_stats
+        assert statistics.inference_count >= 1
+        assert statistics.inference_stats.success.count == statistics.inference_count
+        assert statistics.inference_stats.queue.count == statistics.inference_count
+        names = {m.name for m in client.get_inference_statistics().model_stats}
+        assert names == {"echo", "held"}
+        for call in (client.get_system_shared_memory_status, client.get_trace_settings):
+            check_status("UNIMPLEMENTED", failure(call))
+
+
+def stream_with_codes(address: str) -> None:
+    """A stream that asks for status codes ends with that of its first error."""
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(address) as client:
+        client.start_stream(
+            lambda result, error: answers.put((result, error)),
+            headers={"triton_grpc_error": "true"},
+        )
+        client.async_stream_infer("nobody", inputs(tritonclient.grpc, 1))
+        _, error = answers.get(timeout=5)
+        assert "NOT_FOUND" in error.status(), error
+        client.stop_stream()
 
 
 def sync(address: str) -> None:
@@ -91,6 +150,10 @@ async def aio(address: str) -> None:
                 check_status("DEADLINE_EXCEEDED", failure)
             else:
                 raise AssertionError(options)
+        await client.load_model("echo")
+        assert (await client.get_model_config("echo")).config.name == "echo"
+        assert (await client.get_inference_statistics("echo")).model_stats[0].name == "echo"
+        assert len((await client.get_model_repository_index()).models) == 2
         task = asyncio.create_task(client.infer("held", inputs(tritonclient.grpc.aio, 1)))
         await asyncio.sleep(0.1)
         task.cancel()
@@ -118,4 +181,6 @@ async def aio(address: str) -> None:
 
 if __name__ == "__main__":
     sync(sys.argv[1])
+    control(sys.argv[1])
+    stream_with_codes(sys.argv[1])
     asyncio.run(aio(sys.argv[1]))
