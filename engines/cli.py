@@ -98,40 +98,43 @@ def build(
     )
 )
 def inspect(
-    engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model file.")],
+    engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model.")],
     models: Models = DEFAULT_MODELS,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model file takes and gives."""
     from engines.inspect import describe
     from engines.model_directory import ModelDirectory
+    from engines.model_files import is_saved_model
     from synergai.errors import EngineUnusable
 
     path = Path(engine)
-    if not path.suffix or not path.exists():
+    if not (path.suffix and path.exists()) and not is_saved_model(path):
         definition = ModelDirectory(models).get(engine)
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
         path = definition.file
     description = describe(path)
     if as_json:
-        print_json({"file": str(path), **plain(description)})
+        facts = plain(description)
+        print_json({"file": str(path), **facts.pop("contents"), **facts})
         return
+    contents = description.contents
     print_facts(
         (
             ("file", str(path)),
             ("backend", description.backend),
-            ("inputs", _tensors(description.inputs)),
-            ("outputs", _tensors(description.outputs)),
-            ("opset", f"{description.opset} (IR version {description.ir_version})"),
-            ("parameters", f"{description.parameters:,}"),
+            ("inputs", _tensors(contents.inputs)),
+            ("outputs", _tensors(contents.outputs)),
+            ("format", contents.format),
+            ("parameters", f"{contents.parameters:,}"),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
-            ("written by", description.producer or "unknown"),
+            ("written by", contents.producer or "unknown"),
             (
                 "weights",
                 "in other files: save it as one file to have it served"
-                if description.external_data
+                if contents.external_data
                 else "in the file",
             ),
         )
@@ -140,23 +143,54 @@ def inspect(
 
 @app.command(epilog="Example: [bold]synergai engines add ~/resnet50.onnx --name resnet50[/bold]")
 def add(
-    file: Annotated[Path, typer.Argument(help="The model file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The model: an .onnx, .tflite or frozen .pb file, or a SavedModel's folder."
+        ),
+    ],
     name: Annotated[
-        str | None, typer.Option(help="The engine's name. Default: the file's, without suffix.")
+        str | None, typer.Option(help="The engine's name. Default: the model's, without suffix.")
     ] = None,
     title: Annotated[str, typer.Option(help="What it is, for people.")] = "",
+    inputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Tensors that a frozen graph takes, such as input:0. Default: its placeholders.",
+        ),
+    ] = "",
+    outputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Tensors that a frozen graph gives. Default: what nothing in it consumes.",
+        ),
+    ] = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an older one.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a model file into the model directory, checked, with its digest recorded."""
+    """Copy a model into the model directory, checked, with its digest recorded."""
     from engines import installation
 
-    definition = installation.add(models, file, name=name, title=title, replace=replace)
+    definition = installation.add(
+        models,
+        model,
+        name=name,
+        title=title,
+        inputs=_names(inputs),
+        outputs=_names(outputs),
+        replace=replace,
+    )
     if as_json:
         print_json(_row(definition))
         return
     typer.echo(f"{definition.name}: {definition.file}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _row(definition: EngineDefinition) -> dict[str, Any]:

@@ -8,17 +8,28 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from engines.model_directory import ModelDirectory
-from engines.model_files import BACKENDS, DEFINITION_FILE
+from engines.model_files import (
+    DEFINITION_FILE,
+    MODEL_KINDS,
+    SAVED_MODEL_FILE,
+    backend_of,
+    is_frozen_graph,
+    is_saved_model,
+    parts,
+    size_bytes,
+)
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from engines.model_directory import EngineDefinition
+
+    Value: TypeAlias = str | float | Sequence[str] | None
 
 
 @contextmanager
@@ -60,58 +71,101 @@ def installing(models: Path, name: str, *, replace: bool = False) -> Iterator[Pa
         shutil.rmtree(work, ignore_errors=True)
 
 
-def write_definition(folder: Path, keys: dict[str, str | float | None]) -> None:
+def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
     """Write engine.toml; keys whose value is None or empty are left out.
 
     Raises:
         InvalidInput: a text has control characters, which no reader of the file accepts.
     """
     for key, value in keys.items():
-        if isinstance(value, str) and not value.isprintable():
-            raise InvalidInput(f"the {key} has control characters: {value!r}")
-    lines = [f"{key} = {_toml(value)}\n" for key, value in keys.items() if value not in (None, "")]
+        for text in _texts(value):
+            if not text.isprintable():
+                raise InvalidInput(f"the {key} has control characters: {text!r}")
+    lines = [
+        f"{key} = {_toml(value)}\n"
+        for key, value in keys.items()
+        if value is not None and value not in ("", (), [])
+    ]
     (folder / DEFINITION_FILE).write_text("".join(lines), "utf-8")
 
 
-def _toml(value: str | float | None) -> str:
-    # A printable JSON string is a TOML basic string.
+def _texts(value: Value) -> Sequence[str]:
+    match value:
+        case str():
+            return [value]
+        case float() | int() | None:
+            return []
+        case _:
+            return value
+
+
+def _toml(value: Value) -> str:
+    # A printable JSON string is a TOML basic string, and a list of them a list.
     return json.dumps(value, ensure_ascii=False)
 
 
 def add(
-    models: Path, source: Path, *, name: str | None = None, title: str = "", replace: bool = False
+    models: Path,
+    source: Path,
+    *,
+    name: str | None = None,
+    title: str = "",
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    replace: bool = False,
 ) -> EngineDefinition:
-    """Copy a user's model file into the model directory and record its digest.
+    """Copy a user's model into the model directory and record its digest.
 
     Args:
         models: the model directory.
-        source: the model file.
-        name: of the engine; by default the file's, without its suffix.
+        source: the model file, or a SavedModel's folder.
+        name: of the engine; by default the source's, without a suffix.
         title: what it is, for people.
+        inputs: tensors that a frozen graph takes; by default its placeholders.
+        outputs: tensors that a frozen graph gives; by default what nothing in it consumes.
         replace: whether an engine of this name may be replaced.
 
     Raises:
-        InvalidInput: the file is not there, is no model, or needs further files.
+        InvalidInput: the model is not there, is none, needs further files, or tells its inputs
+            and outputs itself.
     """
     from engines.inspect import describe
 
-    if source.suffix not in BACKENDS:
-        raise InvalidInput(f"{source} is no model file: {', '.join(BACKENDS)} can be added")
-    name = source.stem if name is None else name
+    source = source.parent if source.name == SAVED_MODEL_FILE else source
+    if not backend_of(source):
+        raise InvalidInput(f"{source} is no model file: {MODEL_KINDS} can be added")
+    if (inputs or outputs) and not is_frozen_graph(source):
+        raise InvalidInput(f"{source} tells its inputs and outputs itself; leave them out")
+    called = source.absolute()  # "." has no name
+    if name is None:
+        name = called.name if is_saved_model(source) else called.stem
     with installing(models, name, replace=replace) as folder:
-        file = folder / source.name
+        model = folder / called.name
         try:
-            shutil.copyfile(source, file)
+            size_bytes(source)
+            for part in parts(source):
+                copied = model / part.relative_to(source)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(part, copied)
         except OSError as error:
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
         # What is described and recorded is the copy: the source may change meanwhile.
-        description = describe(file, str(source))
-        if description.external_data:
+        description = describe(model)
+        if description.contents.external_data:
             raise InvalidInput(
                 f"{source} keeps weights in other files; save it as one file first, with "
                 "onnx.save_model(model, path, save_as_external_data=False)"
             )
-        keys = {"file": file.name, "sha256": description.digest, "title": title}
         shown = "".join(each if each.isprintable() else "?" for each in os.fspath(source))
-        write_definition(folder, {**keys, "source": shown})
+        write_definition(
+            folder,
+            {
+                "file": model.name,
+                "sha256": description.digest,
+                "inputs": inputs,
+                "outputs": outputs,
+                "title": title,
+                "source": shown,
+            },
+        )
     return ModelDirectory(models).get(name)

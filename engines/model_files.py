@@ -10,10 +10,14 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from synergai.domain import TensorSpec
 
 BACKENDS: Final = {".onnx": "onnxruntime", ".tflite": "tflite", ".pb": "tensorflow"}
 """Backend by the suffix of a model file; a SavedModel's is that of its ``saved_model.pb``."""
@@ -27,6 +31,28 @@ MAX_MODEL_BYTES: Final = 2 << 30
 """What one protobuf message, and so one ONNX file, can hold."""
 MAX_MODEL_PARTS: Final = 10_000
 """Most files of one SavedModel: somebody's home directory is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelContents:
+    """What a model says about itself.
+
+    Attributes:
+        format: what kind of file it is, and of which version.
+        inputs: in the Open Inference Protocol's words; the datatype of what that cannot carry is
+            ``unknown``.
+        outputs: likewise; also unknown where only running the model would tell.
+        parameters: how many numbers its weights are.
+        producer: the program that wrote it; empty if it does not say.
+        external_data: weights lie in other files.
+    """
+
+    format: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: int
+    producer: str = ""
+    external_data: bool = False
 
 
 def is_saved_model(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from engines.model_files import SAVED_MODEL_FILE, mapped
+from engines.model_files import SAVED_MODEL_FILE, ModelContents, mapped
 from engines.protobuf_wire import Message
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
@@ -75,23 +75,6 @@ _VARIABLES: Final = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 _NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorflowModel:
-    """What is in a SavedModel or a frozen graph.
-
-    Attributes:
-        inputs: of the signature; a frozen graph's placeholders.
-        outputs: of the signature; what in a frozen graph nothing consumes, of unknown datatypes.
-        written_by: version of TensorFlow that wrote it; empty if it does not say.
-        parameters: how many numbers its variables and constants are.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    written_by: str
-    parameters: int
-
-
 @dataclass(slots=True)
 class _Graph:
     """What has been seen of a graph's own nodes; those of its functions are only checked."""
@@ -102,7 +85,7 @@ class _Graph:
     parameters: int = 0
 
 
-def read_saved_model(path: Path) -> TensorflowModel:
+def read_saved_model(path: Path) -> ModelContents:
     """Read and check the SavedModel in the folder `path`.
 
     Raises:
@@ -116,8 +99,10 @@ def read_saved_model(path: Path) -> TensorflowModel:
         raise InvalidInput(f"{path.name} is damaged, or no SavedModel") from None
 
 
-def read_frozen_graph(path: Path) -> TensorflowModel:
+def read_frozen_graph(path: Path) -> ModelContents:
     """Read and check the frozen graph in the file `path`.
+
+    Its inputs are its placeholders, its outputs what nothing in it consumes.
 
     Raises:
         InvalidInput: it is damaged, no graph, or has operations that reach beyond the model.
@@ -130,15 +115,15 @@ def read_frozen_graph(path: Path) -> TensorflowModel:
     if not graph.results:
         raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph: nothing is computed")
     unconsumed = (name for name in graph.results if name not in graph.consumed)
-    return TensorflowModel(
+    return ModelContents(
+        format="TensorFlow frozen graph",
         inputs=tuple(graph.placeholders),
         outputs=tuple(TensorSpec(f"{name}:0", "unknown", ()) for name in unconsumed),
-        written_by="",
         parameters=graph.parameters,
     )
 
 
-def _saved_model(called: str, saved_model: Message) -> TensorflowModel:
+def _saved_model(called: str, saved_model: Message) -> ModelContents:
     for meta_graph in saved_model.messages(2):
         about = meta_graph.message(1)
         if SERVE in about.texts(4):
@@ -156,11 +141,13 @@ def _saved_model(called: str, saved_model: Message) -> TensorflowModel:
         tuple(sorted((_spec_of_info(*entry) for entry in side), key=lambda spec: spec.name))
         for side in (signatures[SIGNATURE].entries(1), signatures[SIGNATURE].entries(2))
     )
-    return TensorflowModel(
+    version = about.text(5)
+    return ModelContents(
+        format="TensorFlow SavedModel",
         inputs=inputs,
         outputs=outputs,
-        written_by=about.text(5),
         parameters=graph.parameters,
+        producer=f"TensorFlow {version}" if version else "",
     )
 
 

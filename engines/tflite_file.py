@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from engines.flatbuffer import Damaged, Table
-from engines.model_files import mapped
+from engines.model_files import ModelContents, mapped
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 
@@ -46,32 +46,13 @@ _DATATYPES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TfliteModel:
-    """What is in a TFLite file.
-
-    Attributes:
-        inputs: of its main subgraph.
-        outputs: of its main subgraph.
-        version: of the file's schema.
-        parameters: how many numbers its constant tensors are.
-        description: what its converter wrote.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    version: int
-    parameters: int
-    description: str
-
-
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     spec: TensorSpec
     is_constant: bool
 
 
-def read_tflite(path: Path) -> TfliteModel:
+def read_tflite(path: Path) -> ModelContents:
     """Read and check the TFLite file at `path`.
 
     All that an interpreter follows before it runs an operator is checked: every table, vector and
@@ -90,7 +71,7 @@ def read_tflite(path: Path) -> TfliteModel:
         raise InvalidInput(f"{path.name} is damaged: it has {error}") from None
 
 
-def _model(content: Content) -> TfliteModel:
+def _model(content: Content) -> ModelContents:
     model = Table.root(content)
     codes = list(model.tables(1, _MAX_ENTRIES))
     for code in codes:
@@ -106,17 +87,17 @@ def _model(content: Content) -> TfliteModel:
     for signature in model.tables(7, _MAX_ENTRIES):
         _check_signature(signature, tensors)
     main = subgraphs[0]
-    return TfliteModel(
+    return ModelContents(
+        format=f"TensorFlow Lite, version {model.number(0, 'I')}",
         inputs=tuple(tensors[0][i].spec for i in main.numbers(1, "i", _MAX_ENTRIES)),
         outputs=tuple(tensors[0][i].spec for i in main.numbers(2, "i", _MAX_ENTRIES)),
-        version=model.number(0, "I"),
         parameters=sum(
             math.prod(tensor.spec.shape)
             for of_subgraph in tensors
             for tensor in of_subgraph
             if tensor.is_constant
         ),
-        description=model.text(3),
+        producer=model.text(3),
     )
 
 

@@ -15,6 +15,8 @@ from engines.model_directory import ModelDirectory
 from engines.model_files import digest
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
+from tests.tiny_tensorflow import graph, save_saved_model
+from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,43 @@ def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model
     assert left_in(tmp_path / "models") == ["plus"]
 
 
+def test_tflite_file_is_added(tmp_path: Path) -> None:
+    definition = add(tmp_path / "models", save_sum(tmp_path / "sum.tflite"))
+
+    assert (definition.name, definition.backend, definition.fault) == ("sum", "tflite", "")
+
+
+@pytest.mark.parametrize("named", ["", "saved_model.pb"])
+def test_saved_model_is_added_with_all_its_files(tmp_path: Path, named: str) -> None:
+    source = save_saved_model(tmp_path / "my.model")
+    (source / "variables").mkdir()
+    (source / "variables" / "variables.index").write_bytes(b"weights")
+
+    definition = add(tmp_path / "models", source / named)
+
+    assert (definition.name, definition.backend) == ("my.model", "tensorflow")
+    assert definition.sha256 == definition.verified_digest() == digest(source)
+    assert (definition.file / "variables" / "variables.index").read_bytes() == b"weights"
+
+
+def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> None:
+    source = tmp_path / "sum.pb"
+    source.write_bytes(graph())
+    models = tmp_path / "models"
+
+    options = ["--inputs", "x:0", "--outputs", "y:0, x:0", "--models", str(models)]
+    added = CliRunner().invoke(app, ["add", str(source), *options])
+
+    assert added.exit_code == 0, added.output
+    definition = ModelDirectory(models).get("sum")
+    assert (definition.inputs, definition.outputs) == (("x:0",), ("y:0", "x:0"))
+
+
+def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(InvalidInput, match="tells its inputs and outputs itself"):
+        add(tmp_path / "models", model, inputs=["x"])
+
+
 def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
     tmp_path: Path, model: Path
 ) -> None:
@@ -85,7 +124,7 @@ def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) ->
     tensor.external_data.add(key="location", value="../../etc/passwd")
     model.write_bytes(proto.SerializeToString())
 
-    assert describe(model).external_data
+    assert describe(model).contents.external_data
     with pytest.raises(InvalidInput, match="other files"):
         add(tmp_path / "models", model)
 
@@ -97,7 +136,7 @@ def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, n
 
 
 def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"absent\.onnx' is not there"):
         add(tmp_path / "models", tmp_path / "absent.onnx")
     with pytest.raises(InvalidInput, match="is no model file"):
         add(tmp_path / "models", tmp_path / "notes.txt")
@@ -150,11 +189,11 @@ def test_text_that_no_reader_would_accept_is_not_written(tmp_path: Path, title: 
 def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
     description = describe(model)
 
-    assert description.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
-    assert description.outputs == (TensorSpec("y", "FP32", (-1, 2)),)
-    assert description.opset == 13
-    assert description.ir_version == 7
-    assert description.parameters == 2
+    contents = description.contents
+    assert contents.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+    assert contents.outputs == (TensorSpec("y", "FP32", (-1, 2)),)
+    assert contents.format == "ONNX, opset 13, IR version 7"
+    assert contents.parameters == 2
     assert description.digest == digest(model)
     assert description.size_bytes == model.stat().st_size
 
@@ -164,7 +203,7 @@ def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
     proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]))
     model.write_bytes(proto.SerializeToString())
 
-    assert [spec.name for spec in describe(model).inputs] == ["x"]
+    assert [spec.name for spec in describe(model).contents.inputs] == ["x"]
 
 
 def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model: Path) -> None:

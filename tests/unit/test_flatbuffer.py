@@ -21,8 +21,8 @@ def test_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
     model = read_tflite(save_sum(tmp_path / "m.tflite", width=4, matrix=True))
     assert model.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
     assert model.outputs == (TensorSpec("y", "FP32", (-1, 4)),)
-    assert (model.version, model.parameters) == (3, 16)
-    assert model.description == "written by a test"
+    assert (model.format, model.parameters) == ("TensorFlow Lite, version 3", 16)
+    assert model.producer == "written by a test"
 
 
 def test_quantised_tensors_are_integers(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_saved_model_tells_the_tensors_of_its_signature(tmp_path: Path) -> None:
     model = read_saved_model(save_saved_model(tmp_path / "m"))
     assert model.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
     assert model.outputs == (TensorSpec("b", "FP32", (-1, 2)),)
-    assert model.written_by == "2.0.0"
+    assert model.producer == "TensorFlow 2.0.0"
 
 
 def test_frozen_graph_takes_its_placeholders_and_gives_what_nothing_consumes(
