@@ -103,13 +103,18 @@ class InferenceServicer:
     ) -> oip.ModelMetadataResponse:
         """The engine's inputs and outputs."""
         engine = engine_of(self._catalogue, request.name, request.version)
+        properties = {
+            "digest": engine.digest,
+            "preprocess": engine.preprocess,
+            "postprocess": engine.postprocess,
+        }
         return oip.ModelMetadataResponse(
             name=engine.name,
             versions=[engine.version] if engine.version else [],
             platform=engine.backend,
             inputs=map(_tensor, engine.inputs),
             outputs=map(_tensor, engine.outputs),
-            properties={"digest": engine.digest} if engine.digest else {},
+            properties={name: value for name, value in properties.items() if value},
         )
 
     async def model_infer(self, request: Raw[Envelope], context: Context) -> bytes:

@@ -186,6 +186,13 @@ async def test_the_plain_protocol_carries_images_and_classification(fleet: Local
             response_deserializer=oip.ModelInferResponse.FromString,
         )
         response = await infer(classified(request, 1), timeout=10)
+        metadata = await channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelMetadata",
+            request_serializer=oip.ModelMetadataRequest.SerializeToString,
+            response_deserializer=oip.ModelMetadataResponse.FromString,
+        )(oip.ModelMetadataRequest(name="colours"), timeout=10)
+    assert metadata.properties["preprocess"] == "mobilenet"
+    assert metadata.properties["postprocess"] == "classes"
     (output,) = response.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("p:0", "BYTES", [1, 1])
     assert outputs_of(response)["p:0"][0, 0].endswith(b":2")
