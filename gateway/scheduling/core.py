@@ -14,17 +14,14 @@ Invariants, after every call of ``handle``:
 
 from __future__ import annotations
 
-import heapq
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.scheduling.estimator import Estimator
 from gateway.scheduling.events import (
-    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Command,
-    Dispatch,
     EnginesChanged,
     Event,
     Expire,
@@ -41,32 +38,29 @@ from gateway.scheduling.events import (
     SchedulingSettings,
     SessionDropped,
     SessionLoaded,
-    Stop,
     TimePassed,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
+from gateway.scheduling.expiries import Expiries
 from gateway.scheduling.fleet import Fleet
-from gateway.scheduling.learning import learn
+from gateway.scheduling.leases import Leases
 from gateway.scheduling.policy import POLICIES, Give, Preempt, View
 from gateway.scheduling.probes import Probes
 from gateway.scheduling.ranges import Ranges
-from gateway.scheduling.state import JobRecord, Lease
+from gateway.scheduling.state import JobRecord
 from gateway.scheduling.waiting import Waiting
-from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session
+from synergai.domain import EngineName, Fault, Outcome, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.scheduling.estimator import Estimate
-    from gateway.scheduling.events import Worker
+    from gateway.scheduling.events import Assignment, Worker
     from gateway.scheduling.policy import Decision
-    from gateway.scheduling.state import WorkerRecord
+    from gateway.scheduling.state import Lease, WorkerRecord
     from synergai.dictionary import ConfigurationDictionary
-    from synergai.domain import Configuration, JobId, WorkerId
-
-_EPOCH_SHIFT: Final = 40
+    from synergai.domain import AssignmentId, JobId, WorkerId
 
 
 class SchedulerCore:
@@ -94,12 +88,19 @@ class SchedulerCore:
         self._probes = Probes(self._estimator)
         self._view = View(self._queue, self._fleet, self._estimator, settings)
         self._jobs: dict[JobId, JobRecord] = {}
-        self._leases: dict[AssignmentId, Lease] = {}
-        self._expiries: list[tuple[float, int, JobRecord]] = []
-        self._next_id = (epoch << _EPOCH_SHIFT) + 1
+        self._commands: list[Command] = []
+        self._leases = Leases(
+            self._fleet,
+            self._waiting,
+            self._estimator,
+            self._view,
+            settings,
+            self._commands,
+            epoch,
+        )
+        self._expiries = Expiries()
         self._next_sequence = 0
         self._now = -math.inf
-        self._commands: list[Command] = []
 
     # --- what drivers ask ---------------------------------------------------------------
 
@@ -110,17 +111,18 @@ class SchedulerCore:
         """
         self._now = now
         self._take_in(event)
-        self._expire()
+        for job in self._expiries.due(now):
+            self._drop(job)
+            self._commands.append(Expire(job.job.id))
         if self._queue or self._policy.rebalances:
             self._schedule()
-        commands, self._commands = self._commands, []
+        commands = self._commands.copy()
+        self._commands.clear()
         return commands
 
     def wakeup(self) -> float | None:
         """The instant at which ``TimePassed`` has to be handled, or None if only events matter."""
-        while self._expiries and not self._in_system(self._expiries[0][2]):
-            heapq.heappop(self._expiries)
-        instant = self._expiries[0][0] if self._expiries else math.inf
+        instant = self._expiries.next()
         if self._queue:
             instant = min(
                 instant,
@@ -132,9 +134,7 @@ class SchedulerCore:
     def assignment(self, assignment_id: AssignmentId) -> Assignment | None:
         """The assignment, if it is outstanding and its job still wants its results."""
         lease = self._leases.get(assignment_id)
-        if lease is None or not self._in_system(lease.job):
-            return None
-        return lease.assignment
+        return None if lease is None or lease.job.gone else lease.assignment
 
     @property
     def queued(self) -> int:
@@ -151,9 +151,6 @@ class SchedulerCore:
         worker = self._fleet.workers[worker_id]
         return sorted(self._probes.lacks(worker))
 
-    def _in_system(self, job: JobRecord) -> bool:
-        return self._jobs.get(job.job.id) is job
-
     # --- events -------------------------------------------------------------------------
 
     def _take_in(self, event: Event) -> None:
@@ -164,7 +161,7 @@ class SchedulerCore:
                 self._assignment_ended(event)
             case QueriesDone(assignment_id, done, compute_s):
                 if lease := self._leases.get(assignment_id):
-                    self._progress(lease, done, compute_s)
+                    self._leases.progressed(lease, done, compute_s, self._now)
             case AssignmentStarted(assignment_id, setup_s):
                 if lease := self._leases.get(assignment_id):
                     self._started(lease, setup_s)
@@ -201,7 +198,7 @@ class SchedulerCore:
         self._jobs[job.id] = record
         self._waiting.came(record, self._now)
         if job.perishable and math.isfinite(job.deadline):
-            heapq.heappush(self._expiries, (job.deadline, record.sequence, record))
+            self._expiries.add(record, len(self._jobs))
         if record.left == 0:
             self._finish(record)
         else:
@@ -276,52 +273,19 @@ class SchedulerCore:
             self._estimator.engine_changed(worker, session.engine)
             self._waiting.rerank(session.engine)
 
-    # --- the life of a lease ------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------
 
     def _started(self, lease: Lease, setup_s: float) -> None:
-        now = self._now
-        lease.first_query_at = lease.reported_at = now
-        lease.setup_s = setup_s
         worker = self._fleet.workers[lease.assignment.worker_id]
-        self._session_loaded(
-            worker, Session(lease.assignment.engine, lease.assignment.configuration)
-        )
-        if lease.head_at is not None and lease.estimate is not None and not lease.stopping:
-            queries_s = lease.seconds - lease.assignment.setup_s
-            worker.head_ends_at = now + max(0.0, queries_s)
-            self._fleet.update(worker, now)
-
-    def _progress(self, lease: Lease, done: int, compute_s: float) -> None:
-        """Record queries and learn from how long they took."""
-        new = done - lease.done
-        if not 0 <= new <= lease.left:
-            return
-        worker = self._fleet.workers[lease.assignment.worker_id]
-        lease.done = done
-        lease.job.done += new
-        if new and lease.estimate is not None:
-            learn(
-                self._estimator,
-                worker,
-                lease,
-                lease.estimate,
-                new=new,
-                compute_s=compute_s,
-                now=self._now,
-                prior_s=self._settings.pace_half_life_s,
-            )
-            self._waiting.drifted(lease.assignment.engine, self._now)
-            if lease.head_at is not None and not lease.stopping:
-                per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
-                worker.head_ends_at = self._now + lease.left * per_query_s
-                self._fleet.update(worker, self._now)
-        lease.reported_at = self._now
+        self._session_loaded(worker, lease.session)
+        self._leases.started(lease, setup_s, self._now)
 
     def _assignment_ended(self, event: AssignmentEnded) -> None:
         lease = self._leases.get(event.assignment_id)
         if lease is None:
             return
-        self._progress(lease, max(event.done, lease.done), event.compute_s)
+        done = max(event.done, lease.done)
+        self._leases.progressed(lease, done, event.compute_s, self._now, last=True)
         if lease.done:
             self._learn(lease)
         self._end(lease)
@@ -332,30 +296,10 @@ class SchedulerCore:
             self._failed(lease, Fault.UNSPECIFIED, f"{detail}, not {lease.assignment.count}")
 
     def _end(self, lease: Lease) -> None:
-        """Take the lease back: what it has not done is pending again."""
-        assignment = lease.assignment
-        del self._leases[assignment.id]
-        worker = self._fleet.workers.get(assignment.worker_id)
-        if worker is not None:
-            worker.remove(lease, self._now)
-            self._fleet.update(worker, self._now)
-            session = Session(assignment.engine, assignment.configuration)
-            if session not in worker.sessions:
-                self._estimator.engine_changed(worker, assignment.engine)
-                self._waiting.drifted(assignment.engine, self._now)
-        self._probes.ended(assignment.id)
+        self._leases.take_back(lease, self._now)
+        self._probes.ended(lease.assignment.id)
         job = lease.job
-        del job.leases[assignment.id]
-        if not self._in_system(job):
-            return
-        if lease.left:
-            if lease.estimate is not None:
-                self._waiting.charge(job, -lease.left * lease.estimate.per_query_s, self._now)
-            self._waiting.remove(job)
-            first = assignment.first + lease.done
-            job.pending.add(first, first + lease.left)
-            self._waiting.add(job)
-        elif job.left == 0:
+        if not job.gone and job.left == 0:
             self._finish(job)
 
     def _failed(self, lease: Lease, fault: Fault, detail: str) -> None:
@@ -365,7 +309,7 @@ class SchedulerCore:
         if fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE) and worker is not None:
             self._engines_changed(worker, worker.engines - {engine})
         job = lease.job
-        if not self._in_system(job):
+        if job.gone:
             return
         if fault is not Fault.UNKNOWN_ENGINE:
             job.faults += 1
@@ -399,7 +343,7 @@ class SchedulerCore:
         """Take the job out, and stop what of it is running."""
         self._leave_system(job)
         for lease in job.leases.values():
-            self._stop(lease)
+            self._leases.stop(lease, self._now)
 
     def _finish(self, job: JobRecord) -> None:
         self._leave_system(job)
@@ -407,26 +351,22 @@ class SchedulerCore:
 
     def _leave_system(self, job: JobRecord) -> None:
         del self._jobs[job.job.id]
+        job.gone = True
         self._waiting.went(job)
-
-    def _expire(self) -> None:
-        while self._expiries and self._expiries[0][0] <= self._now:
-            job = heapq.heappop(self._expiries)[2]
-            if self._in_system(job):
-                self._drop(job)
-                self._commands.append(Expire(job.job.id))
 
     # --- decisions ----------------------------------------------------------------------
 
     def _schedule(self) -> None:
         self._waiting.reassess(self._now)
-        self._reject_infeasible()
+        if self._settings.infeasible == "reject":
+            self._reject_infeasible()
         view = self._view
         view.now = self._now
-        self._probe(self._probes.nowhere_known(view))
+        if self._probes.lacking:
+            self._probe(self._probes.nowhere_known(view))
         while self._carry_out(self._policy.decide(view)) and self._queue:
             pass
-        if self._queue:
+        if self._queue and self._probes.lacking:
             self._probe(self._probes.unknown_here(view))
 
     def _carry_out(self, decisions: Sequence[Decision]) -> bool:
@@ -435,13 +375,14 @@ class SchedulerCore:
         for decision in decisions:
             match decision:
                 case Give(job, worker, estimate, count):
-                    self._give(job, worker, estimate.configuration, count, estimate)
+                    configuration = estimate.configuration
+                    self._leases.give(job, worker, configuration, count, estimate, self._now)
                 case Preempt(lease):
-                    self._stop(lease)
+                    self._leases.stop(lease, self._now)
         return len(self._commands) > before
 
     def _reject_infeasible(self) -> None:
-        """Refuse the jobs for which there is no hope, if that is the operator's choice."""
+        """Refuse the jobs for which there is no hope."""
         for job in self._waiting.hopeless(self._now):
             remaining_s = job.job.deadline - self._now
             fastest_s = job.job.deadline - job.latest_start
@@ -458,70 +399,6 @@ class SchedulerCore:
         """Measure engines that the dictionary lacks, with a few real queries."""
         for job, worker in wanted:
             count = min(self._settings.probe_queries, job.leasable)
-            [lease] = self._give(job, worker, max(worker.worker.configurations), count, None)
+            configuration = max(worker.worker.configurations)
+            [lease] = self._leases.give(job, worker, configuration, count, None, self._now)
             self._probes.began(lease.assignment, worker.worker.worker_class)
-
-    def _give(
-        self,
-        job: JobRecord,
-        worker: WorkerRecord,
-        configuration: Configuration,
-        count: int,
-        estimate: Estimate | None,
-    ) -> list[Lease]:
-        """Lease `count` queries of the job to the worker: one assignment per range of them."""
-        self._waiting.remove(job)
-        leases: list[Lease] = []
-        while count > 0 and (taken := job.pending.take(count, job.ready)):
-            first, stop = taken
-            count -= stop - first
-            setup_s, per_query_s, seconds = 0.0, 0.0, math.inf
-            if estimate is not None:
-                setup_s = self._view.setup_s(job, worker, estimate)
-                per_query_s = self._view.per_query_s(job, worker, estimate)
-                seconds = setup_s + (stop - first) * per_query_s
-            estimate_s = worker.free_at(self._now) - self._now + seconds
-            assignment = Assignment(
-                id=AssignmentId(self._next_id),
-                job_id=job.job.id,
-                engine=job.job.engine,
-                worker_id=worker.id,
-                configuration=configuration,
-                first=first,
-                count=stop - first,
-                setup_s=setup_s,
-                estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
-                query_s=per_query_s,
-                probe=estimate is None,
-            )
-            self._next_id += 1
-            lease = Lease(assignment, job, estimate, seconds, self._now)
-            leases.append(lease)
-            self._leases[assignment.id] = lease
-            job.leases[assignment.id] = lease
-            worker.append(lease, self._now)
-            self._commands.append(Dispatch(assignment))
-            if estimate is None:
-                break
-        if not leases:
-            raise RuntimeError(f"the policy leased queries that job {job.job.id} does not have")
-        if estimate is not None:
-            self._waiting.charge(job, sum(lease.seconds for lease in leases), self._now)
-        self._fleet.update(worker, self._now)
-        if configuration.power_mode and worker.power_mode != configuration.power_mode:
-            worker.power_mode = configuration.power_mode
-            self._estimator.worker_changed(worker)
-        elif estimate is None or estimate.setup_s > 0:
-            self._estimator.engine_changed(worker, job.job.engine)
-        self._waiting.add(job)
-        return leases
-
-    def _stop(self, lease: Lease) -> None:
-        if lease.stopping:
-            return
-        lease.stopping = True
-        assignment = lease.assignment
-        self._commands.append(Stop(assignment.id, assignment.worker_id))
-        worker = self._fleet.workers[assignment.worker_id]
-        worker.stop(lease, self._now)
-        self._fleet.update(worker, self._now)

@@ -169,7 +169,8 @@ class View:
                 found.append(Candidate(completes_at, worker.index, worker, estimate))
         if self.thrifty:
             return _thriftiest(found, job.job.deadline)
-        found.sort(key=_soonest)
+        if len(found) > 1:
+            found.sort(key=_soonest)
         return found
 
     def bounds(self, workers: Sequence[WorkerRecord]) -> dict[EngineName, tuple[float, float]]:

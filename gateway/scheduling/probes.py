@@ -26,6 +26,11 @@ class Probes:
         self._lacking: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._out: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
 
+    @property
+    def lacking(self) -> bool:
+        """Whether anything is to be measured anywhere."""
+        return bool(self._lacking)
+
     def lacks(self, worker: WorkerRecord) -> set[EngineName]:
         """The worker's engines that were never profiled on its class."""
         _, engines = self._lacking.get(worker.id, (worker, set()))

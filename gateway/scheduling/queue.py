@@ -30,6 +30,7 @@ Bounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
 """The least setup and the least seconds per query that anybody could offer, by engine."""
 
 _rank: Final = itemgetter(0)
+_place: Final = itemgetter(0, 1)
 WORTH_A_SCAN: Final = 32
 """A lane longer than this is looked through by numpy."""
 
@@ -52,7 +53,9 @@ class Lane:
 
     def remove(self, record: JobRecord) -> None:
         """Take `record` out."""
-        at = bisect_left(self.entries, (record.rank, record.sequence), key=itemgetter(0, 1))
+        at = 0
+        if len(self.entries) > 1:
+            at = bisect_left(self.entries, (record.rank, record.sequence), key=_place)
         del self.entries[at]
         self._table = None
 
@@ -144,6 +147,11 @@ class JobQueue:
             bounds: if given, jobs in time that would be late even at this cost are left out.
         """
         lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
+        if self._size == 1:
+            # Most requests come when nobody waits: nothing to sort, or to be sorted out.
+            for lane in lanes:
+                yield lane.entries[0][2]
+            return
         if now is None:
             yield from _merged((lane.level, lane.entries) for lane in lanes)
             return

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from synergai.domain import Session
+
 if TYPE_CHECKING:
     from gateway.scheduling.estimator import Estimate
     from gateway.scheduling.events import Assignment, SchedulingSettings, Worker
     from gateway.scheduling.queue import Lane
     from gateway.scheduling.ranges import Ranges
-    from synergai.domain import AssignmentId, EngineName, Job, Session, WorkerId
+    from synergai.domain import AssignmentId, EngineName, Job, WorkerId
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,7 @@ class Lease:
         compute_s: time inside the engine so far, as far as it was reported.
         setup_s: what its setup took, if the worker said so.
         stopping: it was told to stop.
+        session: what is resident on its worker while it runs.
     """
 
     assignment: Assignment
@@ -45,6 +48,13 @@ class Lease:
     compute_s: float = 0.0
     setup_s: float = 0.0
     stopping: bool = False
+    session: Session = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.estimate is not None:
+            self.session = self.estimate.session
+        else:
+            self.session = Session(self.assignment.engine, self.assignment.configuration)
 
     @property
     def left(self) -> int:
@@ -64,6 +74,7 @@ class JobRecord:
         rank: the policy's order key; lower goes first.
         lane: where it waits; None while it does not.
         paces: seconds per second of the profile that workers have shown on this very job.
+        gone: it has left the system; what is still out of it is of no use.
     """
 
     job: Job
@@ -77,6 +88,7 @@ class JobRecord:
     lane: Lane | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
+    gone: bool = False
 
     @property
     def left(self) -> int:
@@ -179,6 +191,9 @@ class WorkerRecord:
         self._sum_behind_head()
 
     def _sum_behind_head(self) -> None:
+        if len(self.leases) < 2:
+            self.behind_head_s = 0.0
+            return
         # Summed anew each time: what rounding leaves of a difference would never go away.
         leases = iter(self.leases.values())
         next(leases, None)

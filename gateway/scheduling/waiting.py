@@ -90,8 +90,10 @@ class Waiting:
     # --- order --------------------------------------------------------------------------
 
     def _rank(self, job: JobRecord) -> None:
-        fastest_s = self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
-        job.latest_start = job.job.deadline - fastest_s
+        deadline = job.job.deadline
+        if deadline < math.inf:
+            deadline -= self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
+        job.latest_start = deadline
         job.rank = self._policy.rank(job)
 
     def rerank(self, engine: EngineName) -> None:
