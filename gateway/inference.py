@@ -130,7 +130,6 @@ class Request:
                 more = serialised_timings(
                     queue_s=queue_s,
                     transfer_s=worked_s - compute_s,
-                    compute_s=compute_s,
                     estimated_s=assignment.estimate_s,
                     worker=assignment.worker_id,
                     configuration=assignment.configuration,

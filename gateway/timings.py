@@ -1,7 +1,8 @@
 """Where the time of one request went, told in its response's parameters.
 
-The parts add up to the time that the gateway had the request. Serialised messages may be
-continued by further fields, so a response is not parsed for this.
+The worker has told already what it did inside the engine host; this adds what only the gateway
+knows. Queue, transfer and computing add up to the time that the gateway had the request.
+Serialised messages may be continued by further fields, so a response is not parsed for this.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ def serialised_timings(
     *,
     queue_s: float,
     transfer_s: float,
-    compute_s: float,
     estimated_s: float,
     worker: WorkerId,
     configuration: Configuration,
@@ -29,8 +29,7 @@ def serialised_timings(
         queue_s: from the request's arrival until it was given to the worker that answered it;
             what earlier workers failed at included.
         transfer_s: from there to its result, without computing: the way there and back, the
-            wait behind other work on the worker, loading its engine.
-        compute_s: inside the engine.
+            wait behind other work on the worker, loading its engine, pre- and post-processing.
         estimated_s: what the scheduler had expected from dispatch to result; 0 if nothing.
         worker: who answered it.
         configuration: how the engine was run.
@@ -39,7 +38,6 @@ def serialised_timings(
         parameters={
             "synergai_queue_us": _us(queue_s),
             "synergai_transfer_us": _us(transfer_s),
-            "synergai_compute_us": _us(compute_s),
             "synergai_estimated_us": _us(estimated_s),
             "synergai_worker": InferParameter(string_param=worker),
             "synergai_configuration": InferParameter(string_param=str(configuration)),

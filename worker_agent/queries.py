@@ -17,6 +17,7 @@ from synergai.envelope import Envelope, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.tensors import TYPED_FIELDS
+from worker_agent.typed_contents import typed_response, wants_typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,12 +69,21 @@ def read_inputs(envelope: Envelope) -> dict[str, Array]:
 def write_response(
     request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
 ) -> list[Buffer]:
-    """The parts of the serialised ``ModelInferResponse`` to `request`, in order."""
-    parts: list[Buffer] = []
-    tensors = []
+    """The parts of the serialised ``ModelInferResponse`` to `request`, in order.
+
+    Raises:
+        InvalidInput: it asks for a form that an output does not have.
+    """
+    described = []
     for name, array in outputs.items():
         wire = _little_endian(array)
         datatype = "BYTES" if wire.dtype.hasobject else _DATATYPES[wire.dtype]
+        described.append((name, datatype, wire))
+    if request.parameters and wants_typed(request):
+        return [typed_response(request, version, described)]
+    parts: list[Buffer] = []
+    tensors = []
+    for name, datatype, wire in described:
         tensors.append((name, datatype, wire.shape))
         content = _to_raw(wire)
         parts += (raw_output_prefix(len(content)), content)
