@@ -8,7 +8,8 @@ assignment at a time, so that its cores are there for the engine that is running
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,16 +28,19 @@ def own_cores(threads: int) -> tuple[int, ...]:
 
 @contextmanager
 def threads_on(cores: Sequence[int]) -> Iterator[None]:
-    """Threads that are started in this block run on `cores`, anywhere if there are none.
+    """Give the threads that are started in this block a core each of `cores`, in turn.
 
-    For runtimes that cannot be told a core for each of their threads; the threads share them.
+    For runtimes that cannot be told a core for each of their threads. Nothing is done if there
+    are no cores.
     """
-    if not cores:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    before = _threads()
+    yield
+    for place, thread in enumerate(sorted(_threads() - before)):
+        if cores:
+            with suppress(ProcessLookupError):  # it was not for long
+                os.sched_setaffinity(thread, {cores[place % len(cores)]})
+
+
+def _threads() -> set[int]:
+    """Ids of this process's threads; they rise, by and large, in the order of their start."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
