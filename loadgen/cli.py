@@ -9,18 +9,22 @@ from rich.text import Text
 
 from loadgen.settings import LoadgenSettings
 from synergai.commands import require, settings_command
-from synergai.output import print_facts, print_json, rate, seconds
+from synergai.output import plain, print_facts, print_json, rate, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from loadgen.measurement import Measurement
     from loadgen.messages import Progressed
+    from loadgen.summary import Summary
 
 
 def loadgen(settings: LoadgenSettings) -> None:
-    """Load a gateway with MLPerf LoadGen: one query at a time, the next when it is answered.
+    """Load a gateway with MLPerf LoadGen, in any of its four scenarios.
 
     LoadGen's log files stay in the output folder. Beside its figures stand our own: violations
-    are queries that failed or took longer than the QoS, goodput is the rate of all others.
+    are queries that failed or took longer than the QoS, goodput is the rate of all others. A
+    query's time begins with its issue, in Offline with its sending, since all are issued at once.
     """
     require("mlperf_loadgen")
     measurement = _measure(settings)
@@ -62,13 +66,11 @@ def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, ob
     return {
         "engine": settings.engine,
         "target": settings.target,
-        "inputs": counted.inputs,
-        "queries": counted.queries,
+        "scenario": settings.scenario,
+        "mode": settings.mode,
         "qos_ms": settings.qos_ms,
+        **plain(counted),
         "violations": counted.violations,
-        "failed": counted.failed,
-        "late": counted.late,
-        "first_failure": counted.first_failure,
         "goodput": counted.goodput,
         "loadgen": measurement.summary,
         "logs": str(measurement.logs),
@@ -77,24 +79,38 @@ def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, ob
 
 def _print(settings: LoadgenSettings, measurement: Measurement) -> None:
     summary, counted = measurement.summary, measurement.counted
-    percentiles = summary.percentiles_s
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
+        ("scenario", settings.scenario),
         ("inputs", counted.inputs),
-        ("queries", f"{counted.queries:,} in {seconds(counted.seconds)}"),
-        ("QPS", f"{rate(summary.qps)} ({rate(summary.qps_with_overhead)} with LoadGen's overhead)"),
-        ("mean", seconds(summary.mean_s)),
-        *((f"p{p:g}", seconds(percentiles[p])) for p in (50.0, 90.0, 99.0) if p in percentiles),
+        ("samples", f"{counted.queries:,} in {seconds(counted.seconds)}"),
+        *(_figures(summary) if summary is not None else ()),
         ("violations", _violations(settings, measurement)),
-        ("goodput", f"{rate(counted.goodput)} queries/s"),
+        ("goodput", f"{rate(counted.goodput)} samples/s"),
         ("logs", str(measurement.logs)),
     ]
     if counted.first_failure:
         facts.append(("first failure", Text(counted.first_failure, "red")))
+    if counted.measure:
+        facts.append((counted.measure, f"{counted.accuracy:.2%} of {counted.evaluated:,}"))
     print_facts(facts)
-    typer.echo(f"Result is : {summary.validity}")
-    for condition in summary.unmet:
-        typer.echo(f"  {condition} is not satisfied")
+    if summary is not None:
+        typer.echo(f"Result is : {summary.validity}")
+        for condition in summary.unmet:
+            typer.echo(f"  {condition} is not satisfied")
+
+
+def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    """LoadGen's own figures."""
+    if summary.qps is not None and summary.qps_with_overhead is not None:
+        overhead = f"{rate(summary.qps_with_overhead)} with LoadGen's overhead"
+        yield "QPS", f"{rate(summary.qps)} ({overhead})"
+    if summary.samples_per_second is not None:
+        yield "LoadGen", f"{rate(summary.samples_per_second)} samples/s"
+    yield "mean", seconds(summary.mean_s)
+    for percentile in (50.0, 90.0, 99.0):
+        if percentile in summary.percentiles_s:
+            yield f"p{percentile:g}", seconds(summary.percentiles_s[percentile])
 
 
 def _violations(settings: LoadgenSettings, measurement: Measurement) -> Text:
@@ -104,4 +120,6 @@ def _violations(settings: LoadgenSettings, measurement: Measurement) -> Text:
     text = f"{counted.violations:,} of {counted.queries:,} beyond {settings.qos_ms:g} ms"
     if counted.failed:
         text += f", of which {counted.failed:,} failed"
+    if counted.rejected or counted.expired:
+        text += f" ({counted.rejected:,} rejected, {counted.expired:,} expired)"
     return Text(text, "red" if counted.violations else "green")

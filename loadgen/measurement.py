@@ -25,12 +25,12 @@ class Measurement:
     """A finished run.
 
     Attributes:
-        summary: LoadGen's own figures.
+        summary: LoadGen's own figures; None in accuracy mode, where it has none.
         counted: ours beside them.
         logs: the folder with LoadGen's log files.
     """
 
-    summary: Summary
+    summary: Summary | None
     counted: Counted
     logs: Path
 
@@ -54,11 +54,12 @@ def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> 
     summary_file = settings.output / SUMMARY_FILE
     summary_file.unlink(missing_ok=True)  # an older run's would pass for this one's
     counted = _run(settings, report)
-    return Measurement(read_summary(summary_file), counted, settings.output)
+    summary = read_summary(summary_file) if settings.mode == "performance" else None
+    return Measurement(summary, counted, settings.output)
 
 
 def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
-    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json()]
+    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json(exclude_unset=True)]
     with reporting(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGES.decode(line):

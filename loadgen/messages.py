@@ -31,17 +31,27 @@ class Counted:
         inputs: what was sent, for people.
         queries: how many were issued.
         failed: of these, answered with an error.
-        late: of these, answered, but after the QoS.
+        expired: of the failed, not done by the deadline that the gateway was told.
+        rejected: of the failed, refused because of too much to do.
+        late: of the queries, answered, but after the QoS.
         seconds: from the first issue to the last completion.
         first_failure: what the first error said; empty if there was none.
+        measure: what of the answers' accuracy was measured; empty if nothing was.
+        accuracy: the figure, from 0 to 1.
+        evaluated: how many answers it rests on.
     """
 
     inputs: str
     queries: int
     failed: int
+    expired: int
+    rejected: int
     late: int
     seconds: float
     first_failure: str = ""
+    measure: str = ""
+    accuracy: float = 0.0
+    evaluated: int = 0
 
     @property
     def violations(self) -> int:

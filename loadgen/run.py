@@ -1,112 +1,55 @@
 """One LoadGen run in a process of its own: ``python -m loadgen.run``.
 
 LoadGen keeps its state per process and cannot be stopped, so every run gets a process, and ending
-a run early is ending its process. The test has a thread to itself, which asks the gateway; the
-main thread reports, and gives up on a query that is never answered.
+a run early is ending its process. The test has a thread to itself; the main thread reports, and
+gives up on a query that is never answered.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 import sys
 import threading
-import time
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 import mlperf_loadgen
-import numpy as np
 
+from loadgen.accuracy_log import ACCURACY_FILE
+from loadgen.completion import Completion
+from loadgen.flowing_system import FlowingSystem
 from loadgen.gateway_line import GatewayLine
+from loadgen.library import library_for
 from loadgen.messages import MESSAGES, Counted, Failed, Message, Progressed
-from loadgen.queries import Queries, queries_for
+from loadgen.scenarios import scenario_settings
+from loadgen.scoreboard import Scoreboard
 from loadgen.settings import LoadgenSettings
-from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
-from synergai.single_stream import log_settings, run_settings
+from loadgen.waiting_system import WaitingSystem
+from synergai.errors import SynergaiError, Unavailable
+from synergai.single_stream import log_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from loadgen.library import SampleLibrary
+
 REPORT_INTERVAL_S: Final = 0.1
-WARM_UP_QUERIES: Final = 5
 
 
-class SystemUnderTest:
-    """The gateway in LoadGen's hands: issues each query, completes it, and keeps count."""
+class System(Protocol):
+    """The gateway in LoadGen's hands. All calls come on LoadGen's own thread."""
 
-    def __init__(self, line: GatewayLine, queries: Queries, qos_s: float | None) -> None:
-        self.fault: SynergaiError | None = None
-        self.done = 0
-        self.started_at = self.last_at = time.monotonic()
-        self._line = line
-        self._queries = queries
-        self._qos_s = qos_s
-        self._failed = 0
-        self._late = 0
-        self._first_failure = ""
-        # LoadGen keeps an answer's bytes for accuracy runs only; these stand for all of them.
-        self._answer = np.zeros(1, np.float32)
+    def load(self, indices: Sequence[int], /) -> None:
+        """These samples are going to be issued."""
 
-    def warm_up(self) -> float:
-        """Ask a few queries before the run; returns what the fastest took.
+    def unload(self, indices: Sequence[int], /) -> None:
+        """These samples are issued no more."""
 
-        Raises:
-            SynergaiError: the gateway cannot answer them, so that a run would say nothing.
-        """
-        fastest = math.inf
-        for index in range(WARM_UP_QUERIES):
-            asked_at = time.monotonic()
-            failure = self._line.ask(self._request(index))
-            # Loading the engine may take longer than an enforced QoS allows.
-            if failure is not None and not isinstance(failure, (DeadlineExceeded, Overloaded)):
-                raise failure
-            self.last_at = time.monotonic()
-            fastest = min(fastest, self.last_at - asked_at)
-        self.started_at = self.last_at
-        return fastest
-
-    def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:
-        """Called by LoadGen with its next query, on the thread of the test."""
-        for sample in samples:
-            if self.fault is None:
-                self._ask(sample.index)
-            # A query that failed is complete as well: LoadGen would wait for it for ever.
-            response = mlperf_loadgen.QuerySampleResponse(
-                sample.id, self._answer.ctypes.data, self._answer.nbytes
-            )
-            mlperf_loadgen.QuerySamplesComplete([response])
-
-    def _ask(self, index: int) -> None:
-        asked_at = time.monotonic()
-        try:
-            failure = self._line.ask(self._request(index))
-        except SynergaiError as fault:
-            self.fault = fault
-            return
-        self.last_at = time.monotonic()
-        self.done += 1
-        if failure is not None:
-            self._failed += 1
-            self._first_failure = self._first_failure or str(failure)
-        elif self._qos_s is not None and self.last_at - asked_at > self._qos_s:
-            self._late += 1
-
-    def _request(self, index: int) -> bytes:
-        requests = self._queries.requests
-        return requests[index % len(requests)]
-
-    def counted(self) -> Counted:
-        """Our own count of the run."""
-        return Counted(
-            inputs=self._queries.origin,
-            queries=self.done,
-            failed=self._failed,
-            late=self._late,
-            seconds=self.last_at - self.started_at,
-            first_failure=self._first_failure,
-        )
+    def issue(self, samples: list[mlperf_loadgen.QuerySample], /) -> None:
+        """Ask the gateway, and complete every sample some time, whatever became of it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,23 +68,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os._exit(1)  # nobody waits for the result any more
 
     settings = LoadgenSettings.model_validate_json(options.settings)
+    board = Scoreboard(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
-        with GatewayLine(settings.target) as line:
-            queries = queries_for(settings, line.metadata(settings.engine))
-            qos_s = None if settings.qos_ms is None else settings.qos_ms / 1e3
-            sut = SystemUnderTest(line, queries, qos_s)
-            test = threading.Thread(target=_test, args=(sut, queries, settings))
+        with ExitStack() as stack:
+            line = stack.enter_context(GatewayLine(settings.target))
+            engine = line.engine(settings.engine)
+            library = library_for(settings, engine)
+            completion = Completion(library if settings.mode == "accuracy" else None)
+            qos_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
+            waiting = WaitingSystem(
+                line,
+                settings.engine,
+                library,
+                timeout_us=None if qos_s is None else max(1, round(qos_s * 1e6)),
+                completion=completion,
+                board=board,
+            )
+            system: System = waiting
+            if settings.scenario in ("Server", "Offline"):
+                system = stack.enter_context(
+                    FlowingSystem(
+                        settings.target,
+                        settings.engine,
+                        library,
+                        deadline_s=qos_s,
+                        window=settings.window if settings.scenario == "Offline" else None,
+                        completion=completion,
+                        board=board,
+                    )
+                )
+
+            def prepare() -> mlperf_loadgen.TestSettings:
+                requested = scenario_settings(settings, waiting.warm_up())
+                board.begin()
+                return requested
+
+            logs = log_settings(settings.output)
+            test = threading.Thread(target=_test, args=(system, library, prepare, logs, board))
             test.start()
-            _attend(sut, test, settings.query_timeout, report)
+            _attend(board, test, settings.query_timeout, report)
+        report(_evaluated(board.counted(library.origin), library, settings))
     except SynergaiError as error:
         report(Failed(str(error)))
         return 1
-    report(sut.counted())
     return 0
 
 
+def _evaluated(counted: Counted, library: SampleLibrary, settings: LoadgenSettings) -> Counted:
+    """The count, with the accuracy of the answers if they were kept and somebody knows better."""
+    if settings.mode != "accuracy":
+        return counted
+    accuracy = library.evaluate(settings.output / ACCURACY_FILE)
+    if accuracy is None:
+        return counted
+    return replace(
+        counted,
+        measure=accuracy.measure,
+        accuracy=accuracy.value,
+        evaluated=accuracy.samples,
+    )
+
+
 def _attend(
-    sut: SystemUnderTest,
+    board: Scoreboard,
     test: threading.Thread,
     query_timeout: float,
     report: Callable[[Message], None],
@@ -149,39 +138,40 @@ def _attend(
     """Report progress until the test is over, or end the process with it."""
     while test.is_alive():
         test.join(REPORT_INTERVAL_S)
-        now = time.monotonic()
-        fault = sut.fault
-        if fault is None and test.is_alive() and now - sut.last_at > query_timeout:
+        fault = board.fault
+        if fault is None and board.silent_s() > query_timeout:
             fault = Unavailable(f"no answer for {query_timeout:g} s")
         if fault is not None:
-            report(Failed(f"{fault} (after {sut.done:,} queries)" if sut.done else str(fault)))
+            report(Failed(f"{fault} (after {board.done:,} queries)" if board.done else str(fault)))
             os._exit(1)  # there is no way out of a running test but the process's end
-        report(Progressed(sut.done, now - sut.started_at))
+        report(Progressed(board.done, board.elapsed_s()))
 
 
-def _test(sut: SystemUnderTest, queries: Queries, settings: LoadgenSettings) -> None:
+def _test(
+    system: System,
+    library: SampleLibrary,
+    prepare: Callable[[], mlperf_loadgen.TestSettings],
+    logs: mlperf_loadgen.LogSettings,
+    board: Scoreboard,
+) -> None:
     """The warm-up, and the whole of LoadGen's run."""
     try:
-        fastest = sut.warm_up()
+        requested = prepare()
     except SynergaiError as fault:
-        sut.fault = fault
+        board.fault = fault
         return
 
-    def nothing(*_: object) -> None:
-        """The samples are in memory already, and nothing is held back."""
+    def flush() -> None:
+        """Nothing is held back."""
 
-    count = len(queries.requests)
-    under_test = mlperf_loadgen.ConstructSUT(sut.issue, nothing)
-    library = mlperf_loadgen.ConstructQSL(count, count, nothing, nothing)
+    under_test = mlperf_loadgen.ConstructSUT(system.issue, flush)
+    samples = mlperf_loadgen.ConstructQSL(
+        library.count, library.performance_count, system.load, system.unload
+    )
     try:
-        mlperf_loadgen.StartTestWithLogSettings(
-            under_test,
-            library,
-            run_settings(settings.queries, settings.min_duration, fastest),
-            log_settings(settings.output),
-        )
+        mlperf_loadgen.StartTestWithLogSettings(under_test, samples, requested, logs)
     finally:
-        mlperf_loadgen.DestroyQSL(library)
+        mlperf_loadgen.DestroyQSL(samples)
         mlperf_loadgen.DestroySUT(under_test)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,31 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
     target: Address = Field(default="127.0.0.1:8001", description="The gateway.")
+    scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"] = Field(
+        default="SingleStream",
+        description="MLPerf's scenario: one query at a time, several samples at a time, queries at "
+        "random instants, or all samples at once.",
+    )
+    mode: Literal["performance", "accuracy"] = Field(
+        default="performance",
+        description="Measure time, or send every sample once and keep the answers.",
+    )
+    rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Server: queries per second. Offline: expected samples per second, by which "
+        "LoadGen sizes its one query.",
+    )
+    samples_per_query: int = Field(
+        default=8, ge=1, le=4096, description="MultiStream: samples in each query."
+    )
+    window: int = Field(
+        default=64,
+        ge=1,
+        le=65_536,
+        description="Offline: how many samples may be on their way at once.",
+    )
     queries: int = Field(
         default=100, ge=1, le=10_000_000, description="Issue at least this many queries."
     )
@@ -22,14 +47,25 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
         default=10.0, ge=0, le=86_400, description="Run for at least this long, in seconds."
     )
     qos_ms: float | None = Field(
-        default=None, gt=0, description="A query that takes longer is a violation."
+        default=None,
+        gt=0,
+        description="A query that takes longer is a violation; LoadGen's own bound in Server.",
     )
     enforce: bool = Field(
         default=False,
         description="Tell the gateway the QoS as each query's deadline: it drops late ones.",
     )
     query_timeout: float = Field(
-        default=60.0, gt=0, description="Give up if one query takes longer than this, in seconds."
+        default=60.0, gt=0, description="Give up if no query is answered for so long, in seconds."
+    )
+    user_conf: Path | None = Field(
+        default=None,
+        description="LoadGen's user.conf, read after MLPerf's own mlperf.conf; options that are "
+        "given come before both.",
+    )
+    mlperf_model: str = Field(
+        default="",
+        description="The engine's name in these files, such as resnet50, if it is another.",
     )
     models: Path = Field(
         default=Path("models"),

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SUMMARY_FILE: Final = "mlperf_log_summary.txt"
+
+# What each rate is called, in the scenarios that have it.
+_ONE_AT_A_TIME: Final = {"SingleStream": "QPS w/ loadgen overhead"}
+_ONE_AT_A_TIME_NET: Final = {"SingleStream": "QPS w/o loadgen overhead"}
+_COMPLETED: Final = {"Server": "Completed samples per second", "Offline": "Samples per second"}
+_SCHEDULED: Final = {"Server": "Scheduled samples per second"}
 
 _FACT: Final = re.compile(r"^\s*([^:\n]+?)\s*: (.+?)\s*$", re.MULTILINE)
 _PERCENTILE: Final = re.compile(r"^([\d.]+) percentile latency \(ns\)\s*: (\d+)\s*$", re.MULTILINE)
@@ -20,14 +27,17 @@ _UNMET: Final = re.compile(r"^\s+(.+?) satisfied\s*: NO\b", re.MULTILINE | re.IG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What LoadGen says about a Single Stream run.
+    """What LoadGen says about a performance run.
 
     Attributes:
         validity: ``VALID`` or ``INVALID``.
         unmet: which of its conditions are not satisfied, in its words; empty if valid.
-        qps_with_overhead: queries per second over the whole run.
-        qps: the inverse of the mean latency.
-        mean_s: mean latency, from issue to completion, as all that follow.
+        qps_with_overhead: Single Stream: queries per second over the whole run.
+        qps: Single Stream: the inverse of the mean latency.
+        samples_per_second: Server and Offline: samples completed per second.
+        scheduled_per_second: Server: samples issued per second.
+        mean_s: mean latency, from issue to completion, as all that follow; of queries, which
+            in Multi Stream have several samples, and in Offline all of them.
         percentiles_s: latency by percentile, from 50.0 to 99.9.
     """
 
@@ -35,8 +45,10 @@ class Summary:
     mode: str
     validity: str
     unmet: tuple[str, ...]
-    qps_with_overhead: float
-    qps: float
+    qps_with_overhead: float | None
+    qps: float | None
+    samples_per_second: float | None
+    scheduled_per_second: float | None
     min_s: float
     max_s: float
     mean_s: float
@@ -72,13 +84,16 @@ def parse_summary(text: str) -> Summary:
     """
     facts = dict(_FACT.findall(text))
     try:
+        scenario = facts["Scenario"]
         return Summary(
-            scenario=facts["Scenario"],
+            scenario=scenario,
+            qps_with_overhead=_rate(facts, _ONE_AT_A_TIME, scenario),
+            qps=_rate(facts, _ONE_AT_A_TIME_NET, scenario),
+            samples_per_second=_rate(facts, _COMPLETED, scenario),
+            scheduled_per_second=_rate(facts, _SCHEDULED, scenario),
             mode=facts["Mode"],
             validity=facts["Result is"],
             unmet=tuple(_UNMET.findall(text)),
-            qps_with_overhead=float(facts["QPS w/ loadgen overhead"]),
-            qps=float(facts["QPS w/o loadgen overhead"]),
             min_s=float(facts["Min latency (ns)"]) / 1e9,
             max_s=float(facts["Max latency (ns)"]) / 1e9,
             mean_s=float(facts["Mean latency (ns)"]) / 1e9,
@@ -91,3 +106,8 @@ def parse_summary(text: str) -> Summary:
         raise InvalidInput(f"this is no complete LoadGen summary: it lacks {missing}") from None
     except ValueError:
         raise InvalidInput("this is no LoadGen summary: a figure is not a number") from None
+
+
+def _rate(facts: Mapping[str, str], names: Mapping[str, str], scenario: str) -> float | None:
+    name = names.get(scenario)
+    return None if name is None else float(facts[name])

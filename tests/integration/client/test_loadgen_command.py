@@ -39,6 +39,60 @@ async def test_a_run_reports_loadgens_figures_and_ours(
     assert {"mlperf_log_summary.txt", "mlperf_log_detail.txt"} <= written
 
 
+@pytest.mark.parametrize(
+    ("scenario", "more"),
+    [("MultiStream", []), ("Server", ["--rate", "300"]), ("Offline", ["--window", "8"])],
+)
+async def test_every_scenario_runs_to_its_end(
+    scenario: str, more: list[str], options: list[str], gateway: Any, run: Any
+) -> None:
+    ran = await run("loadgen", "identity", *options, "--scenario", scenario, *more, "--json")
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    assert report["loadgen"]["scenario"] == scenario
+    assert (report["failed"], report["late"]) == (0, 0)
+    assert len(gateway.requests) == report["queries"] + 5, "and the warm-up"
+    has_a_rate = report["loadgen"]["samples_per_second"] is not None
+    assert has_a_rate is (scenario != "MultiStream")
+
+
+@pytest.mark.parametrize("scenario", ["SingleStream", "Offline"])
+async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
+    scenario: str, options: list[str], tmp_path: Path, run: Any
+) -> None:
+    samples = tmp_path / "samples.npz"
+    # The engine gives back what it gets, and so "finds" the largest number's place.
+    x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]], np.float32)
+    np.savez(samples, x=x, labels=np.array([0, 1, 2, 0]))
+    accuracy = ("--mode", "accuracy", "--scenario", scenario, "--samples", str(samples))
+    ran = await run("loadgen", "identity", *options, *accuracy, "--json")
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    assert (report["measure"], report["accuracy"], report["evaluated"]) == ("top-1", 0.75, 4)
+    assert report["queries"] == 4
+    assert report["loadgen"] is None, "it measures no time then"
+    logged = json.loads((tmp_path / "logs" / "mlperf_log_accuracy.json").read_text())
+    assert {entry["qsl_idx"]: entry["data"] for entry in logged} == {
+        index: np.float32(place).tobytes().hex().upper() for index, place in enumerate([0, 1, 2, 2])
+    }
+
+
+async def test_a_user_conf_is_followed_unless_an_option_says_otherwise(
+    tmp_path: Path, gateway: Any, run: Any
+) -> None:
+    conf = tmp_path / "user.conf"
+    conf.write_text("identity.Server.target_qps = 250\n*.Server.min_duration = 400\n")
+    options = ("--target", gateway.address, "--models", str(tmp_path), "--output", str(tmp_path))
+    server = ("--scenario", "Server", "--user-conf", str(conf), "--queries", "50")
+    ran = await run("loadgen", "identity", *options, *server)
+    assert ran.code == 0, ran.err
+    used = (tmp_path / "mlperf_log_summary.txt").read_text()
+    assert "target_qps : 250" in used
+    assert "min_duration (ms): 400" in used
+    assert "min_query_count : 50" in used
+    assert "schedule_rng_seed : 16159082839903944936" in used, "of MLPerf's own mlperf.conf"
+
+
 async def test_late_answers_are_violations(options: list[str], run: Any) -> None:
     ran = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
     report = json.loads(ran.out)
@@ -95,6 +149,8 @@ async def test_an_enforced_qos_is_told_to_the_gateway(
         ("stuck", ["--query-timeout", "0.3"], "no answer for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
         ("identity", ["--output", "/proc/nowhere"], "/proc/nowhere cannot be made"),
+        ("identity", ["--scenario", "Server"], "needs its queries per second: --rate"),
+        ("identity", ["--user-conf", "/nowhere.conf"], "/nowhere.conf cannot be read"),
     ],
 )
 async def test_what_cannot_be_run_is_one_line_and_exit_code_1(
