@@ -27,6 +27,7 @@ from gateway.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
+    ModeChanged,
     ProfileAdded,
     QueriesDone,
     QueriesReady,
@@ -187,6 +188,11 @@ class Dispatcher:
         if self._is_member(worker):
             self._handle(SessionDropped(worker.id, session))
 
+    def mode_changed(self, worker: ConnectedWorker, switch_s: float) -> None:
+        """The worker is in another power mode; `switch_s` is 0 unless that was our doing."""
+        if self._is_member(worker):
+            self._handle(ModeChanged(worker.id, worker.power.mode, switch_s))
+
     def profiled(self, entries: Iterable[ProfileEntry]) -> None:
         """Add to the dictionary."""
         for entry in entries:
@@ -277,9 +283,11 @@ class Dispatcher:
         if new:
             now = self._clock.now()
             worker.queries_done += new
+            new_s = max(0.0, outstanding.compute_s - computed_s)
             metrics = self._metrics.engine(outstanding.assignment.engine)
             metrics.queries.inc(new)
-            metrics.statistics.computed(new, max(0.0, outstanding.compute_s - computed_s), now)
+            metrics.statistics.computed(new, new_s, now)
+            worker.power.computed(outstanding.assignment.engine, new_s)
             if work is not None:
                 work.recorded(worker, outstanding, responses, now)
 
@@ -315,6 +323,7 @@ class Dispatcher:
                     engines=worker.usable_engines,
                     configurations=worker.configurations,
                     sessions=frozenset(worker.sessions),
+                    power_mode=worker.power.mode,
                 )
             )
         )

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.outbox import Outbox
+from gateway.power import WorkerPower
 from synergai.domain import EngineName
 from synergai.errors import EngineNotFound, EngineUnloaded, EngineUnusable, Unavailable
 
@@ -67,6 +68,7 @@ class ConnectedWorker:
     Attributes:
         orders: what waits to be sent to it; closed while it has no work stream.
         control: what waits to be sent to it on the control stream.
+        power: its power mode, and what its machine draws.
         engines: what it has, usable or not, by name.
         outstanding: what it has to do, by assignment.
         free_since: when it last ended an assignment.
@@ -81,6 +83,7 @@ class ConnectedWorker:
     configurations: tuple[Configuration, ...]
     orders: Outbox[Order]
     heard_at: float
+    power: WorkerPower = field(default_factory=WorkerPower)
     control: Outbox[hub_pb2.GatewayControl] = field(default_factory=lambda: Outbox(0))
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)

@@ -20,6 +20,7 @@ from gateway.outbox import Outbox
 from gateway.registration import worker_of
 from gateway.reports import ProtocolViolation, checked_seconds, shown
 from synergai import rpc
+from synergai.domain import checked_name
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.v1 import hub_pb2
 from synergai.wire import configuration_to_proto, engine_from_proto, session_from_proto
@@ -176,6 +177,8 @@ class Hub:
             worker.heard_at = self._clock.now()
             match kind:
                 case "heartbeat":
+                    if message.heartbeat.HasField("draw"):
+                        worker.power.metered(message.heartbeat.draw, worker.heard_at)
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
                     link.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
                     self._model_control.remind(worker)
@@ -185,6 +188,8 @@ class Hub:
                     engine = engine_from_proto(message.engine_changed.engine)
                     self._remember(frozenset({engine.name}))
                     self._believe(self._catalogue.put(worker.id, engine))
+                case "power_changed":
+                    self._power_changed(worker, message.power_changed)
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     self._dispatcher.draining(worker)
@@ -248,6 +253,13 @@ class Hub:
             _log.warning("worker %s: %s not loaded: %s", worker.id, session.engine, fault)
         self._dispatcher.session_dropped(worker, session)
         self._model_control.session_changed(worker, session, resident=False, fault=fault)
+
+    def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
+        switch_s = checked_seconds(message.switch_s, "switching")
+        worker.power.mode = checked_name(message.mode, "power mode") if message.mode else ""
+        if switch_s > 0:
+            worker.power.switch_s = switch_s
+        self._dispatcher.mode_changed(worker, switch_s)
 
     def _check_registered(self, link: AgentLink) -> None:
         if link.worker is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet import ConnectedWorker
 from gateway.outbox import Outbox
+from gateway.power import WorkerPower
 from synergai.domain import Configuration, WorkerClass, WorkerId, checked_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.wire import configuration_from_proto, engine_from_proto, session_from_proto
@@ -18,6 +19,7 @@ PROTOCOL_VERSION: Final = 1
 _MAX_ENGINES: Final = 10_000
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_VERSION_TEXT: Final = 128
+_MAX_METER_TEXT: Final = 256
 
 
 def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
@@ -40,6 +42,9 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
         raise InvalidInput(f"{where} has more than {_MAX_CONFIGURATIONS:,} configurations")
     if len(message.agent_version) > _MAX_VERSION_TEXT or not message.agent_version.isprintable():
         raise InvalidInput(f"{where} has no proper agent version")
+    mode = checked_name(message.power_mode, "power mode") if message.power_mode else ""
+    if len(message.meter) > _MAX_METER_TEXT or not message.meter.isprintable():
+        raise InvalidInput(f"{where} has no proper name of its power meter")
     engines = {}
     for described in message.engines:
         engine = engine_from_proto(described)
@@ -62,6 +67,7 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
         configurations=configurations or (Configuration(),),
         orders=orders,
         heard_at=now,
+        power=WorkerPower(mode=mode, meter=message.meter),
         engines=engines,
         sessions=sessions,
     )

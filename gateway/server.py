@@ -24,6 +24,7 @@ from gateway.jobs import Jobs
 from gateway.journal import Journal
 from gateway.metrics import Metrics
 from gateway.model_control import ModelControl
+from gateway.power import PowerCollector
 from gateway.profiles import Profiles
 from gateway.scheduling.core import SchedulerCore
 from gateway.servicers.elsewhere import NOT_OFFERED, Elsewhere
@@ -36,6 +37,7 @@ from gateway.servicers.repository import RepositoryServicer
 from gateway.streamed import StreamedJobs
 from synergai import rpc
 from synergai.errors import Unavailable
+from synergai.tls import Identity, server_credentials
 from synergai.machine import dictionary_in
 
 if TYPE_CHECKING:
@@ -160,13 +162,17 @@ class Gateway:
         metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
         metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
         metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
+        # As a list at once: it is read in another thread, while workers come and go.
+        metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
 
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
         client_server = grpc.aio.server(
             options=_options(settings.max_message_bytes - _ENVELOPE_BYTES)
         )
-        self.hub_address = rpc.bind(hub_server, settings.hub)
-        self.address = rpc.bind(client_server, settings.listen)
+        identity = Identity.read(settings.tls_cert, settings.tls_key)
+        for_agents = server_credentials(identity, settings.tls_client_ca)
+        self.hub_address = rpc.bind(hub_server, settings.hub, for_agents)
+        self.address = rpc.bind(client_server, settings.listen, server_credentials(identity))
         hub_server.add_generic_rpc_handlers(
             (
                 hub.handler(),

@@ -37,6 +37,11 @@ class WorkerStatus:
         queries_done: since it joined.
         last_heard_s: seconds since the last sign of life.
         unprofiled: engines that the dictionary lacks on this worker's class.
+        power_mode: in force; empty if there is none, or none is known.
+        switch_s: what the last switch of it took; 0 before the first.
+        meter: what measures its power; empty if nothing does.
+        watts: of the whole machine, over the last heartbeat; None where it is not measured.
+        joules: since its agent started; None likewise.
     """
 
     id: WorkerId
@@ -50,6 +55,11 @@ class WorkerStatus:
     queries_done: int
     last_heard_s: float
     unprofiled: tuple[EngineName, ...]
+    power_mode: str = ""
+    switch_s: float = 0.0
+    meter: str = ""
+    watts: float | None = None
+    joules: float | None = None
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -70,4 +80,9 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         queries_done=message.queries_done,
         last_heard_s=message.last_heard_s,
         unprofiled=tuple(map(EngineName, message.unprofiled)),
+        power_mode=message.power_mode,
+        switch_s=message.switch_s,
+        meter=message.meter,
+        watts=message.watts if message.HasField("watts") else None,
+        joules=message.joules if message.HasField("joules") else None,
     )

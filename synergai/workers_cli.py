@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.jobs_cli import DEFAULT_TARGET, AsJson, Target
-from synergai.output import print_json, print_table, seconds
+from synergai.jobs_cli import DEFAULT_TARGET, AsJson, Target, TlsCa
+from synergai.output import print_json, print_table, seconds, watts
 
 if TYPE_CHECKING:
     from synergai.client_fleet import WorkerStatus
@@ -17,19 +17,19 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
-def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET) -> None:
+def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
     """Show the workers that have joined, their engines and what is loaded."""
 
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             joined = await client.workers()
         if as_json:
             print_json(joined)
             return
-        columns = ("worker", "class", "state", "cores", "engines", "loaded", "queries", "heard")
-        print_table(columns, map(_row, joined))
+        columns = ("worker", "class", "state", "cores", "power", "engines", "loaded", "queries")
+        print_table((*columns, "heard"), map(_row, joined))
 
     import uvloop
 
@@ -51,8 +51,18 @@ def _row(worker: WorkerStatus) -> tuple[str | Text, ...]:
         worker.worker_class,
         worker.state.name.lower(),
         str(worker.cores),
+        _power(worker),
         engines,
         loaded,
         f"{worker.queries_done:,}",
         f"{seconds(worker.last_heard_s)} ago",
     )
+
+
+def _power(worker: WorkerStatus) -> Text:
+    drawn = (
+        Text("not measured", "dim")
+        if worker.watts is None
+        else Text(f"{watts(worker.watts) or '0 W'} by {worker.meter}")
+    )
+    return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])

@@ -16,14 +16,17 @@ import psutil
 
 from synergai import wire
 from synergai.errors import EngineUnusable
+from synergai.tls import Identity, channel_credentials
 from synergai.v1 import hub_pb2
 from worker_agent.connection import Connection
 from worker_agent.front import Front
 from worker_agent.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
 from worker_agent.modes import ModeHosts
+from worker_agent.power.files import Files
 from worker_agent.power.manager import Power
 from worker_agent.runner import Runner
+from worker_agent.telemetry import PowerMeter
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,6 +62,7 @@ class Agent:
             when_changed=self._session_changed,
         )
         self._modes = ModeHosts(self._hosts)
+        self._meter: PowerMeter | None = None
         self._idle = asyncio.Event()
         self._runner = Runner(
             self._modes,
@@ -73,6 +77,9 @@ class Agent:
             self._runner,
             self._configurations,
             settings.max_message_bytes,
+            channel_credentials(
+                settings.tls_ca, Identity.read(settings.tls_cert, settings.tls_key)
+            ),
         )
         self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
         self._stop = asyncio.Event()
@@ -82,7 +89,15 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._settings.state.mkdir(parents=True, exist_ok=True)
         try:
-            self._modes.use(await Power.open(self._settings.power, self._settings.power_modes))
+            files = Files(self._settings.root)
+            power = await Power.open(
+                self._settings.power,
+                self._settings.power_modes,
+                files,
+                self._connection.power_changed,
+            )
+            self._modes.use(power)
+            self._meter = await asyncio.to_thread(PowerMeter, files)
             self._configurations += self._settings.configurations(self._modes.modes)
             inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
             self._engines.update(await inventory.engines())
@@ -96,6 +111,7 @@ class Agent:
         except BaseException:
             await self._hosts.close()
             await self._modes.close()
+            await self._close_meter()
             raise
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
@@ -123,6 +139,7 @@ class Agent:
         await asyncio.gather(*self._unloads, return_exceptions=True)
         await self._hosts.close()
         await self._modes.close()
+        await self._close_meter()
 
     def stop(self) -> None:
         """Begin to leave: finish what there is, take nothing new. Idempotent."""
@@ -155,12 +172,17 @@ class Agent:
             configurations=map(wire.configuration_to_proto, self._configurations),
             engines=map(wire.engine_to_proto, self._engines.values()),
             sessions=map(wire.session_to_proto, self._hosts.sessions()),
+            power_mode=self._modes.mode,
+            meter="" if self._meter is None else self._meter.source,
         )
 
-    def rss_bytes(self) -> int:
-        """Resident memory of the agent and its engine hosts."""
+    def heartbeat(self) -> hub_pb2.Heartbeat:
+        """Resident memory of the agent and its engine hosts, and what the machine draws."""
         own: int = psutil.Process().memory_info().rss
-        return own + self._hosts.rss_bytes()
+        beat = hub_pb2.Heartbeat(rss_bytes=own + self._hosts.rss_bytes())
+        if self._meter is not None and (draw := self._meter.read()) is not None:
+            beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
+        return beat
 
     def load(self, session: Session) -> None:
         """Bring the session into memory; how that went is told by a ``SessionChanged``."""
@@ -191,6 +213,10 @@ class Agent:
             engine = replace(self._engines[change.session.engine], fault=str(change.error))
             self._engines[engine.name] = engine
             self._connection.engine_changed(engine)
+
+    async def _close_meter(self) -> None:
+        if self._meter is not None:
+            await asyncio.to_thread(self._meter.close)
 
     def _write_ready_file(self) -> None:
         path = self._settings.ready_file

@@ -17,6 +17,7 @@ import grpc
 from synergai import rpc, wire
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.status import error_from_rpc
+from synergai.tls import open_channel
 from synergai.v1 import hub_pb2
 from synergai.work_stream import open_orders
 from worker_agent.assignments import Assignments
@@ -46,8 +47,8 @@ class Worker(Protocol):
     def register(self) -> hub_pb2.Register:
         """How this worker introduces itself, as of now."""
 
-    def rss_bytes(self) -> int:
-        """Resident memory of the agent and its engine hosts."""
+    def heartbeat(self) -> hub_pb2.Heartbeat:
+        """How it is, as of now."""
 
     def load(self, session: Session) -> None:
         """Bring the session into memory."""
@@ -65,6 +66,7 @@ class Connection:
         runner: runs what the gateway assigns.
         configurations: what this worker can be switched to.
         max_message_bytes: largest message both ways.
+        credentials: what it encrypts with; None if it does not.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Connection:
         runner: Runner,
         configurations: Sequence[Configuration],
         max_message_bytes: int,
+        credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         self._target = target
         self._worker = worker
         self._runner = runner
         self._configurations = configurations
         self._max_message_bytes = max_message_bytes
+        self._credentials = credentials
         self._line: _Line | None = None
         self._failures = 0
 
@@ -119,6 +123,11 @@ class Connection:
         message = hub_pb2.EngineChanged(engine=wire.engine_to_proto(engine))
         self._tell(hub_pb2.AgentControl(engine_changed=message))
 
+    def power_changed(self, mode: str, switch_s: float) -> None:
+        """Tell the gateway, if there is one, which power mode is in force, and at what cost."""
+        message = hub_pb2.PowerChanged(mode=mode, switch_s=switch_s)
+        self._tell(hub_pb2.AgentControl(power_changed=message))
+
     def draining(self) -> None:
         """Tell the gateway, if there is one, that this worker takes nothing new."""
         self._tell(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
@@ -140,7 +149,7 @@ class Connection:
             # Otherwise a new channel inherits the back-off of the one before it.
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        async with grpc.aio.insecure_channel(self._target, options=options) as channel:
+        async with open_channel(self._target, options, self._credentials) as channel:
             line = _Line(channel, self._worker, self._runner, self._configurations)
             loop = asyncio.get_running_loop()
             settled: asyncio.TimerHandle | None = None
@@ -278,7 +287,8 @@ class _Line:
             if self._sequence - self._acknowledged >= MISSED_HEARTBEATS:
                 raise Unavailable(f"it has missed {MISSED_HEARTBEATS} heartbeats")
             self._sequence += 1
-            beat = hub_pb2.Heartbeat(sequence=self._sequence, rss_bytes=self._worker.rss_bytes())
+            beat = self._worker.heartbeat()
+            beat.sequence = self._sequence
             self.control_outbox.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())
 
     @staticmethod

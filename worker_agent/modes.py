@@ -37,6 +37,11 @@ class ModeHosts:
         self._power = power
 
     @property
+    def mode(self) -> str:
+        """The power mode in force; empty if there is none, or none is known."""
+        return "" if self._power is None else self._power.mode
+
+    @property
     def modes(self) -> Sequence[PowerMode]:
         """What the machine can be switched to, the mode in force last; maybe nothing."""
         if self._power is None:

@@ -77,10 +77,23 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=(),
         description="Power modes that engines may run in; all that need no reboot if empty.",
     )
+    root: Path = Field(
+        default=Path("/"),
+        description="Folder that stands for / in all that is about power, as an emulated board.",
+    )
     state: Path = Field(
         default=Path(".synergai/agent"),
         description="Directory for what the agent remembers of its engines.",
     )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="Authority (PEM) that the gateway's certificate has to be of; with it, the "
+        "connection is encrypted.",
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="This worker's certificate (PEM), if the gateway wants one."
+    )
+    tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
     listen: Address | None = Field(
         default=None,
         description="Serve the Open Inference Protocol here as well, without a gateway.",

@@ -7,144 +7,28 @@ neither, or it may not be read, the meter says so instead of guessing.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import Files
+from worker_agent.power.sensors import BoardRails, Rapl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-_JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
-_JETPACK_5: Final = "/sys/bus/i2c/devices"
-_RAPL: Final = "/sys/class/powercap"
-_BOARD_TOTAL: Final = "VDD_IN"
+    from worker_agent.power.sensors import Sensor
+
 _SAMPLE_S: Final = 0.1
-_CHANNELS: Final = 3
-"""Of an INA3221; what follows in newer drivers are sums."""
+_WATCH_S: Final = 0.5
+"""In service, where nobody waits for the figures, it is asked less often."""
 
-
-class Sensor(Protocol):
-    """Something that knows what the machine has drawn.
-
-    Attributes:
-        source: what it is, for people.
-    """
-
-    source: str
-
-    def joules(self, now: float) -> float:
-        """Energy up to `now`, in joules from an arbitrary beginning; it never falls.
-
-        Raises:
-            OSError: it cannot be read any more.
-            ValueError: it does not show a number any more.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Rail:
-    """One supply line of a board: its name, and the files whose product is its power.
-
-    Attributes:
-        name: as the board calls it.
-        paths: one file in mW, or two, in mV and mA.
-    """
-
-    name: str
-    paths: tuple[str, ...]
-
-    def watts(self, files: Files) -> float:
-        """Power on the rail now.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        values = [int(files.read(path)) for path in self.paths]
-        return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
-
-
-class BoardRails:
-    """The INA3221 chips of a Jetson board: power is sampled, energy summed up from it.
-
-    Args:
-        files: the machine.
-
-    Raises:
-        NotSupported: on construction, if the board has none that can be read.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        try:
-            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
-        except OSError as error:
-            raise NotSupported(f"a power sensor cannot be read: {error}") from error
-        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
-        # A rail for the whole board already contains the others.
-        self.rails = tuple(total or rails)
-        if not self.rails:
-            raise NotSupported("no INA3221 power sensor is readable")
-        self.source = f"INA3221 ({' + '.join(rail.name for rail in self.rails)})"
-        self._joules = 0.0
-        self._last: tuple[float, float] | None = None
-
-    def watts(self) -> float:
-        """Power of the board now."""
-        return sum(rail.watts(self._files) for rail in self.rails)
-
-    def joules(self, now: float) -> float:
-        """See `Sensor.joules`; as exact as it is asked often."""
-        watts = self.watts()
-        if self._last is not None:
-            then, before = self._last
-            self._joules += (now - then) * (watts + before) / 2
-        self._last = (now, watts)
-        return self._joules
-
-
-class Rapl:
-    """The energy counters of x86 processors, one per package.
-
-    Args:
-        files: the machine.
-
-    Raises:
-        NotSupported: on construction, if there are none, or only root may read them.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it, and counted there already.
-        folders = [p for p in files.find(_RAPL, "intel-rapl:*") if p.count(":") == 1]
-        try:
-            self._ranges = {
-                f"{folder}/energy_uj": int(files.read(f"{folder}/max_energy_range_uj"))
-                for folder in folders
-                if files.read(f"{folder}/name").startswith("package")
-            }
-            self._last = {path: int(files.read(path)) for path in self._ranges}
-        except PermissionError as error:
-            raise NotSupported(f"{_RAPL} may be read by root only") from error
-        except (OSError, ValueError) as error:
-            raise NotSupported(f"{_RAPL} cannot be read: {error}") from error
-        if not self._ranges:
-            raise NotSupported("the processor has no RAPL energy counters")
-        self.source = f"RAPL ({len(self._ranges)} package{'s' * (len(self._ranges) > 1)})"
-        self._microjoules = 0
-
-    def joules(self, now: float) -> float:  # noqa: ARG002  # the counters need no time
-        """See `Sensor.joules`; to be asked at least once a minute, before a counter wraps twice."""
-        for path, counter_range in self._ranges.items():
-            count = int(self._files.read(path))
-            self._microjoules += (count - self._last[path]) % (counter_range + 1)
-            self._last[path] = count
-        return self._microjoules / 1e6
+_log = logging.getLogger(__name__)
 
 
 class EnergyMeter:
@@ -189,10 +73,104 @@ def open_meter(
     raise NotSupported(f"power is not measured here: {'; '.join(reasons)}")
 
 
+class SampledMeter:
+    """A meter that a thread asks often, so that sampled power is followed closely.
+
+    Args:
+        meter: not to be asked by others before `close`.
+        clock: monotonic.
+        period_s: how often, in seconds.
+    """
+
+    def __init__(
+        self, meter: EnergyMeter, clock: Callable[[], float] = time.monotonic, period_s: float = 1.0
+    ) -> None:
+        self._meter = meter
+        self._clock = clock
+        self._period_s = period_s
+        self._latest: tuple[float, float] | None = (clock(), 0.0)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
+        self._thread.start()
+
+    @property
+    def latest(self) -> tuple[float, float] | None:
+        """When it was asked last, and the joules then; None once the sensor has gone away."""
+        return self._latest
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        try:
+            while not self._over.wait(self._period_s):
+                self._latest = self._clock(), self._meter.joules()
+        except (OSError, ValueError) as error:
+            self._latest = None
+            _log.warning("power is not measured any more: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What the machine draws.
+
+    Attributes:
+        watts: mean power since it was read before.
+        joules: energy since the meter was opened; it never falls.
+    """
+
+    watts: float
+    joules: float
+
+
+class PowerMeter:
+    """The machine's power and energy in service; nothing where they are not measured.
+
+    Attributes:
+        source: what measures, for people; empty where nothing does.
+
+    Args:
+        files: the machine.
+        clock: monotonic.
+    """
+
+    def __init__(
+        self, files: Files | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.source = ""
+        self._meter: SampledMeter | None = None
+        self._before = (clock(), 0.0)
+        self._watts = 0.0
+        try:
+            meter = open_meter(files, clock)
+        except NotSupported as error:
+            _log.info("%s", error)
+            return
+        self.source = meter.source
+        _log.info("power is measured by %s", meter.source)
+        self._meter = SampledMeter(meter, clock, _WATCH_S)
+
+    def read(self) -> Draw | None:
+        """What is drawn now; None where it is not measured, or not any more."""
+        latest = None if self._meter is None else self._meter.latest
+        if latest is None:
+            return None
+        (then, before), (now, joules) = self._before, latest
+        if now > then:
+            self._watts = (joules - before) / (now - then)
+            self._before = latest
+        return Draw(self._watts, joules)
+
+    def close(self) -> None:
+        """Measure no more."""
+        if self._meter is not None:
+            self._meter.close()
+
+
 class MeanPower:
     """Mean power over a block of code: ``with MeanPower() as power: …``, then ``power.watts``.
-
-    A thread asks the meter meanwhile, so that sampled power is followed closely.
 
     Attributes:
         watts: mean power once the block is over; 0 where power is not measured.
@@ -208,19 +186,15 @@ class MeanPower:
         self.watts = 0.0
         self._files = files
         self._clock = clock
-        self._over = threading.Event()
-        self._sampler: threading.Thread | None = None
         self._meter: EnergyMeter | None = None
+        self._sampled: SampledMeter | None = None
         self._begin = 0.0
 
     def __enter__(self) -> Self:
-        try:
+        with contextlib.suppress(NotSupported):
             self._meter = open_meter(self._files, self._clock)
-        except NotSupported:
-            return self
-        self._begin = self._clock()
-        self._sampler = threading.Thread(target=self._sample, args=(self._meter,), daemon=True)
-        self._sampler.start()
+            self._begin = self._clock()
+            self._sampled = SampledMeter(self._meter, self._clock, _SAMPLE_S)
         return self
 
     def __exit__(
@@ -229,36 +203,10 @@ class MeanPower:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if self._sampler is None or self._meter is None:
+        if self._sampled is None or self._meter is None:
             return
-        self._over.set()
-        self._sampler.join()
+        self._sampled.close()
         seconds = self._clock() - self._begin
         # A sensor that went away has measured nothing.
         with contextlib.suppress(OSError, ValueError):
             self.watts = self._meter.joules() / seconds if seconds > 0 else 0.0
-
-    def _sample(self, meter: EnergyMeter) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while not self._over.wait(_SAMPLE_S):
-                meter.joules()
-
-
-def _rails_of_jetpack_4(files: Files) -> list[Rail]:
-    return [
-        Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
-        for name in files.find(_JETPACK_4, "*/iio:device*/rail_name_[0-2]")
-    ]
-
-
-def _rails_of_jetpack_5(files: Files) -> list[Rail]:
-    rails = []
-    for label in files.find(_JETPACK_5, "*-004[0-3]/hwmon/hwmon*/in*_label"):
-        folder, _, name = label.rpartition("/")
-        channel = int(name.removeprefix("in").removesuffix("_label"))
-        rail = files.read(label)
-        if channel <= _CHANNELS and rail != "NC":
-            rails.append(
-                Rail(rail, (f"{folder}/in{channel}_input", f"{folder}/curr{channel}_input"))
-            )
-    return rails

@@ -96,4 +96,9 @@ class FleetServicer:
             queries_done=worker.queries_done,
             last_heard_s=max(0.0, self._clock.now() - worker.heard_at),
             unprofiled=self._dispatcher.unprofiled(worker),
+            power_mode=worker.power.mode,
+            switch_s=worker.power.switch_s,
+            meter=worker.power.meter,
+            watts=worker.power.watts,
+            joules=worker.power.joules,
         )

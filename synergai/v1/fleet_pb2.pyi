@@ -54,6 +54,11 @@ class Worker(_message.Message):
     QUERIES_DONE_FIELD_NUMBER: _builtins.int
     LAST_HEARD_S_FIELD_NUMBER: _builtins.int
     UNPROFILED_FIELD_NUMBER: _builtins.int
+    POWER_MODE_FIELD_NUMBER: _builtins.int
+    SWITCH_S_FIELD_NUMBER: _builtins.int
+    METER_FIELD_NUMBER: _builtins.int
+    WATTS_FIELD_NUMBER: _builtins.int
+    JOULES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -62,6 +67,16 @@ class Worker(_message.Message):
     queries_done: _builtins.int
     last_heard_s: _builtins.float
     """seconds since the last sign of life"""
+    power_mode: _builtins.str
+    """in force; empty if there is none, or none is known"""
+    switch_s: _builtins.float
+    """what the last switch of it took; 0 before the first"""
+    meter: _builtins.str
+    """what measures its power; empty if nothing does"""
+    watts: _builtins.float
+    """of the whole machine, over the last heartbeat"""
+    joules: _builtins.float
+    """since its agent started"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]: ...
     @_builtins.property
@@ -86,12 +101,24 @@ class Worker(_message.Message):
         queries_done: _builtins.int = ...,
         last_heard_s: _builtins.float = ...,
         unprofiled: _abc.Iterable[_builtins.str] | None = ...,
+        power_mode: _builtins.str = ...,
+        switch_s: _builtins.float = ...,
+        meter: _builtins.str = ...,
+        watts: _builtins.float | None = ...,
+        joules: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configurations", b"configurations", "cores", b"cores", "engines", b"engines", "id", b"id", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "unprofiled", b"unprofiled", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
+    _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015
+    _WhichOneofReturnType__watts: _TypeAlias = _typing.Literal["watts"]  # noqa: Y015
+    _WhichOneofArgType__watts: _TypeAlias = _typing.Literal["_watts", b"_watts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__joules) -> _WhichOneofReturnType__joules | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watts) -> _WhichOneofReturnType__watts | None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
 

@@ -79,6 +79,7 @@ class AgentControl(_message.Message):
     SESSION_CHANGED_FIELD_NUMBER: _builtins.int
     ENGINE_CHANGED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    POWER_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register: ...
     @_builtins.property
@@ -89,6 +90,8 @@ class AgentControl(_message.Message):
     def engine_changed(self) -> Global___EngineChanged: ...
     @_builtins.property
     def draining(self) -> Global___Draining: ...
+    @_builtins.property
+    def power_changed(self) -> Global___PowerChanged: ...
     def __init__(
         self,
         *,
@@ -97,12 +100,13 @@ class AgentControl(_message.Message):
         session_changed: Global___SessionChanged | None = ...,
         engine_changed: Global___EngineChanged | None = ...,
         draining: Global___Draining | None = ...,
+        power_changed: Global___PowerChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining", "power_changed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -155,12 +159,18 @@ class Register(_message.Message):
     CONFIGURATIONS_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    POWER_MODE_FIELD_NUMBER: _builtins.int
+    METER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
     agent_version: _builtins.str
     cores: _builtins.int
     memory_bytes: _builtins.int
+    power_mode: _builtins.str
+    """read back; empty if there is none, or none is known"""
+    meter: _builtins.str
+    """what measures its power; empty if nothing does"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """what this worker can be switched to"""
@@ -183,10 +193,12 @@ class Register(_message.Message):
         configurations: _abc.Iterable[_common_pb2.Configuration] | None = ...,
         engines: _abc.Iterable[_common_pb2.Engine] | None = ...,
         sessions: _abc.Iterable[_common_pb2.Session] | None = ...,
+        power_mode: _builtins.str = ...,
+        meter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "memory_bytes", b"memory_bytes", "protocol_version", b"protocol_version", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -222,22 +234,52 @@ class Heartbeat(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RSS_BYTES_FIELD_NUMBER: _builtins.int
+    DRAW_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     rss_bytes: _builtins.int
     """agent and engine hosts together"""
+    @_builtins.property
+    def draw(self) -> Global___Draw:
+        """of the whole machine; absent where it is not measured"""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         rss_bytes: _builtins.int = ...,
+        draw: Global___Draw | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rss_bytes", b"rss_bytes", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "rss_bytes", b"rss_bytes", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class Draw(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATTS_FIELD_NUMBER: _builtins.int
+    JOULES_FIELD_NUMBER: _builtins.int
+    watts: _builtins.float
+    """mean since the heartbeat before"""
+    joules: _builtins.float
+    """since the agent started; it never falls"""
+    def __init__(
+        self,
+        *,
+        watts: _builtins.float = ...,
+        joules: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["joules", b"joules", "watts", b"watts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Draw: _TypeAlias = Draw  # noqa: Y015
 
 @_typing.final
 class HeartbeatAck(_message.Message):
@@ -316,6 +358,32 @@ class EngineChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineChanged: _TypeAlias = EngineChanged  # noqa: Y015
+
+@_typing.final
+class PowerChanged(_message.Message):
+    """Another power mode is in force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    SWITCH_S_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    """read back; empty if the machine is in none that is known"""
+    switch_s: _builtins.float
+    """what the agent's switch took; 0 if it was somebody else's"""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        switch_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "switch_s", b"switch_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PowerChanged: _TypeAlias = PowerChanged  # noqa: Y015
 
 @_typing.final
 class Draining(_message.Message):

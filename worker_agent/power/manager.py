@@ -8,13 +8,19 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from worker_agent.power.controller import AUTO, PowerMode, SwitchFailed, open_controller
+from worker_agent.power.controller import (
+    AUTO,
+    PowerMode,
+    Reading,
+    SwitchFailed,
+    open_controller,
+)
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from worker_agent.power.controller import PowerController, Reading
+    from worker_agent.power.controller import PowerController, Switch
 
 T = TypeVar("T")
 LOOK_S: Final = 10.0
@@ -33,16 +39,27 @@ class Power:
         reading: what was read back last.
     """
 
-    def __init__(self, controller: PowerController, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        controller: PowerController,
+        thread: ThreadPoolExecutor,
+        when_changed: Callable[[str, float], object],
+    ) -> None:
         self.modes: tuple[PowerMode, ...] = ()
-        self.reading: Reading
+        self.reading = Reading()
         self._controller = controller
         self._thread = thread
+        self._when_changed = when_changed
+        self._switch_s = 0.0
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
-        cls, name: str = AUTO, modes: Sequence[str] = (), files: Files | None = None
+        cls,
+        name: str = AUTO,
+        modes: Sequence[str] = (),
+        files: Files | None = None,
+        when_changed: Callable[[str, float], object] = lambda _mode, _switch_s: None,
     ) -> Power:
         """Find out what the machine can do, and what it is in.
 
@@ -50,6 +67,8 @@ class Power:
             name: of the controller; ``auto`` chooses by the board.
             modes: names of the modes to offer; none means all that can be switched to.
             files: the machine.
+            when_changed: told each mode that comes into force, and what the switch to it took; 0
+                seconds if somebody else switched. An empty mode is none that is known.
 
         Raises:
             InvalidInput: there is no controller or mode of such a name.
@@ -61,7 +80,7 @@ class Power:
             controller = await loop.run_in_executor(
                 thread, open_controller, name, files or Files(), modes
             )
-            power = cls(controller, thread)
+            power = cls(controller, thread, when_changed)
             power.modes = tuple(
                 mode for mode in await power._call(controller.modes) if not mode.refused
             )
@@ -90,7 +109,7 @@ class Power:
         """
         if not mode or mode == self.mode:
             return 0.0
-        switched = await self._call(lambda: self._controller.switch(mode))
+        switched = await self._call(lambda: self._switch(mode))
         _log.info("power mode %s is in force after %.2f s", switched.mode, switched.seconds)
         return switched.seconds
 
@@ -132,7 +151,19 @@ class Power:
                 return function()
             finally:
                 reading = self._controller.read()
+                seconds, self._switch_s = self._switch_s, 0.0
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                    loop.call_soon_threadsafe(setattr, self, "reading", reading)
+                    loop.call_soon_threadsafe(self._take_in, reading, seconds)
 
         return await asyncio.shield(loop.run_in_executor(self._thread, call))
+
+    def _switch(self, mode: str) -> Switch:
+        """Switch, in the thread; what it took is told with the reading that follows."""
+        switched = self._controller.switch(mode)
+        self._switch_s = switched.seconds
+        return switched
+
+    def _take_in(self, reading: Reading, switch_s: float) -> None:
+        before, self.reading = self.reading, reading
+        if reading.mode != before.mode:
+            self._when_changed(reading.mode, switch_s)

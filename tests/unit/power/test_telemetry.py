@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.errors import NotSupported
+from worker_agent import telemetry
 from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import KINDS
 from worker_agent.power.files import Files
-from worker_agent.telemetry import BoardRails, MeanPower, Rapl, open_meter
+from worker_agent.power.sensors import BoardRails, Rapl
+from worker_agent.telemetry import MeanPower, PowerMeter, open_meter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +98,30 @@ def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_pa
     with MeanPower(Files(tmp_path / "nothing")) as power:
         pass
     assert power.watts == 0.0
+
+
+def test_a_meter_in_service_gives_mean_power_between_two_looks_and_all_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
+    now = [10.0]
+    monkeypatch.setattr(telemetry, "_WATCH_S", 0.001)
+    meter = PowerMeter(board.files, lambda: now[0])
+    try:
+        assert meter.source == "INA3221 (VDD_IN)"
+        now[0] += 2.0
+        while (draw := meter.read()) is None or not draw.joules:
+            pass  # its thread has not looked yet
+        assert (draw.watts, draw.joules) == pytest.approx((5.06, 2 * 5.06))
+        assert meter.read() == draw
+        board.files.path("/sys/bus/i2c/drivers/ina3221x/7-0040/iio:device0").rename(tmp_path / "x")
+        while meter.read() is not None:
+            pass  # likewise
+    finally:
+        meter.close()
+
+
+def test_a_machine_that_is_not_measured_draws_nothing_known(tmp_path: Path) -> None:
+    meter = PowerMeter(Files(tmp_path))
+    assert (meter.source, meter.read()) == ("", None)
+    meter.close()

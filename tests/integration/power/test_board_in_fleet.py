@@ -1,0 +1,103 @@
+"""An emulated board as a worker: its modes, power and energy, as the gateway sees them."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from engines import catalogue
+from synergai import wire
+from synergai.client_fleet import WorkerStatus, worker_from_proto
+from synergai.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.testing import LocalFleet
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from worker_agent.emulated_board.board import EmulatedBoard
+
+ENGINE = EngineName("onnx_identity")
+QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}
+
+
+@pytest.fixture
+def fleet(nx: EmulatedBoard, tmp_path: Path) -> Iterator[LocalFleet]:
+    catalogue.build(ENGINE, tmp_path / "models")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--heartbeat-s", "0.2"])
+        options = ["--root", str(nx.root), "--power-modes", ",".join(QPS), "--threads", "1"]
+        fleet.start_agent("nx-1", models=tmp_path / "models", options=options)
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> WorkerStatus:
+    """The board as `synergai workers` shows it, once it is as wanted."""
+    deadline = time.monotonic() + 20
+    with grpc.insecure_channel(fleet.address) as channel:
+        stub = fleet_pb2_grpc.FleetStub(channel)
+        while True:
+            answer = stub.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=5)
+            board = worker_from_proto(answer.workers[0])
+            if condition(board):
+                return board
+            assert time.monotonic() < deadline, board
+            time.sleep(0.02)
+
+
+def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
+    entries = [
+        ProfileEntry(
+            engine=ENGINE,
+            worker_class=WorkerClass("local"),
+            configuration=Configuration(1, mode),
+            qps=qps,
+        )
+        for mode, qps in QPS.items()
+    ]
+    dictionary = fleet_pb2.Dictionary(entries=map(wire.profile_entry_to_proto, entries))
+    spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
+    with grpc.insecure_channel(fleet.address) as channel:
+        fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)
+        jobs = jobs_pb2_grpc.JobsStub(channel)
+        job = jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=10)
+        *_, last = jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=60)
+    return last
+
+
+def test_a_board_shows_its_mode_switches_power_and_energy(
+    fleet: LocalFleet, nx: EmulatedBoard
+) -> None:
+    board = board_when(fleet, lambda board: board.watts is not None and board.watts > 0)
+    assert (board.power_mode, board.switch_s) == ("MODE_10W_4CORE", 0.0)
+    assert board.meter == "INA3221 (VDD_IN)"
+    assert board.watts == pytest.approx(5.06, rel=0.05)
+
+    job = run_job(fleet)
+    assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert [each.configuration.power_mode for each in job.executions] == ["MODE_20W_2CORE"]
+
+    board = board_when(fleet, lambda board: board.power_mode == "MODE_20W_2CORE")
+    assert board.switch_s > 1.0  # the board is given a second to settle
+    assert "nvpmodel -m 6" in nx.calls()
+
+    def metrics() -> str:
+        with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    deadline = time.monotonic() + 10
+    while not (found := re.search(r"engine_joules_total{[^}]*nx-1[^}]*} (\S+)", metrics())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    # 200,000 queries of some microseconds each, at 5 W.
+    assert 0 < float(found[1]) < 60
+    assert re.search(r'synergai_worker_joules_total{worker="nx-1"} \d', metrics())

@@ -1,0 +1,95 @@
+"""Which engines a machine's energy is charged to, and what monitoring sees of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.power import PowerCollector, WorkerPower
+from gateway.registration import worker_of
+from gateway.reports import ProtocolViolation
+from synergai.domain import EngineName
+from synergai.errors import InvalidInput
+from synergai.v1 import hub_pb2
+
+DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
+
+
+def draw(joules: float, watts: float = 10.0) -> hub_pb2.Draw:
+    return hub_pb2.Draw(watts=watts, joules=joules)
+
+
+def test_an_engine_is_charged_the_machines_power_while_it_computed() -> None:
+    power = WorkerPower(meter="INA3221")
+    power.metered(draw(100.0), now=1.0)
+    power.computed(DIGITS, 0.2)
+    power.computed(DIGITS, 0.2)
+    power.computed(PHOTOS, 0.1)
+    power.metered(draw(120.0), now=2.0)  # 20 W for a second, half of it idle
+    assert power.engines == pytest.approx({DIGITS: 8.0, PHOTOS: 2.0})
+    power.metered(draw(130.0), now=3.0)
+    assert sum(power.engines.values()) == pytest.approx(10.0)
+    assert (power.watts, power.joules) == (10.0, 130.0)
+
+
+def test_engines_side_by_side_are_charged_no_more_than_the_machine_used() -> None:
+    power = WorkerPower(meter="INA3221")
+    power.metered(draw(0.0), now=0.0)
+    power.computed(DIGITS, 3.0)
+    power.computed(PHOTOS, 1.0)
+    power.metered(draw(8.0), now=2.0)
+    assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
+
+
+def test_what_was_used_before_the_worker_joined_is_charged_to_no_engine() -> None:
+    power = WorkerPower(meter="INA3221")
+    power.computed(DIGITS, 0.5)
+    power.metered(draw(1e6), now=1.0)
+    power.metered(draw(1e6 + 5), now=2.0)
+    assert power.engines == {}
+
+
+@pytest.mark.parametrize("nonsense", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
+def test_energy_that_cannot_be_is_a_violation(nonsense: hub_pb2.Draw) -> None:
+    power = WorkerPower(meter="INA3221")
+    power.metered(draw(10.0), now=1.0)
+    with pytest.raises(ProtocolViolation):
+        power.metered(nonsense, now=2.0)
+    assert power.joules == 10.0
+
+
+@pytest.mark.parametrize(
+    "field", [{"power_mode": "a mode"}, {"meter": "x\n"}, {"meter": "x" * 300}]
+)
+def test_a_registration_with_an_impossible_mode_or_meter_is_refused(field: dict[str, str]) -> None:
+    fields: dict[str, Any] = {"worker_id": "w", "worker_class": "c", **field}
+    message = hub_pb2.Register(protocol_version=1, **fields)
+    with pytest.raises(InvalidInput):
+        worker_of(message, 0.0)
+
+
+def test_monitoring_sees_what_is_measured_and_nothing_of_other_machines() -> None:
+    registered = [
+        hub_pb2.Register(protocol_version=1, worker_id=name, worker_class="c", meter=meter)
+        for name, meter in (("board", "INA3221"), ("cloud", ""))
+    ]
+    board, cloud = (worker_of(message, 0.0) for message in registered)
+    board.power.metered(draw(10.0), now=0.0)
+    for worker in (board, cloud):
+        worker.power.computed(DIGITS, 1.0)
+    board.power.metered(draw(14.0), now=2.0)
+    registry = CollectorRegistry()
+    registry.register(PowerCollector(lambda: [board, cloud]))
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+    assert samples == {
+        ("synergai_worker_watts", "board"): 10.0,
+        ("synergai_worker_joules_total", "board"): 14.0,
+        ("synergai_engine_joules_total", "board", "digits"): pytest.approx(2.0),
+    }

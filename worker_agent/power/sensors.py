@@ -1,0 +1,156 @@
+"""Sensors of power and energy: INA3221 chips of Jetson boards, RAPL counters of x86 processors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.errors import NotSupported
+
+if TYPE_CHECKING:
+    from worker_agent.power.files import Files
+
+_JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
+_JETPACK_5: Final = "/sys/bus/i2c/devices"
+_RAPL: Final = "/sys/class/powercap"
+_BOARD_TOTAL: Final = "VDD_IN"
+_CHANNELS: Final = 3
+"""Of an INA3221; what follows in newer drivers are sums."""
+
+
+class Sensor(Protocol):
+    """Something that knows what the machine has drawn.
+
+    Attributes:
+        source: what it is, for people.
+    """
+
+    source: str
+
+    def joules(self, now: float) -> float:
+        """Energy up to `now`, in joules from an arbitrary beginning; it never falls.
+
+        Raises:
+            OSError: it cannot be read any more.
+            ValueError: it does not show a number any more.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One supply line of a board: its name, and the files whose product is its power.
+
+    Attributes:
+        name: as the board calls it.
+        paths: one file in mW, or two, in mV and mA.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+
+    def watts(self, files: Files) -> float:
+        """Power on the rail now.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        values = [int(files.read(path)) for path in self.paths]
+        return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
+
+
+class BoardRails:
+    """The INA3221 chips of a Jetson board: power is sampled, energy summed up from it.
+
+    Args:
+        files: the machine.
+
+    Raises:
+        NotSupported: on construction, if the board has none that can be read.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        try:
+            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
+        except OSError as error:
+            raise NotSupported(f"a power sensor cannot be read: {error}") from error
+        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
+        # A rail for the whole board already contains the others.
+        self.rails = tuple(total or rails)
+        if not self.rails:
+            raise NotSupported("no INA3221 power sensor is readable")
+        self.source = f"INA3221 ({' + '.join(rail.name for rail in self.rails)})"
+        self._joules = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def watts(self) -> float:
+        """Power of the board now."""
+        return sum(rail.watts(self._files) for rail in self.rails)
+
+    def joules(self, now: float) -> float:
+        """See `Sensor.joules`; as exact as it is asked often."""
+        watts = self.watts()
+        if self._last is not None:
+            then, before = self._last
+            self._joules += (now - then) * (watts + before) / 2
+        self._last = (now, watts)
+        return self._joules
+
+
+class Rapl:
+    """The energy counters of x86 processors, one per package.
+
+    Args:
+        files: the machine.
+
+    Raises:
+        NotSupported: on construction, if there are none, or only root may read them.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it, and counted there already.
+        folders = [p for p in files.find(_RAPL, "intel-rapl:*") if p.count(":") == 1]
+        try:
+            self._ranges = {
+                f"{folder}/energy_uj": int(files.read(f"{folder}/max_energy_range_uj"))
+                for folder in folders
+                if files.read(f"{folder}/name").startswith("package")
+            }
+            self._last = {path: int(files.read(path)) for path in self._ranges}
+        except PermissionError as error:
+            raise NotSupported(f"{_RAPL} may be read by root only") from error
+        except (OSError, ValueError) as error:
+            raise NotSupported(f"{_RAPL} cannot be read: {error}") from error
+        if not self._ranges:
+            raise NotSupported("the processor has no RAPL energy counters")
+        self.source = f"RAPL ({len(self._ranges)} package{'s' * (len(self._ranges) > 1)})"
+        self._microjoules = 0
+
+    def joules(self, now: float) -> float:  # noqa: ARG002  # the counters need no time
+        """See `Sensor.joules`; to be asked at least once a minute, before a counter wraps twice."""
+        for path, counter_range in self._ranges.items():
+            count = int(self._files.read(path))
+            self._microjoules += (count - self._last[path]) % (counter_range + 1)
+            self._last[path] = count
+        return self._microjoules / 1e6
+
+
+def _rails_of_jetpack_4(files: Files) -> list[Rail]:
+    return [
+        Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
+        for name in files.find(_JETPACK_4, "*/iio:device*/rail_name_[0-2]")
+    ]
+
+
+def _rails_of_jetpack_5(files: Files) -> list[Rail]:
+    rails = []
+    for label in files.find(_JETPACK_5, "*-004[0-3]/hwmon/hwmon*/in*_label"):
+        folder, _, name = label.rpartition("/")
+        channel = int(name.removeprefix("in").removesuffix("_label"))
+        rail = files.read(label)
+        if channel <= _CHANNELS and rail != "NC":
+            rails.append(
+                Rail(rail, (f"{folder}/in{channel}_input", f"{folder}/curr{channel}_input"))
+            )
+    return rails
