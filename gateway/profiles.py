@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from synergai.dictionary_store import DictionaryStore
@@ -47,7 +49,7 @@ class Profiles:
             await asyncio.to_thread(self._store.put_all, entries)
 
     def learned(self, entry: ProfileEntry) -> None:
-        """Write what the core has learned, beside its work."""
+        """Write what the core has learned, beside its work, with the date that the core has not."""
         _log.info(
             "learned: %s on %s with %s does %.4g queries per second",
             entry.engine,
@@ -55,7 +57,8 @@ class Profiles:
             entry.configuration,
             entry.qps,
         )
-        task = asyncio.create_task(self._store_quietly(entry))
+        dated = replace(entry, measured_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        task = asyncio.create_task(self._store_quietly(dated))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
