@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import TensorSpec
 
 app: Final = typer.Typer(
-    help="Build, add, list and inspect inference engines.",
+    help="Build, fetch, add, list and inspect inference engines.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -88,6 +88,54 @@ def build(
         print_json([_row(definition) for definition in built])
         return
     for definition in built:
+        typer.echo(f"{definition.name}: {definition.file}")
+
+
+@app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="ENGINE...")],
+    models: Models = DEFAULT_MODELS,
+    mirror: Annotated[
+        str,
+        typer.Option("--from", metavar="URL", help="Ask this server, which has the same paths."),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download the weights that MLPerf published for an engine, verified.
+
+    A download that breaks off is resumed the next time. Where no digest was published, that of the
+    first download is written down, and later ones must have it.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from engines.fetch import fetching
+    from engines.model_directory import ModelDirectory
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for name in names:
+            if fetching.is_fetched(name, models):
+                progress.add_task(f"{name} is fetched", total=1, completed=1)
+                continue
+            task = progress.add_task(f"fetching {name}", total=None)
+
+            def report(here: int, total: int, task: TaskID = task) -> None:
+                progress.update(task, completed=here, total=total)
+
+            fetching.fetch(name, models, mirror=mirror, replace=replace, report=report)
+    fetched = [ModelDirectory(models).get(name) for name in names]
+    if as_json:
+        print_json([_row(definition) for definition in fetched])
+        return
+    for definition in fetched:
         typer.echo(f"{definition.name}: {definition.file}")
 
 

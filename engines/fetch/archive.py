@@ -1,0 +1,50 @@
+"""One file out of an archive that somebody else packed."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from engines.model_files import MAX_MODEL_BYTES
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_UNPACKED_BYTES: Final = 2 * MAX_MODEL_BYTES
+"""How far into an archive its members are looked for: a small one can unpack to terabytes."""
+
+
+def extract(archive: Path, member: str, target: Path) -> None:
+    """Write one member of a gzipped tar archive to `target`. No other is unpacked to the disk.
+
+    Args:
+        archive: the archive.
+        member: its name there, with or without a ``./`` before it.
+        target: of the copy; what the archive says of places, owners and links does not matter.
+
+    Raises:
+        InvalidInput: the archive is damaged or too large, or has no such regular file.
+        OSError: the copy cannot be written.
+    """
+    found = ""
+    try:
+        with tarfile.open(archive, "r|gz") as tar:
+            for entry in tar:
+                if entry.offset_data + entry.size > MAX_UNPACKED_BYTES:
+                    raise InvalidInput(
+                        f"{archive.name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes"
+                    )
+                if entry.name.removeprefix("./") != member:
+                    continue
+                source = tar.extractfile(entry) if entry.isreg() else None
+                if source is None:
+                    raise InvalidInput(f"{member} in {archive.name} is no regular file")
+                with source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+                return
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        found = f" ({error})"
+    raise InvalidInput(f"{archive.name} is damaged, or has no {member}{found}")
