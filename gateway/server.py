@@ -37,8 +37,8 @@ from gateway.servicers.repository import RepositoryServicer
 from gateway.streamed import StreamedJobs
 from synergai import rpc
 from synergai.errors import Unavailable
-from synergai.tls import Identity, server_credentials
 from synergai.machine import dictionary_in
+from synergai.tls import Identity, server_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

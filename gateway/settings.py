@@ -109,6 +109,16 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         description="How long requests under way may take when the gateway stops; jobs go on "
         "after the next start.",
     )
+    tls_cert: Path | None = Field(
+        default=None,
+        description="Certificate (PEM) for clients and agents; with it and --tls-key, their "
+        "connections are encrypted.",
+    )
+    tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="Authority (PEM) that agents have to show a certificate of; clients need none.",
+    )
     reflection: bool = Field(
         default=False,
         description="Let tools such as grpcurl ask which services and messages there are.",

@@ -31,10 +31,12 @@ from synergai.client_stream import InferResult, JobRun, result_of, stream
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState, TensorSpec
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.tls import channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from synergai.client_stream import Inputs, ManyInputs
@@ -55,6 +57,11 @@ class Client:
         max_message_bytes: largest request or answer.
         attempts: how often a call that may be repeated is tried while nobody answers.
         patience: seconds for which watching a job survives the absence of the gateway.
+        tls_ca: authority (PEM) that the gateway's certificate has to be of; with it, the
+            connection is encrypted.
+
+    Raises:
+        InvalidInput: there is to be no attempt, or `tls_ca` has no certificates.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Client:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         attempts: int = 4,
         patience: float = 30.0,
+        tls_ca: Path | None = None,
     ) -> None:
         if attempts < 1:
             raise InvalidInput(f"a call needs at least one attempt, not {attempts}")
@@ -71,11 +79,14 @@ class Client:
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
+        self._credentials = channel_credentials(tls_ca)
         self._open: Connection | None = None
 
     async def __aenter__(self) -> Self:
         # A channel belongs to the loop that runs now, so it is not made any earlier.
-        self._open = Connection(self.target, self._max_message_bytes, self._attempts)
+        self._open = Connection(
+            self.target, self._max_message_bytes, self._attempts, self._credentials
+        )
         return self
 
     async def __aexit__(

@@ -21,6 +21,7 @@ from synergai.errors import (
 )
 from synergai.rpc import channel_options
 from synergai.status import error_from_status
+from synergai.tls import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,12 +79,19 @@ class Connection:
         target: ``host:port``, or any other name that gRPC can resolve.
         max_message_bytes: largest message either way.
         attempts: how often an idempotent call is tried while nobody answers; 1 means once.
+        credentials: what it encrypts with; None if it does not.
     """
 
-    def __init__(self, target: str, max_message_bytes: int, attempts: int) -> None:
+    def __init__(
+        self,
+        target: str,
+        max_message_bytes: int,
+        attempts: int,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         self.target = target
         self._attempts = attempts
-        self._channel = grpc.aio.insecure_channel(target, channel_options(max_message_bytes))
+        self._channel = open_channel(target, channel_options(max_message_bytes), credentials)
         self._closed = False
 
     async def close(self) -> None:

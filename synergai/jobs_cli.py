@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -34,6 +35,16 @@ Target = Annotated[
         show_envvar=True,
         show_default=True,
         help="The gateway.",
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="SYNERGAI_TLS_CA",
+        show_envvar=True,
+        help="Authority (PEM) of the gateway's certificate; with it, the connection is encrypted.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -69,6 +80,7 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for its end.")] = False,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Submit a job: queries of an engine's sample set, to be done within a QoS time.
 
@@ -78,7 +90,7 @@ def submit(
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             job = await client.submit(
                 engine,
                 queries=queries,
@@ -110,6 +122,7 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
 ) -> None:
     """List jobs, newest first."""
     states = [_state(name) for name in state or ()]
@@ -117,7 +130,7 @@ def list_jobs(
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             jobs = await client.jobs(states, limit)
         if as_json:
             print_json(jobs)
@@ -129,49 +142,69 @@ def list_jobs(
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
-def show(job: JobIdArgument, as_json: AsJson = False, target: Target = DEFAULT_TARGET) -> None:
+def show(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
     """Show one job, and which worker ran which of its queries."""
 
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             _print_status(await client.job(job).status(), as_json=as_json)
 
     _run(work())
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
-def watch(job: JobIdArgument, as_json: AsJson = False, target: Target = DEFAULT_TARGET) -> None:
+def watch(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
     """Watch a job to its end; interrupting this leaves the job alone."""
 
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             await _follow(client.job(job), as_json=as_json)
 
     _run(work())
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
-def cancel(job: JobIdArgument, as_json: AsJson = False, target: Target = DEFAULT_TARGET) -> None:
+def cancel(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
     """Stop a job at its next query; what is done stays done."""
 
     async def work() -> None:
         from synergai.client import Client
 
-        async with Client(target) as client:
+        async with Client(target, tls_ca=tls_ca) as client:
             _print_status(await client.job(job).cancel(), as_json=as_json)
 
     _run(work())
 
 
 @app.callback(invoke_without_command=True)
-def _jobs(context: typer.Context, as_json: AsJson = False, target: Target = DEFAULT_TARGET) -> None:
+def _jobs(
+    context: typer.Context,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
     """List, show, watch and cancel jobs; alone, list the newest."""
     if context.invoked_subcommand is None:
-        list_jobs(as_json=as_json, target=target)
+        list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
 
 
 def _run(work: Coroutine[None, None, None]) -> None:

@@ -282,17 +282,22 @@ def channel_options(
     ]
 
 
-def bind(server: grpc.aio.Server, address: str) -> str:
+def bind(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
+) -> str:
     """Let `server` listen on `address`, ``host:port``, and return the address it really has.
 
-    Port 0 takes a free one.
+    Port 0 takes a free one. Connections are encrypted if there are `credentials`.
 
     Raises:
         Unavailable: the port is in use, or the host is not one of this machine.
     """
     host, _, _ = address.rpartition(":")
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError:
         port = 0
     if not port:

@@ -1,0 +1,100 @@
+"""A gateway that encrypts, and wants certificates of its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+import synergai
+from gateway.server import Gateway
+from synergai import rpc
+from synergai.errors import Unavailable
+from synergai.tls import Identity, channel_credentials, open_channel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.settings import GatewaySettings
+
+FILES = Path(__file__).parents[1] / "tls"
+CA = FILES / "ca.pem"
+
+
+@pytest.fixture
+async def encrypted(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    tls = {
+        "tls_cert": FILES / "server.pem",
+        "tls_key": FILES / "server.key",
+        "tls_client_ca": CA,
+    }
+    async with Gateway(settings.model_copy(update=tls)) as running:
+        yield running
+
+
+async def joined(client: synergai.Client) -> list[str]:
+    while not (workers := await client.workers()):  # noqa: ASYNC110 - seen from outside
+        await asyncio.sleep(0.02)
+    return [worker.id for worker in workers]
+
+
+async def test_client_and_agent_that_trust_the_authority_connect(
+    encrypted: Gateway, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "synergai", "agent", "--gateway", encrypted.hub_address),
+        *("--models", str(tmp_path / "models"), "--state", str(tmp_path / "agent")),
+        *("--worker-id", "w1", "--power", "none", "--tls-ca", str(CA)),
+        *("--tls-cert", str(FILES / "agent.pem"), "--tls-key", str(FILES / "agent.key")),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with (
+            asyncio.timeout(20),
+            synergai.Client(encrypted.address, tls_ca=CA) as client,
+        ):
+            assert await joined(client) == ["w1"]
+    finally:
+        agent.kill()
+        await agent.wait()
+
+
+@pytest.mark.parametrize("authority", [None, FILES / "other.pem"])
+async def test_client_that_does_not_trust_the_certificate_gets_nowhere(
+    encrypted: Gateway, authority: Path | None
+) -> None:
+    async with synergai.Client(encrypted.address, tls_ca=authority, attempts=1) as client:
+        with pytest.raises(Unavailable):
+            await client.workers()
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+async def test_agent_without_a_certificate_of_the_authority_gets_nowhere(
+    encrypted: Gateway, name: str | None
+) -> None:
+    identity = name and Identity.read(FILES / f"{name}.pem", FILES / f"{name}.key")
+    credentials = channel_credentials(CA, identity or None)
+    async with open_channel(encrypted.hub_address, rpc.channel_options(), credentials) as channel:
+        call: Any = channel.stream_stream("/synergai.v1.Hub/Control")(timeout=5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        call.cancel()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_command_line_connects_with_the_authority_in_its_environment(
+    encrypted: Gateway,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "synergai", "jobs", "--json", "--target", encrypted.address),
+        env={**os.environ, "SYNERGAI_TLS_CA": str(CA)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert (process.returncode, output.strip()) == (0, b"[]")
