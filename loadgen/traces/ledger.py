@@ -222,4 +222,5 @@ def _histogram(ledger: Ledger, outcomes: Iterable[Outcome]) -> HdrHistogram:
 def _percentiles(histogram: HdrHistogram) -> dict[float, float]:
     if not histogram.total_count:
         return {}
-    return {p: histogram.get_value_at_percentile(p) / 1e6 for p in PERCENTILES}
+    found = histogram.get_percentile_to_value_dict(list(PERCENTILES))
+    return {percentile: value / 1e6 for percentile, value in found.items()}

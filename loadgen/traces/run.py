@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from loadgen.traces.settings import LoadSettings
     from synergai.client_stream import InferResult
 
-WARM_UP_REQUESTS: Final = 5
 WARM_UP_S: Final = 60.0
 """The first request may have to wait until the engine is loaded."""
 
@@ -97,6 +96,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
         return await find_goodput(
             attempt,
             first=settings.rate,
+            lowest=1 / settings.duration,
             attainment=settings.attainment,
             precision=settings.precision,
             trials=settings.trials,
@@ -122,7 +122,7 @@ async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:
             priority=settings.priority,
         )
 
-    for number in range(WARM_UP_REQUESTS):
+    for number in range(settings.warm_up):
         # A gateway that is still busy with another run may refuse; the run itself will tell.
         with suppress(DeadlineExceeded, Overloaded):
             await ask(number, WARM_UP_S)

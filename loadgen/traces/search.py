@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-MOST_DOUBLINGS: Final = 20
-"""Both ways: a million times the first rate, or a millionth of it."""
+MOST_RATES: Final = 30
+"""However far the first rate is off: enough to find one a hundred thousand times as high."""
 
 
 class Verdict(enum.Enum):
@@ -59,6 +60,7 @@ async def find_goodput(
     attempt: Callable[[float], Awaitable[Trial]],
     *,
     first: float,
+    lowest: float,
     attainment: float,
     precision: float,
     trials: int,
@@ -71,6 +73,7 @@ async def find_goodput(
     Args:
         attempt: makes one trial.
         first: the rate to begin with.
+        lowest: no rate below this one is tried: a trial would have no requests.
         attainment: the goal.
         precision: the search ends when the two rates are so near, as a share of the lower one.
         trials: how many may be made at each rate.
@@ -91,30 +94,25 @@ async def find_goodput(
                 return Verdict.UNTRIED
         return Verdict.MET if met > missed else Verdict.MISSED
 
-    low, high, limited = 0.0, float("inf"), False
+    low, high, limited = 0.0, math.inf, False
     rate = first
-    for _ in range(MOST_DOUBLINGS):
+    tried = 0
+    while high - low > precision * low and rate >= lowest and tried < MOST_RATES:
+        tried += 1
         found = await verdict(rate)
         if found is Verdict.MET:
             low = rate
+        else:
+            high, limited = rate, found is Verdict.UNTRIED
+        if high == math.inf:
             rate = 2 * low
-        else:
-            limited = found is Verdict.UNTRIED
-            high = rate
+        elif low == 0:
             rate = high / 2
-        if low and high < float("inf"):
-            break
-    while low and high - low > precision * low and high < float("inf"):
-        rate = (low + high) / 2
-        found = await verdict(rate)
-        if found is Verdict.MET:
-            low = rate
         else:
-            limited = found is Verdict.UNTRIED
-            high = rate
+            rate = (low + high) / 2
     return Found(
         rate=low,
-        above=float("inf") if limited else high,
+        above=math.inf if limited else high,
         trials=tuple(made),
         limited_by_generator=limited,
     )

@@ -44,6 +44,12 @@ class LoadSettings(Settings, env_prefix="SYNERGAI_LOAD_"):
         default=False, description="Random gaps in the other traces too, as --trace poisson has."
     )
     seed: int = Field(default=0, ge=0, description="Of random gaps.")
+    warm_up: int = Field(
+        default=5,
+        ge=0,
+        le=1000,
+        description="Requests before the run, so that the engine is loaded.",
+    )
     deadline_ms: float | None = Field(
         default=None,
         gt=0,

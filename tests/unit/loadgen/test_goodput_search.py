@@ -1,0 +1,85 @@
+"""The rules of searching the highest rate that is served well."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.traces.search import Found, Trial, find_goodput
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+def capacity(
+    capacity: float, *, generator: float = math.inf, unlucky: int = 0
+) -> Callable[[float], Awaitable[Trial]]:
+    """Trials of a gateway that serves so much, asked by a machine that can send so much.
+
+    Args:
+        capacity: requests per second, of which all but none are answered in time.
+        generator: more than this is sent late.
+        unlucky: each so-manieth trial fails by bad luck.
+    """
+    made = 0
+
+    async def attempt(rate: float) -> Trial:
+        nonlocal made
+        made += 1
+        is_met = rate <= min(capacity, generator) and not (unlucky and made % unlucky == 0)
+        return Trial(
+            rate=rate,
+            attainment=1.0 if is_met else 0.5,
+            goodput=rate,
+            is_valid=rate <= generator,
+        )
+
+    return attempt
+
+
+async def search(attempt: Callable[[float], Awaitable[Trial]], first: float = 10.0) -> Found:
+    return await find_goodput(
+        attempt, first=first, lowest=0.01, attainment=0.99, precision=0.05, trials=3
+    )
+
+
+@given(st.floats(0.1, 1e4), st.floats(0.1, 1e3))
+@settings(max_examples=50)
+async def test_the_rate_is_known_to_the_precision(limit: float, first: float) -> None:
+    found = await search(capacity(limit), first)
+    assert found.rate <= limit < found.above
+    assert found.above <= found.rate * 1.05 * (1 + 1e-9)
+    assert not found.limited_by_generator
+
+
+async def test_a_single_unlucky_trial_does_not_decide() -> None:
+    found = await search(capacity(100.0, unlucky=3))
+    assert found.rate == pytest.approx(100.0, rel=0.06)
+
+
+async def test_no_more_trials_are_made_than_decide() -> None:
+    found = await search(capacity(100.0))
+    rates = [trial.rate for trial in found.trials]
+    assert all(rates.count(rate) == 2 for rate in rates)
+
+
+async def test_a_rate_that_cannot_be_sent_says_nothing_against_the_gateway() -> None:
+    found = await search(capacity(1e9, generator=75.0))
+    assert found.limited_by_generator
+    assert found.above == math.inf
+    assert found.rate == pytest.approx(75.0, rel=0.06)
+
+
+async def test_a_gateway_that_serves_nothing_has_no_rate() -> None:
+    found = await search(capacity(0.0))
+    assert found.rate == 0
+    assert min(trial.rate for trial in found.trials) >= 0.01
+
+
+async def test_the_search_ends_for_a_gateway_without_limits() -> None:
+    found = await search(capacity(math.inf))
+    assert (found.rate, found.above) == (10.0 * 2**29, math.inf)
