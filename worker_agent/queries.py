@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from synergai.arrays import BFLOAT16_BITS
 from synergai.envelope import Envelope, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
@@ -40,12 +41,13 @@ _DTYPES: Final = {
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"),
+    "BF16": BFLOAT16_BITS,
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
 TIMINGS: Final = "synergai_timings"
 """Parameter of a request: if true, the response says what took how long."""
-_DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+_DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items() if name != "BF16"}
 
 
 def read_inputs(envelope: Envelope) -> dict[str, Array]:
@@ -77,7 +79,11 @@ def write_response(
     described = []
     for name, array in outputs.items():
         wire = _little_endian(array)
-        datatype = "BYTES" if wire.dtype.hasobject else _DATATYPES[wire.dtype]
+        if wire.dtype.hasobject:
+            datatype = "BYTES"
+        else:
+            # Only bfloat16, whose bit patterns are numbers to NumPy, is marked by metadata.
+            datatype = _DATATYPES[wire.dtype] if wire.dtype.metadata is None else "BF16"
         described.append((name, datatype, wire))
     if request.parameters and wants_typed(request):
         return [typed_response(request, version, described)]

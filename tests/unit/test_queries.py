@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synergai.arrays import outputs_of
+from synergai.arrays import BFLOAT16_BITS, outputs_of
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from worker_agent.queries import write_response
@@ -44,6 +44,12 @@ def test_outputs_arrive_as_they_were_in_the_form_that_was_asked_for(
     for name, array in outputs.items():
         assert arrived[name].dtype == array.dtype
         np.testing.assert_array_equal(arrived[name], array)
+
+
+def test_bit_patterns_of_bfloat16_are_sent_as_such() -> None:
+    got = response(request(binary=None), {"y": np.array([1, 2], BFLOAT16_BITS)})
+    assert got.outputs[0].datatype == "BF16"
+    assert got.raw_output_contents == [b"\1\0\2\0"]
 
 
 def test_contents_are_raw_unless_asked_otherwise() -> None:

@@ -9,6 +9,7 @@ import onnxruntime as ort
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
 from worker_agent.cores import own_cores
 
@@ -32,6 +33,7 @@ _DATATYPES: Final = {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
     "tensor(string)": "BYTES",
+    "tensor(bfloat16)": "BF16",
 }
 _FATAL: Final = 4
 """The runtime's log severity; what it has to say, it also raises."""
@@ -81,6 +83,9 @@ class OnnxRuntimeBackend:
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
         self._texts = frozenset(spec.name for spec in self.inputs if spec.datatype == "BYTES")
+        self._bfloat16 = frozenset(
+            spec.name for spec in (*self.inputs, *self.outputs) if spec.datatype == "BF16"
+        )
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, in that order, for one query.
@@ -95,7 +100,10 @@ class OnnxRuntimeBackend:
                 for name, array in inputs.items()
             }
         try:
-            results = self._session.run(outputs, inputs)
+            if self._bfloat16:
+                results = run_with_bfloat16(self._session, outputs, inputs, self._bfloat16)
+            else:
+                results = self._session.run(outputs, inputs)
         except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime refuses the inputs: {_reason(error)}") from None

@@ -1,0 +1,50 @@
+"""bfloat16 through ONNX Runtime: NumPy has no such type, so bit patterns go in and come out."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from synergai.arrays import BFLOAT16_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+
+    from worker_agent.backends import Array
+
+_ONNX_TYPE: Final = 16
+"""``TensorProto.BFLOAT16``; the ``onnx`` package need not be installed on a worker."""
+
+
+def run_with_bfloat16(
+    session: Any, outputs: Sequence[str], inputs: Mapping[str, Array], bfloat16: Set[str]
+) -> list[Array]:
+    """Compute the named outputs, some tensors being bfloat16.
+
+    Args:
+        session: of the runtime.
+        outputs: their names.
+        inputs: arrays by name; those of bfloat16 as bit patterns.
+        bfloat16: names of the inputs that are.
+    """
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
+        if name in bfloat16
+        else ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in inputs.items()
+    }
+    return [_array(value) for value in session.run_with_ort_values(list(outputs), values)]
+
+
+def _array(value: Any) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    # The runtime shows such a tensor by its address only; it is the value's, and goes with it.
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
