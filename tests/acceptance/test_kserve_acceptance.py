@@ -1,0 +1,31 @@
+"""KServe's inference client works unmodified; its many dependencies get an environment for it."""
+
+from __future__ import annotations
+
+import subprocess
+import venv
+from pathlib import Path
+
+from engines import catalogue
+from synergai.domain import EngineName
+from synergai.testing import LocalFleet
+
+KSERVE = "kserve==0.21.0"
+SCRIPT = Path(__file__).with_name("kserve_script.py")
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kserves_client_infers_and_controls_engines(tmp_path: Path) -> None:
+    catalogue.build(EngineName("onnx_identity"), tmp_path / "models")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    run(python, "-m", "pip", "install", "--quiet", KSERVE)
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("w1", models=tmp_path / "models", options=["--threads", "1"])
+        fleet.wait_for_workers(1)
+        run(python, str(SCRIPT), fleet.address)
