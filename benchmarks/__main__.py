@@ -15,6 +15,7 @@ import uvloop
 
 from benchmarks import identity, large, photographs
 from benchmarks.report import Section, machine, preamble, write
+from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -63,7 +64,10 @@ def main() -> None:
     if unknown := sorted(set(names) - set(PARTS)):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     began = machine()
-    sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
+    try:
+        sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
+    except SynergaiError as error:
+        parser.exit(1, f"{error}\n")
     if arguments.write:
         intro = preamble("make bench", began)
         text = "\n\n".join([intro, *(section.markdown() for section in sections)])

@@ -124,7 +124,7 @@ class Client:
             while True:
                 await free.acquire()
                 now = time.perf_counter()
-                if now >= stop:
+                if now >= stop or call.done():
                     return
                 sent.append(now)
                 yield self._workload.request
@@ -138,6 +138,7 @@ class Client:
                 free.release()
         finally:
             call.cancel()
+            free.release()  # so that what sends the requests ends, too
         took = time.perf_counter() - began
         if len(answers) != len(sent):
             raise WrongAnswer(f"{len(answers)} answers to {len(sent)} requests on a stream")

@@ -14,6 +14,7 @@ import grpc
 
 from benchmarks.client import Figure
 from engines.model_directory import ModelDirectory
+from synergai.errors import Unavailable
 from synergai.testing import LocalFleet, free_port, wait_for_port
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 
@@ -56,15 +57,24 @@ class Ours:
 
 @contextlib.contextmanager
 def ours(folder: Path, models: Path) -> Iterator[Ours]:
-    """Run a gateway and an agent, with logs and state in `folder`."""
+    """Run a gateway and an agent, with logs and state in `folder`.
+
+    Raises:
+        Unavailable: they did not start; with the last that they said.
+    """
     listen = f"127.0.0.1:{free_port()}"
+    options = ["--listen", listen, "--threads", str(THREADS)]
     with LocalFleet(folder) as fleet:
-        fleet.start_gateway()
-        fleet.start_agent(
-            "direct", models=models, options=["--listen", listen, "--threads", str(THREADS)]
-        )
-        fleet.wait_for_workers(1)
-        wait_for_port(listen)
+        try:
+            fleet.start_gateway()
+            fleet.start_agent("direct", models=models, options=options)
+            fleet.wait_for_workers(1)
+            wait_for_port(listen)
+        except Unavailable as error:
+            # The folder does not outlive the run, so that a name of a log would not help.
+            logs = sorted(folder.glob("*.log"))
+            said = [line for log in logs for line in log.read_text().splitlines()[-1:]]
+            raise Unavailable(f"{error}; the last that was said: {' / '.join(said)}") from error
         yield Ours(gateway=fleet.address, agent=listen)
 
 
