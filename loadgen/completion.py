@@ -33,9 +33,9 @@ class Completion:
         """Whether anybody looks at the outputs."""
         return self._library is not None
 
-    def kept(self, outputs: Mapping[str, NDArray[Any]]) -> bytes:
+    def kept(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
         """What is kept of a sample's outputs."""
-        return NO_ANSWER if self._library is None else self._library.answer(outputs)
+        return NO_ANSWER if self._library is None else self._library.answer(index, outputs)
 
     def complete(self, answered: Sequence[tuple[int, bytes]]) -> None:
         """Complete samples, with what is kept of their answers, by LoadGen's ids."""

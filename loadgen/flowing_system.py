@@ -146,9 +146,12 @@ class FlowingSystem:
         kept, failure = NO_ANSWER, None
         try:
             result = await self._client.infer(
-                self._engine, self._library.inputs(index), deadline=left_s
+                self._engine,
+                self._library.inputs(index),
+                outputs=self._library.outputs,
+                deadline=left_s,
             )
-            kept = self._completion.kept(result.outputs)
+            kept = self._completion.kept(index, result.outputs)
         except SynergaiError as error:
             failure = error
             # A worker that was lost costs its queries; without the gateway there is no run.

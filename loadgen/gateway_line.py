@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 import grpc
 
 from synergai.client_connection import error_of_call
-from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.rpc import channel_options
 from synergai.status import STATUS_PARAMETER, error_in_stream
+from synergai.wire import engine_from_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    from synergai.domain import Engine
     from synergai.errors import SynergaiError
 
     Answer: TypeAlias = inference_pb2.ModelInferResponse | SynergaiError
@@ -75,13 +76,7 @@ class GatewayLine:
             answer = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as failure:
             raise self._error_of(failure) from None
-        return Engine(
-            name=EngineName(answer.name),
-            version=answer.versions[0] if answer.versions else "",
-            backend=answer.platform,
-            inputs=_specs(answer.inputs),
-            outputs=_specs(answer.outputs),
-        )
+        return engine_from_metadata(answer)
 
     def ask(self, requests: Sequence[bytes]) -> Iterator[tuple[str, Answer]]:
         """Send serialised ``inference.ModelInferRequest``s, and give their answers as they come.
@@ -114,11 +109,3 @@ class GatewayLine:
 
     def _error_of(self, failure: grpc.RpcError) -> SynergaiError:
         return error_of_call(self._target, failure.code(), failure.details() or "")
-
-
-def _specs(
-    tensors: Iterable[inference_pb2.ModelMetadataResponse.TensorMetadata],
-) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors
-    )

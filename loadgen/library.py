@@ -55,6 +55,10 @@ class SampleLibrary(Protocol):
         """How many there are."""
 
     @property
+    def outputs(self) -> Sequence[str]:
+        """The outputs to ask for; all if empty."""
+
+    @property
     def performance_count(self) -> int:
         """How many of them are held in memory at a time."""
 
@@ -67,7 +71,7 @@ class SampleLibrary(Protocol):
     def inputs(self, index: int) -> Mapping[str, Array]:
         """The arrays of a loaded sample, by input name."""
 
-    def answer(self, outputs: Mapping[str, Array]) -> bytes:
+    def answer(self, index: int, outputs: Mapping[str, Array]) -> bytes:
         """What LoadGen's accuracy log is to keep of a sample's outputs."""
 
     def evaluate(self, log: Path) -> Accuracy | None:
@@ -94,6 +98,7 @@ class SampleSet:
         self._samples = samples
         self._output = output
         self.origin = origin
+        self.outputs: Sequence[str] = ()
         self.count = self.performance_count = len(samples)
 
     def load(self, _indices: Sequence[int]) -> None:
@@ -106,7 +111,7 @@ class SampleSet:
         """The arrays of a sample, by input name."""
         return self._samples.inputs[index]
 
-    def answer(self, outputs: Mapping[str, Array]) -> bytes:
+    def answer(self, _index: int, outputs: Mapping[str, Array]) -> bytes:
         """See the class."""
         output = outputs[self._output]
         if self._samples.labels is None:
@@ -135,7 +140,13 @@ def library_for(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
 
     Raises:
         InvalidInput: they are not samples, or not for this engine.
+        NotFound: the data set is not where it should be.
     """
+    if settings.dataset is not None:
+        # pycocotools is for those alone who have such a data set.
+        from loadgen.dataset_library import dataset_library
+
+        return dataset_library(settings.dataset, settings.data, engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)
     return SampleSet(samples, origin, engine.outputs[0].name)
 

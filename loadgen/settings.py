@@ -74,6 +74,12 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
     samples: Path | None = Field(
         default=None, description="Send this sample set instead: an .npz of one array per input."
     )
+    dataset: Literal["imagenet", "coco"] | None = Field(
+        default=None, description="Send the images of this data set instead, as files."
+    )
+    data: Path | None = Field(
+        default=None, description="Your copy of the data set; its layout is MLPerf's."
+    )
     output: Path = Field(
         default=Path("runs/loadgen"), description="Where LoadGen's own log files go."
     )

@@ -84,6 +84,7 @@ class WaitingSystem:
                 request = arrays.request_of(
                     self._engine,
                     self._library.inputs(index),
+                    outputs=self._library.outputs,
                     request_id=str(index),
                     parameters=self._parameters,
                 )
@@ -107,11 +108,11 @@ class WaitingSystem:
         try:
             for asked, answer in self._line.ask([self._requests[s.index] for s in samples]):
                 board.ended(issued_at, answer if isinstance(answer, SynergaiError) else None)
-                self._completion.complete([(ids[asked].pop(), self._kept(answer))])
+                self._completion.complete([(ids[asked].pop(), self._kept(int(asked), answer))])
         except SynergaiError as fault:
             board.fault = fault
 
-    def _kept(self, answer: Answer) -> bytes:
+    def _kept(self, index: int, answer: Answer) -> bytes:
         if isinstance(answer, SynergaiError) or not self._completion.keeps_answers:
             return NO_ANSWER
-        return self._completion.kept(arrays.outputs_of(answer))
+        return self._completion.kept(index, arrays.outputs_of(answer))

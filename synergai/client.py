@@ -28,11 +28,12 @@ from synergai.client_connection import Connection
 from synergai.client_fleet import WorkerStatus, worker_from_proto
 from synergai.client_job import JobHandle, JobStatus, spec_to_proto, status_from_proto
 from synergai.client_stream import InferResult, JobRun, result_of, stream
-from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState, TensorSpec
+from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.tls import channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
+from synergai.wire import engine_from_metadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -343,13 +344,7 @@ class Client:
             inference_pb2.ModelMetadataRequest(name=name),
             timeout=_CALL_TIMEOUT_S,
         )
-        return Engine(
-            name=EngineName(answer.name),
-            version=answer.versions[0] if answer.versions else "",
-            backend=answer.platform,
-            inputs=_specs(answer.inputs),
-            outputs=_specs(answer.outputs),
-        )
+        return engine_from_metadata(answer)
 
     async def ready(self, engine: str = "") -> bool:
         """Whether the gateway, or one of its engines, can take work just now.
@@ -417,11 +412,3 @@ def _protocol_priority(priority: int) -> int:
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
     return MAX_PRIORITY + 1 - priority if priority else 0
-
-
-def _specs(
-    tensors: Sequence[inference_pb2.ModelMetadataResponse.TensorMetadata],
-) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors
-    )

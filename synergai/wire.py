@@ -6,7 +6,7 @@ gets `InvalidInput`, and nothing unchecked enters the domain.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from synergai.dictionary import ProfileEntry
 from synergai.domain import (
@@ -21,6 +21,9 @@ from synergai.domain import (
 from synergai.errors import InvalidInput
 from synergai.tensors import DATATYPES
 from synergai.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from synergai.oip import inference_pb2
 
 MAX_THREADS: Final = 1024
 _MAX_TENSORS: Final = 1024
@@ -144,6 +147,24 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         fault=_checked_text(message.fault, f"the fault of {where}"),
         preprocess=message.preprocess,
         postprocess=message.postprocess,
+    )
+
+
+def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine:
+    """The engine that a gateway describes to its clients."""
+    inputs, outputs = (
+        tuple(TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors)
+        for tensors in (message.inputs, message.outputs)
+    )
+    return Engine(
+        name=EngineName(message.name),
+        version=message.versions[0] if message.versions else "",
+        backend=message.platform,
+        inputs=inputs,
+        outputs=outputs,
+        digest=message.properties.get("digest", ""),
+        preprocess=message.properties.get("preprocess", ""),
+        postprocess=message.properties.get("postprocess", ""),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,6 +19,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
+from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture, save_image_engines
 from worker_agent.host_client import HostClient
 
@@ -196,3 +200,38 @@ async def test_the_plain_protocol_carries_images_and_classification(fleet: Local
     (output,) = response.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("p:0", "BYTES", [1, 1])
     assert outputs_of(response)["p:0"][0, 0].endswith(b":2")
+
+
+# --- accuracy, from LoadGen's accuracy log --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "dataset", "scenario", "measure"),
+    [
+        ("colours", "imagenet", ["SingleStream"], "top-1"),
+        ("detector", "coco", ["Server", "--rate", "100"], "mAP"),
+    ],
+)
+async def test_accuracy_on_a_data_set_is_that_of_its_own_measure(
+    fleet: LocalFleet,
+    tmp_path: Path,
+    engine: str,
+    dataset: str,
+    scenario: list[str],
+    measure: str,
+) -> None:
+    save = {"imagenet": save_imagenet, "coco": save_coco}[dataset]
+    save(tmp_path, ["red", "green", "blue", "blue"])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
+        *("--dataset", dataset, "--data", str(tmp_path), "--output", str(tmp_path / "logs")),
+        *("--mode", "accuracy", "--json", "--scenario", *scenario),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    report = json.loads(out)
+    assert report["accuracy"] == pytest.approx(1.0)
+    assert (report["measure"], report["evaluated"], report["failed"]) == (measure, 4, 0)
+    assert report["inputs"] == f"4 of 4 images of {tmp_path}"

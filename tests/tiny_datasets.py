@@ -1,0 +1,52 @@
+"""Writes data sets of few images, in the folders of ImageNet and COCO."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.tiny_images import BOX, COLOURS, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+HEIGHT, WIDTH = 30, 40
+
+
+def save_imagenet(folder: Path, colours: Sequence[str]) -> Path:
+    """Fill `folder` with images of one colour; a class is the colour's place among `COLOURS`."""
+    lines = []
+    for number, colour in enumerate(colours, start=1):
+        name = f"ILSVRC2012_val_{number:08}.JPEG"
+        (folder / name).write_bytes(picture(colour, height=HEIGHT, width=WIDTH))
+        lines.append(f"{name} {list(COLOURS).index(colour)}\n")
+    (folder / "val_map.txt").write_text("".join(lines))
+    return folder
+
+
+def save_coco(folder: Path, colours: Sequence[str]) -> Path:
+    """Fill `folder` with images of one colour, an object of that category at `BOX` in each."""
+    (folder / "val2017").mkdir()
+    (folder / "annotations").mkdir()
+    top, left, bottom, right = BOX
+    box = [left * WIDTH, top * HEIGHT, (right - left) * WIDTH, (bottom - top) * HEIGHT]
+    images, annotations = [], []
+    for number, colour in enumerate(colours, start=1):
+        image_id, name = 100 * number, f"{100 * number:012}.jpg"
+        (folder / "val2017" / name).write_bytes(picture(colour, height=HEIGHT, width=WIDTH))
+        images.append({"id": image_id, "file_name": name, "height": HEIGHT, "width": WIDTH})
+        annotations.append(
+            {
+                "id": number,
+                "image_id": image_id,
+                "category_id": list(COLOURS).index(colour) + 1,
+                "bbox": box,
+                "area": box[2] * box[3],
+                "iscrowd": 0,
+            }
+        )
+    categories = [{"id": i, "name": name} for i, name in enumerate(COLOURS, start=1)]
+    instances = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "annotations" / "instances_val2017.json").write_text(json.dumps(instances))
+    return folder
