@@ -22,6 +22,7 @@ from worker_agent.connection import Connection
 from worker_agent.front import Front
 from worker_agent.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
+from worker_agent.model_watch import ModelWatch
 from worker_agent.modes import ModeHosts
 from worker_agent.power.files import Files
 from worker_agent.power.manager import Power
@@ -59,6 +60,7 @@ class Agent:
             settings.models,
             memory_bytes=settings.memory_bytes,
             hang_timeout_s=settings.hang_timeout_s,
+            pinned=settings.sessions,
             when_changed=self._session_changed,
         )
         self._modes = ModeHosts(self._hosts)
@@ -84,7 +86,8 @@ class Agent:
         self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
         self._stop = asyncio.Event()
         self._unloads: set[asyncio.Task[bool]] = set()
-        self._connected: asyncio.Task[None] | None = None
+        # What goes on for as long as the agent does.
+        self._background: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._settings.state.mkdir(parents=True, exist_ok=True)
@@ -121,7 +124,13 @@ class Agent:
             usable,
             len(self._engines),
         )
-        self._connected = asyncio.create_task(self._connection.run())
+        watch = ModelWatch(inventory, self._settings.models_look_s, self._engine_changed)
+        self._background = [
+            asyncio.create_task(part)
+            for part in (self._connection.run(), self._hosts.keep_within_budget(), watch.run())
+        ]
+        for task in self._background:
+            task.add_done_callback(_mourn)
         self._write_ready_file()
         return self
 
@@ -131,9 +140,9 @@ class Agent:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if self._connected is not None:
-            self._connected.cancel()
-            await asyncio.gather(self._connected, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._front.stop()
         self._runner.abandon_all()
         await asyncio.gather(*self._unloads, return_exceptions=True)
@@ -209,10 +218,22 @@ class Agent:
 
     def _session_changed(self, change: SessionChange) -> None:
         self._connection.session_changed(change)
-        if isinstance(change.error, EngineUnusable):
-            engine = replace(self._engines[change.session.engine], fault=str(change.error))
-            self._engines[engine.name] = engine
-            self._connection.engine_changed(engine)
+        engine = self._engines.get(change.session.engine)
+        if engine is not None and isinstance(change.error, EngineUnusable):
+            self._tell_engine(replace(engine, fault=str(change.error)))
+
+    def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
+        """Serve the engine as it is now in the model directory; None: it is there no more."""
+        _log.info("engine %s has %s", name, "gone" if engine is None else "changed")
+        if engine is None:
+            fault = "it is no longer in the worker's model directory"
+            engine = replace(self._engines[name], fault=fault)
+        self._hosts.retire(name)
+        self._tell_engine(engine)
+
+    def _tell_engine(self, engine: Engine) -> None:
+        self._engines[engine.name] = engine
+        self._connection.engine_changed(engine)
 
     async def _close_meter(self) -> None:
         if self._meter is not None:
@@ -231,6 +252,11 @@ class Agent:
 def _retrieve(load: asyncio.Task[HostProcess]) -> None:
     if not load.cancelled():
         load.exception()
+
+
+def _mourn(background: asyncio.Task[None]) -> None:
+    if not background.cancelled():
+        _log.error("a part of the agent has ended", exc_info=background.exception())
 
 
 def _version() -> str:

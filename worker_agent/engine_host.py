@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
 from synergai.errors import EngineUnusable, SynergaiError
-from synergai.processes import die_with
+from synergai.processes import die_first, die_with
 from worker_agent.arena import Arena
 from worker_agent.cores import own_cores
 from worker_agent.frames import Broken, Ready
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Load the engine, say so, and run queries until the agent goes."""
     options = _parse(arguments)
     die_with(options.parent)
+    die_first()
     # The agent decides when a host ends; a terminal's Ctrl-C reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

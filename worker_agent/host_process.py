@@ -82,8 +82,9 @@ class HostProcess(asyncio.Protocol):
         self._largest_response = 0
         self._heard_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
-        self._hung = False
+        self._killed_because = ""
         self._closing = False
+        self._retired: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         self._transport: asyncio.Transport
         self._process: asyncio.subprocess.Process
@@ -150,7 +151,7 @@ class HostProcess(asyncio.Protocol):
     @property
     def is_gone(self) -> bool:
         """It has ended, or is about to; there is nothing more to be had from it."""
-        return self._gone.is_set()
+        return self._gone.is_set() or self._retired is not None
 
     @property
     def is_idle(self) -> bool:
@@ -197,10 +198,18 @@ class HostProcess(asyncio.Protocol):
         if run in self._runs:
             self._send(Stop(run))
 
-    def kill(self) -> None:
-        """End the process now; its runs end with ``HOST_DIED``."""
+    def kill(self, reason: str = "") -> None:
+        """End the process now; its runs end with ``HOST_DIED``, and what is said of the host."""
+        self._killed_because = reason
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+    def retire(self) -> asyncio.Future[None]:
+        """Take nothing more; the future is done once all that it owes is answered."""
+        self._retired = self._loop.create_future()
+        if not self._runs:
+            self._release()
+        return self._retired
 
     async def close(self) -> None:
         """End the process in order, and wait until it has ended."""
@@ -255,6 +264,13 @@ class HostProcess(asyncio.Protocol):
             self._arena.release(run.slot)
         self._largest_response = max(self._largest_response, len(ended.response))
         run.when_ended(ended)
+        if not self._runs:
+            self._release()
+
+    def _release(self) -> None:
+        """It owes nothing any more, which is what its retirement waits for."""
+        if self._retired is not None and not self._retired.done():
+            self._retired.set_result(None)
 
     # --- feeding and watching ---------------------------------------------------------------
 
@@ -263,7 +279,7 @@ class HostProcess(asyncio.Protocol):
         return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
 
     def _feed(self, number: int, run: _Run, message: Query | Range) -> None:
-        if self._gone.is_set():
+        if self.is_gone:
             ended = _host_died(number, f"the engine host of {self.session.engine!r} is gone")
             self._loop.call_soon(run.when_ended, ended)
             return
@@ -307,8 +323,7 @@ class HostProcess(asyncio.Protocol):
         _log.warning(
             "engine host of %s is silent for %g s and is killed", self.session, self._hang_timeout_s
         )
-        self._hung = True
-        self.kill()
+        self.kill("hung and was killed")
 
     async def _supervise(self, when_gone: Callable[[HostProcess], None]) -> None:
         """Own the process until it has ended, then end what it still owed."""
@@ -323,6 +338,7 @@ class HostProcess(asyncio.Protocol):
         runs, self._runs = self._runs, {}
         for number, run in runs.items():
             run.when_ended(_host_died(number, reason))
+        self._release()
         if not self._first.done():
             self._first.set_exception(Unavailable(f"{reason} while loading"))
         elif not self._closing:
@@ -337,8 +353,8 @@ class HostProcess(asyncio.Protocol):
         except TimeoutError:
             self.kill()
             code = await self._process.wait()
-        if self._hung:
-            return "hung and was killed"
+        if self._killed_because:
+            return self._killed_because
         if code >= 0:
             return f"ended with exit code {code}"
         return f"died by signal {-code}"

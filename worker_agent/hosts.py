@@ -13,12 +13,16 @@ from synergai.errors import SynergaiError
 from worker_agent.host_process import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from synergai.domain import Session
+    from synergai.domain import EngineName, Session
     from worker_agent.frames import Ready
 
+MEMORY_CHECK_S: Final = 1.0
+"""Between two looks at what the hosts have grown to."""
+LEAK_FACTOR: Final = 2.0
+"""A host alone above the budget is let be until it has grown to so many times its first size."""
 _FRESH_HOST_BYTES: Final = 256 << 20
 """What a host is taken to need until one for the same session has been seen."""
 
@@ -48,6 +52,7 @@ class Hosts:
         models: the model directory.
         memory_bytes: what all hosts together may keep resident; one is always allowed.
         hang_timeout_s: how long a host may be silent while it owes an answer.
+        pinned: sessions that make no room for others.
         when_changed: told of every session that comes or goes.
     """
 
@@ -57,16 +62,19 @@ class Hosts:
         *,
         memory_bytes: int,
         hang_timeout_s: float = 30.0,
+        pinned: Collection[Session] = (),
         when_changed: Callable[[SessionChange], None] = lambda _: None,
     ) -> None:
         self._models = models
         self._memory_bytes = memory_bytes
         self._hang_timeout_s = hang_timeout_s
+        self._pinned = frozenset(pinned)
         self._when_changed = when_changed
         # In order of use, the least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
         self._known_bytes: dict[Session, int] = {}
+        self._retiring: dict[HostProcess, asyncio.Task[None]] = {}
 
     def resident(self, session: Session) -> HostProcess | None:
         """The host of `session`, if it is up; this counts as a use."""
@@ -100,16 +108,51 @@ class Hosts:
         await self._end(host)
         return True
 
+    def retire(self, engine: EngineName) -> None:
+        """Have the engine loaded anew: its files are not what they were.
+
+        What its hosts are doing they finish; what is being loaded is worth another try.
+        """
+        for session, task in self._loads.items():
+            if session.engine == engine:
+                task.cancel()
+        for session, host in list(self._hosts.items()):
+            if session.engine == engine:
+                self._forget(host)
+                retired = self._end_after(host, host.retire())
+                self._retiring[host] = asyncio.create_task(retired)
+
+    async def keep_within_budget(self) -> None:
+        """Look after the hosts' memory, until cancelled: they may grow while they run."""
+        while True:
+            await asyncio.sleep(MEMORY_CHECK_S)
+            await self.check_memory()
+
+    async def check_memory(self) -> None:
+        """End idle hosts if all together are above the budget, and a leaking one in any case."""
+        for session, host in list(self._hosts.items()):
+            size, at_first = _rss_bytes(host.pid), self._known_bytes[session]
+            if size > max(self._memory_bytes, LEAK_FACTOR * at_first):
+                _log.warning("the engine host of %s leaks and is killed", session)
+                host.kill(
+                    f"grew from {at_first >> 20:,} to {size >> 20:,} MB, above the budget of "
+                    f"{self._memory_bytes >> 20:,} MB, and was killed"
+                )
+        await self._make_room(0, keep=next(iter(self.sessions()), None))
+
     def rss_bytes(self) -> int:
         """Resident memory of all hosts together."""
-        return sum(_rss_bytes(host.pid) for host in self._hosts.values())
+        return sum(_rss_bytes(host.pid) for host in (*self._hosts.values(), *self._retiring))
 
     async def close(self) -> None:
         """End all hosts."""
         for task in self._loads.values():
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
-        await asyncio.gather(*(host.close() for host in self._hosts.values()))
+        for retiring in self._retiring.values():
+            retiring.cancel()
+        hosts = [*self._hosts.values(), *self._retiring]
+        await asyncio.gather(*(host.close() for host in hosts))
         self._hosts.clear()
 
     async def _load(self, session: Session) -> HostProcess:
@@ -141,13 +184,21 @@ class Hosts:
         return host
 
     async def _make_room(self, size: int, keep: Session | None = None) -> None:
-        """End idle hosts, the least recently used first, until `size` more bytes fit."""
+        """End idle hosts, the least recently used first, until `size` more bytes fit.
+
+        Pinned ones stay, and `keep`.
+        """
         for session, host in list(self._hosts.items()):
             if self.rss_bytes() + size <= self._memory_bytes:
                 return
-            if session != keep and host.is_idle:
+            if session != keep and session not in self._pinned and host.is_idle:
                 _log.info("ending %s to make room", session.engine)
                 await self._end(host)
+
+    async def _end_after(self, host: HostProcess, answered: asyncio.Future[None]) -> None:
+        await answered
+        await host.close()
+        del self._retiring[host]
 
     async def _end(self, host: HostProcess) -> None:
         self._forget(host)

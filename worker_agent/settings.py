@@ -45,6 +45,11 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     models: Path = Field(
         default=Path("models"), description="Model directory: one folder per engine."
     )
+    models_look_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="How often to look for engines that came, changed or went, in seconds.",
+    )
     worker_id: Annotated[str, AfterValidator(lambda name: checked_name(name, "worker id"))] = Field(
         default_factory=_default_worker_id, description="This worker's name in the fleet."
     )
@@ -65,8 +70,8 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     )
     preload: dict[str, str] = Field(
         default_factory=dict,
-        description="Configurations by engine that are loaded before the worker joins, such as "
-        "onnx_digits=threads=2.",
+        description="Configurations by engine that are loaded before the worker joins, and stay, "
+        "such as onnx_digits=threads=2.",
     )
     power: str = Field(
         default="auto",

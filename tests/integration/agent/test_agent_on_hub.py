@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ import pytest
 from synergai import rpc
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.v1 import common_pb2, hub_pb2
+from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -425,3 +427,26 @@ async def test_no_host_outlives_a_killed_agent(
     _, alive = await asyncio.to_thread(psutil.wait_procs, hosts, 5)
     assert hosts
     assert not alive
+
+
+async def test_engine_dropped_into_the_directory_is_served_and_one_taken_out_is_not(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    options = ("--models-look-s", "0.1")
+    async with asyncio.timeout(30), running_agent(hub, models, tmp_path / "state", *options):
+        assert not (await hub.registrations.get()).engines
+        save_sum(models / "sum.new")
+        (models / "sum").mkdir()
+        (models / "sum.new").rename(models / "sum" / "m.tflite")
+        engine = (await hub.heard("engine_changed")).engine
+        while not engine.backend:  # seen while it was empty
+            engine = (await hub.heard("engine_changed")).engine
+        assert (engine.name, engine.backend, engine.fault) == ("sum", "tflite", "")
+        hub.assign(1, "sum", count=3)
+        assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
+        shutil.rmtree(models / "sum")
+        assert "no longer in" in (await hub.heard("engine_changed")).engine.fault
+        hub.assign(2, "sum")
+        assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN

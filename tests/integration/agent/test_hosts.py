@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+import worker_agent.hosts
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -265,3 +266,78 @@ async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:
     engines = await Inventory(models, cache).engines()
     assert not engines[EngineName("twice")].fault
     assert '{"x": {}}' not in cache.read_text()
+
+
+async def test_pinned_session_makes_no_room(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1, pinned=[TWICE])
+    await hosts.load(TWICE)
+    await hosts.load(LABELLED)
+    await hosts.load(TWICE_2)
+    assert hosts.sessions() == [TWICE_2, TWICE]
+    await hosts.close()
+
+
+async def test_idle_hosts_that_have_grown_above_the_budget_leave(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    await hosts.load(TWICE)
+    await hosts.load(LABELLED)
+    monkeypatch.setattr(worker_agent.hosts, "_rss_bytes", lambda _pid: 600 << 30)
+    await hosts.check_memory()
+    assert hosts.sessions() == [LABELLED]
+    await hosts.close()
+
+
+async def test_leaking_host_is_killed_and_no_other(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
+    cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
+    sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
+    monkeypatch.setattr(worker_agent.hosts, "_rss_bytes", sizes.__getitem__)
+    await hosts.check_memory()
+    ended = await cut
+    assert ended.fault is Fault.HOST_DIED
+    assert "'twice' grew from" in ended.detail
+    assert "2,097,152 MB, above the budget of 1,048,576 MB, and was killed" in ended.detail
+    assert not kept.done()
+    assert not sound.is_gone
+    await hosts.close()
+
+
+async def test_lone_host_above_the_budget_stays_as_long_as_it_does_not_grow(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1)
+    host = await hosts.load(TWICE)
+    ended = run_samples(host, FOREVER)
+    await hosts.check_memory()
+    assert not host.is_gone
+    await hosts.close()
+    await ended
+
+
+async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
+    hosts: Hosts, changes: Changes
+) -> None:
+    old = await hosts.load(TWICE)
+    running = run_samples(old, 20_000)
+    hosts.retire(TWICE.engine)
+    assert old.is_gone
+    assert hosts.resident(TWICE) is None
+    assert (await run_samples(old, 1)).fault is Fault.HOST_DIED
+    new = await hosts.load(TWICE)
+    assert (await running).outcome is Outcome.COMPLETED
+    assert (await run_samples(new, 1)).outcome is Outcome.COMPLETED
+    assert new.pid != old.pid
+    assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
+
+
+async def test_host_dies_before_its_agent_where_memory_is_short(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    own, its = (int(_oom_score(pid)) for pid in (os.getpid(), host.pid))
+    assert its >= own + 300
+
+
+def _oom_score(pid: int) -> str:
+    return Path(f"/proc/{pid}/oom_score").read_text()
