@@ -1,0 +1,1 @@
+"""Things to try, each a command of its own."""

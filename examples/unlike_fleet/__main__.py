@@ -1,0 +1,113 @@
+"""``python -m examples.unlike_fleet``: profile, serve, and let deadlines switch power modes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from demo import report
+from engines.catalogue import build, is_built
+from examples.unlike_fleet import rounds, workers
+from synergai import Client
+from synergai.dictionary_forms import load_dictionary
+from synergai.errors import SynergaiError
+from synergai.output import joules, rate, seconds
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from examples.unlike_fleet.rounds import Round
+
+# Wide enough for the table also where the output is a file.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def run(models: Path, directory: Path) -> list[Round]:
+    """Play the fleet in `directory`; what was asked in each round, and what became of it.
+
+    Raises:
+        SynergaiError: it cannot be played here, or something of it failed.
+    """
+    workers.check_control_groups()
+    with _step(f"1. Profiles of {len(workers.WORKERS)} workers in two power modes each"):
+        if not is_built(workers.ENGINE, models):
+            build(workers.ENGINE, models)
+        dictionary = workers.profile(models, directory)
+    with LocalFleet(directory / "fleet") as fleet:
+        with _step("2. A gateway and three agents"):
+            workers.start(fleet, models, dictionary)
+        with _step("3. Jobs"):
+            return asyncio.run(_serve(fleet.address, dictionary))
+
+
+async def _serve(address: str, dictionary: Path) -> list[Round]:
+    async with Client(address) as client:
+        return [
+            await rounds.run(client, jobs) for jobs in rounds.planned(load_dictionary(dictionary))
+        ]
+
+
+@contextmanager
+def _step(title: str) -> Iterator[None]:
+    console.print(f"[bold]{title}[/]")
+    began = time.monotonic()
+    yield
+    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
+
+
+def _show_profiles(dictionary: Path) -> None:
+    console.print()
+    for entry in sorted(load_dictionary(dictionary), key=lambda entry: -entry.qps):
+        console.print(
+            f"  {entry.worker_class} in {entry.configuration.power_mode}: "
+            f"{rate(entry.qps)} queries per second, {joules(entry.joules)} each, "
+            f"loaded in {seconds(entry.t_pre_s)}"
+        )
+    console.print(
+        "[dim]The energy follows from a power that is declared for each mode, not measured.[/]"
+    )
+
+
+def _show(played: list[Round]) -> None:
+    for number, each in enumerate(played, 1):
+        console.print(f"\n[bold]Round {number}[/]")
+        console.print(report.jobs_table(each.jobs, each.results))
+        for worker in each.workers:
+            switched = (
+                f"its last switch took {seconds(worker.switch_s)}"
+                if worker.switch_s
+                else "it has not been switched yet"
+            )
+            console.print(f"  {worker.id} is in {worker.power_mode}; {switched}")
+    results = [result for each in played for result in each.results]
+    met = sum(not result.violated for result in results)
+    console.print(f"\nDeadlines met: {met} of {len(results)}")
+
+
+def main() -> int:
+    """Run the example; the exit code is 0 if every step was possible."""
+    directory = Path("runs") / time.strftime("unlike-fleet-%Y%m%d-%H%M%S")
+    try:
+        directory.mkdir(parents=True)
+        played = run(Path("models"), directory)
+    except SynergaiError as error:
+        console.print(f"[red]error:[/] {error}", soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    _show_profiles(directory / "dictionary.db")
+    _show(played)
+    console.print(f"Files: {directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""One machine plays three unlike workers, and a tight deadline switches a power mode."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.unlike_fleet import workers
+from examples.unlike_fleet.__main__ import main, run
+from synergai.errors import NotSupported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from examples.unlike_fleet.rounds import Round
+
+
+def modes_of(each: Round) -> list[str]:
+    return [e.configuration.power_mode for result in each.results for e in result.executions]
+
+
+def test_loose_deadlines_keep_frugal_modes_and_tight_ones_switch(tmp_path: Path) -> None:
+    try:
+        workers.check_control_groups()
+    except NotSupported as error:
+        pytest.skip(str(error))
+    loose, tight, loose_again = run(tmp_path / "models", tmp_path)
+    for each in (loose, tight, loose_again):
+        print(f"\n{modes_of(each)}, violated: {[result.violated for result in each.results]}")
+    assert workers.FAST_MODES.isdisjoint(modes_of(loose))
+    assert workers.FAST_MODES.intersection(modes_of(tight))
+    assert workers.FAST_MODES.isdisjoint(modes_of(loose_again))
+    assert any(worker.switch_s > 0 for worker in tight.workers)
+    assert not any(result.violated for each in (loose, loose_again) for result in each.results)
+
+
+def test_a_machine_without_control_groups_is_told_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 1, "", "error: cannot make a control group: …")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    monkeypatch.chdir(tmp_path)
+    assert main() == 1
+    assert "needs control groups, and root's rights: cannot make" in capsys.readouterr().out
