@@ -22,6 +22,9 @@ install: $(VENV)/.installed  ## create .venv with every pinned dependency
 demo: install  ## build, profile, serve and measure on this machine; see README
 	$(BIN)/python -m demo
 
+example: install  ## one machine plays three unlike workers; see examples/README.md
+	$(BIN)/python -m examples.unlike_fleet
+
 proto: install  ## regenerate the stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
@@ -57,4 +60,4 @@ wheel: install  ## build the wheel into dist/
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo proto format lint type test acceptance bench bench-peers wheel clean
+.PHONY: help install demo example proto format lint type test acceptance bench bench-peers wheel clean
