@@ -4,7 +4,7 @@
 
     async with synergai.Client("127.0.0.1:8001") as client:
         result = await client.infer("onnx_digits", {"image": image}, deadline=0.5)
-        print(result["scores"].argmax())
+        print(result["probabilities"].argmax())
 
         job = await client.submit("onnx_mobilenet_op11", queries=500, qos=20.0)
         async for status in job.watch():

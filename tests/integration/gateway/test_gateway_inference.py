@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from synergai.oip import inference_pb2 as oip
+from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
@@ -112,7 +113,9 @@ async def test_faulty_engine_is_a_failed_precondition(
         f"/{service}/{name}"
         for service, names in {
             "inference.GRPCInferenceService": (
-                "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer"
+                "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer "
+                "ModelConfig ModelStatistics RepositoryIndex RepositoryModelLoad "
+                "RepositoryModelUnload"
             ),
             "synergai.v1.Jobs": "Submit Watch Get List Cancel Run",
             "synergai.v1.Fleet": "ListWorkers GetDictionary PutDictionary",
@@ -291,6 +294,20 @@ async def test_health_tells_of_the_gateway_and_of_each_engine(caller: Any) -> No
         health_pb2.HealthCheckRequest(service="nobody").SerializeToString()
     )
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.usefixtures("agent")
+async def test_watcher_of_an_engine_is_told_when_it_is_unloaded(caller: Any) -> None:
+    call = caller.channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )(health_pb2.HealthCheckRequest(service="echo").SerializeToString(), timeout=10)
+    assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+    await caller.oip.RepositoryModelUnload(
+        repository_pb2.RepositoryModelUnloadRequest(model_name="echo")
+    )
+    assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    call.cancel()
 
 
 @pytest.mark.usefixtures("agent")
