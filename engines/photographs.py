@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,19 +34,6 @@ class Photograph:
         return decode(self.jpeg)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """A part of a photograph, perhaps mirrored.
-
-    Attributes:
-        name: of the part; its mirror image has the same.
-        pixels: uint8 [height, width, 3], RGB.
-    """
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-
 def photographs() -> list[Photograph]:
     """The photographs, each 640 x 427 pixels.
 
@@ -60,17 +48,30 @@ def photographs() -> list[Photograph]:
     return [Photograph(name, (folder / f"{name}.jpg").read_bytes()) for name in NAMES]
 
 
-def views(photograph: Photograph) -> list[View]:
-    """Ten views: the whole and four overlapping corners, each as it is and mirrored."""
+def views(photograph: Photograph) -> list[NDArray[np.uint8]]:
+    """Ten views: the whole and four overlapping corners, each as it is and mirrored.
+
+    Each is uint8 [height, width, 3], RGB.
+    """
     pixels = photograph.pixels()
     height, width, _ = pixels.shape
-    parts = {"whole": pixels}
-    for row, top in (("upper", 0), ("lower", height * 2 // 5)):
-        for column, left in (("left", 0), ("right", width * 2 // 5)):
-            corner = pixels[top : top + height * 3 // 5, left : left + width * 3 // 5]
-            parts[f"{row} {column}"] = corner
-    return [
-        View(f"{photograph.name}, {name}", each)
-        for name, part in parts.items()
-        for each in (part, part[:, ::-1])
+    parts = [pixels]
+    parts += [
+        pixels[top : top + height * 3 // 5, left : left + width * 3 // 5]
+        for top in (0, height * 2 // 5)
+        for left in (0, width * 2 // 5)
     ]
+    return [view for part in parts for view in (part, part[:, ::-1])]
+
+
+def random_parts(photograph: Photograph, count: int, seed: int = 0) -> list[NDArray[np.uint8]]:
+    """Seeded random squares: uint8 [side, side, 3], RGB."""
+    generator = random.Random(seed)
+    pixels = photograph.pixels()
+    height, width, _ = pixels.shape
+    parts: list[NDArray[np.uint8]] = []
+    for _ in range(count):
+        side = generator.randint(height * 3 // 8, height)
+        top, left = generator.randint(0, height - side), generator.randint(0, width - side)
+        parts.append(pixels[top : top + side, left : left + side])
+    return parts

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from engines.model_files import SAMPLES_FILE
 from synergai.arrays import DTYPES
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -67,6 +68,12 @@ def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> 
     arrays = _read(where, definition.samples)
     labels = arrays.pop(LABELS, None)
     return _assemble(where, inputs, arrays, labels)
+
+
+def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a sample set into an engine's folder; see above for what the arrays are."""
+    with (folder / SAMPLES_FILE).open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def random_samples(

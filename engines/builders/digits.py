@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from engines.builders.neural import Array, Weights
-    from engines.catalogue import Report
+    from engines.recipes import Report
 
 SEED: Final = 7
 EPOCHS: Final = 30

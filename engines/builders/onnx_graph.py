@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,15 +11,33 @@ from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-IR_VERSIONS: Final = {8: 3, 11: 6}
-"""The IR version that came with an opset; old runtimes on boards refuse later ones."""
+MODEL_FILE: Final = "model.onnx"
+IR_VERSIONS: Final = {8: 4, 11: 6}
+"""The IR version to write an opset in; old runtimes on boards refuse later ones. Opset 8 came with
+version 3, but that lists the weights among the inputs, and a runtime cannot take them for fixed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An input or output.
+
+    Attributes:
+        shape: a text is a dynamic size.
+        element: one of `onnx.TensorProto`'s element types.
+    """
+
+    shape: Sequence[int | str]
+    element: int = field(default=TensorProto.FLOAT)
 
 
 class OnnxGraph:
-    """Collects nodes and weights; every method returns the name of what it added.
+    """Collects nodes and weights; its methods return the names of what they added.
+
+    What is given no name gets one that begins with the graph's.
 
     Args:
         name: of the graph.
@@ -26,8 +45,8 @@ class OnnxGraph:
     """
 
     def __init__(self, name: str, opset: int) -> None:
+        self.opset: Final = opset
         self._name = name
-        self._opset = opset
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
 
@@ -36,35 +55,64 @@ class OnnxGraph:
         self._weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
-    def node(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Add a node with one output."""
-        self._nodes.append(
-            helper.make_node(operator, list(inputs), [output], name=output, **attributes)
-        )
-        return output
+    def constant(self, values: ArrayLike, dtype: type[np.generic] = np.float32) -> str:
+        """Add a constant tensor that nobody will ask for by its name."""
+        return self.weight(self._unused("constant"), np.asarray(values, dtype))
 
-    def model(
-        self,
-        inputs: dict[str, Sequence[int | str]],
-        outputs: dict[str, Sequence[int | str]],
-    ) -> onnx.ModelProto:
-        """The finished model; all inputs and outputs are float32, a text is a dynamic size."""
-        graph = helper.make_graph(
+    def node(
+        self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any
+    ) -> str:
+        """Add a node with one output."""
+        return self.nodes(operator, inputs, [output or self._unused(operator)], **attributes)[0]
+
+    def nodes(
+        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> Sequence[str]:
+        """Add a node with several outputs."""
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes)
+        )
+        return outputs
+
+    def clip(self, value: str, low: float, high: float, output: str = "") -> str:
+        """Add a node that keeps floats within bounds, which opset 11 takes as inputs."""
+        if self.opset < 11:
+            return self.node("Clip", [value], output, min=low, max=high)
+        return self.node("Clip", [value, self.constant(low), self.constant(high)], output)
+
+    def cast(self, value: str, element: int) -> str:
+        """Add a node that changes the type of elements."""
+        return self.node("Cast", [value], to=element)
+
+    def body(self, inputs: dict[str, Port], outputs: dict[str, Port]) -> onnx.GraphProto:
+        """What is collected, as a graph: the body of a loop, or a model's own."""
+        return helper.make_graph(
             self._nodes,
             self._name,
-            [_float32(name, shape) for name, shape in inputs.items()],
-            [_float32(name, shape) for name, shape in outputs.items()],
+            [_value(name, port) for name, port in inputs.items()],
+            [_value(name, port) for name, port in outputs.items()],
             self._weights,
         )
+
+    def model(self, inputs: dict[str, Port], outputs: dict[str, Port]) -> onnx.ModelProto:
+        """The finished model, checked."""
         model = helper.make_model(
-            graph,
+            self.body(inputs, outputs),
             producer_name="synergai",
-            opset_imports=[helper.make_opsetid("", self._opset)],
-            ir_version=IR_VERSIONS[self._opset],
+            opset_imports=[helper.make_opsetid("", self.opset)],
+            ir_version=IR_VERSIONS[self.opset],
         )
         onnx.checker.check_model(model, full_check=True)
         return model
 
+    def _unused(self, kind: str) -> str:
+        return f"{self._name}/{kind}_{len(self._nodes) + len(self._weights)}"
 
-def _float32(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+def write_model(path: Path, model: onnx.ModelProto) -> None:
+    """Write the same bytes each time."""
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _value(name: str, port: Port) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, port.element, list(port.shape))

@@ -8,48 +8,106 @@ import numpy as np
 import pytest
 
 from engines import catalogue
-from engines.builders import mobilenet, neural
-from engines.builders.onnx_engines import mobilenet_graph
+from engines.builders import neural
+from engines.builders.calibration import convolve
+from engines.builders.canvas import Convolution, same_padding
+from engines.builders.mobilenet import MobileNet
+from engines.builders.onnx_models import onnx_model
+from engines.builders.outline import Outline
+from engines.builders.resnet50 import ResNet50
+from engines.builders.ssd import SsdMobileNet
 from synergai.errors import NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from engines.builders.architectures import Architecture
+    from engines.builders.canvas import Layer, Weights
 
 
-def zero_weights() -> dict[str, NDArray[np.float32]]:
-    weights: dict[str, NDArray[np.float32]] = {}
-    for layer in mobilenet.convolutions():
-        inputs = 1 if layer.depthwise else layer.inputs
-        weights[f"{layer.name}/weights"] = np.zeros(
-            (layer.outputs, inputs, layer.kernel, layer.kernel), np.float32
-        )
-        weights[f"{layer.name}/bias"] = np.zeros(layer.outputs, np.float32)
-    weights["Logits/weights"] = np.zeros((mobilenet.CLASSES, 1024, 1, 1), np.float32)
-    weights["Logits/bias"] = np.zeros(mobilenet.CLASSES, np.float32)
-    return weights
+def layers(architecture: Architecture) -> list[Layer]:
+    outline = Outline()
+    architecture.draw(outline, None)
+    return outline.layers
 
 
-def test_mobilenet_has_the_parameters_of_the_published_network() -> None:
-    # 4,231,976 are trained with 1,000 classes. Folding leaves a bias of each of the 10,944 pairs
-    # of normalisation's scale and shift, and one class more has 1,025.
-    total = sum(array.size for array in zero_weights().values())
+def zero_weights(architecture: Architecture) -> Weights:
+    return {
+        f"{layer.name}/{kind}": np.zeros(shape, np.float32)
+        for layer in layers(architecture)
+        for kind, shape in (("weights", layer.shape), ("bias", (layer.outputs,)))
+    }
 
-    assert total == 4_231_976 - 10_944 + 1_025
+
+@pytest.mark.parametrize(
+    ("architecture", "trained", "normalised", "further_classes"),
+    [
+        # What is trained with 1,000 classes. Folding leaves a bias of each pair of normalisation's
+        # scale and shift, and one class more has a weight per feature and a bias.
+        (MobileNet(), 4_231_976, 10_944, 1_025),
+        (ResNet50(), 25_557_032, 26_560, 2_049),
+    ],
+)
+def test_classifiers_have_the_parameters_of_the_published_networks(
+    architecture: Architecture, trained: int, normalised: int, further_classes: int
+) -> None:
+    total = sum(array.size for array in zero_weights(architecture).values())
+
+    assert total == trained - normalised + further_classes
 
 
-def test_mobilenet_graph_is_what_mlperf_names() -> None:
-    model = mobilenet_graph(zero_weights())
+def test_ssd_has_the_feature_maps_and_anchors_of_the_published_network() -> None:
+    network = SsdMobileNet()
+    anchors = network.anchors()
 
-    assert [entry.version for entry in model.opset_import] == [11]
-    assert model.ir_version == 6
-    (image,) = model.graph.input
-    (answer,) = model.graph.output
-    assert image.name == "input:0"
-    assert [size.dim_value for size in image.type.tensor_type.shape.dim] == [0, 3, 224, 224]
-    assert answer.name == "MobilenetV1/Predictions/Reshape_1:0"
-    assert sum(node.op_type == "Conv" for node in model.graph.node) == 1 + 2 * 13 + 1
+    assert network.grids() == [19, 10, 5, 3, 2, 1]
+    assert anchors.shape == (1917, 4)
+    # The first cell: a square of a tenth, a flat and a tall box of a fifth's area.
+    expected = [[0.1, 0.1], [0.2 / 2**0.5, 0.2 * 2**0.5], [0.2 * 2**0.5, 0.2 / 2**0.5]]
+    assert np.allclose(anchors[:3], [[0.5 / 19, 0.5 / 19, *size] for size in expected])
+    # The last cell is the whole image.
+    assert np.allclose(anchors[-6:, :2], 0.5)
+    predictors = [layer for layer in layers(network) if "Predictor" in layer.name]
+    assert [layer.outputs for layer in predictors[:4]] == [12, 273, 24, 546]
+
+
+@pytest.mark.parametrize("opset", [8, 11])
+@pytest.mark.parametrize(
+    ("architecture", "image", "outputs"),
+    [
+        (
+            MobileNet(size=32, width=0.125),
+            ("input:0", [0, 3, 32, 32]),
+            ["MobilenetV1/Predictions/Reshape_1:0"],
+        ),
+        (
+            ResNet50(size=32, width=4),
+            ("input_tensor:0", [0, 3, 32, 32]),
+            ["ArgMax:0", "softmax_tensor:0"],
+        ),
+        (
+            SsdMobileNet(size=64, width=0.125),
+            ("image_tensor:0", [1, 64, 64, 3]),
+            [
+                "num_detections:0",
+                "detection_boxes:0",
+                "detection_scores:0",
+                "detection_classes:0",
+            ],
+        ),
+    ],
+)
+def test_onnx_models_have_the_opset_and_the_names_of_mlperfs_files(
+    architecture: Architecture, image: tuple[str, list[int]], outputs: list[str], opset: int
+) -> None:
+    model = onnx_model(architecture, zero_weights(architecture), opset)
+
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset)]
+    (taken,) = model.graph.input
+    assert (taken.name, [size.dim_value for size in taken.type.tensor_type.shape.dim]) == image
+    assert [given.name for given in model.graph.output] == outputs
+    suppressed = any(node.op_type == "NonMaxSuppression" for node in model.graph.node)
+    assert suppressed == (opset == 11 and isinstance(architecture, SsdMobileNet))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +117,37 @@ def test_mobilenet_graph_is_what_mlperf_names() -> None:
 def test_same_padding_puts_the_odd_pixel_after(
     size: int, stride: int, padding: tuple[int, int]
 ) -> None:
-    assert mobilenet.same_padding(size, 3, stride) == padding
+    assert same_padding(size, 3, stride) == padding
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Convolution(name="a", inputs=2, outputs=3, kernel=3, stride=2), (3, 2, 2)),
+        (Convolution(name="a", inputs=2, outputs=3, kernel=3, stride=2, centred=True), (3, 2, 2)),
+        (Convolution(name="a", inputs=2, outputs=2, kernel=3, depthwise=True), (2, 4, 3)),
+        (Convolution(name="a", inputs=2, outputs=3, kernel=1, stride=2), (3, 2, 2)),
+    ],
+)
+def test_a_convolution_is_the_sum_that_defines_it(
+    layer: Convolution, shape: tuple[int, int, int]
+) -> None:
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(2, 2, 4, 3)).astype(np.float32)
+    kernel = generator.normal(size=layer.shape).astype(np.float32)
+
+    result = convolve(images, kernel, layer)
+
+    assert result.shape == (2, *shape)
+    (top, _), (left, _) = layer.padding(4), layer.padding(3)
+    for image, output, y, x in np.ndindex(result.shape):
+        total = 0.0
+        for channel, row, column in np.ndindex(kernel.shape[1:]):
+            source = output if layer.depthwise else channel
+            down, right = y * layer.stride + row - top, x * layer.stride + column - left
+            if 0 <= down < 4 and 0 <= right < 3:
+                total += images[image, source, down, right] * kernel[output, channel, row, column]
+        assert result[image, output, y, x] == pytest.approx(total, abs=1e-5)
 
 
 def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
