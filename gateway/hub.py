@@ -1,8 +1,9 @@
 """The agents' side of the gateway: registration, signs of life, assignments and reports.
 
-An agent dials in and keeps two streams. It becomes a worker of the fleet when both are open,
-and stops being one when either ends. What it sends is checked; an agent that breaks the
-protocol loses its connection, and what it had is run elsewhere.
+An agent dials in and keeps two streams: control, and work, which is a work line or else a call. It
+becomes a worker of the fleet when both are open, and stops being one when either ends. What it
+sends is checked; an agent that breaks the protocol loses its connection, and what it had is run
+elsewhere.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from gateway.fleet import Halt, Run
 from gateway.outbox import Outbox
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName, WorkerId
     from synergai.envelope import Buffer
     from synergai.rpc import Context
+    from synergai.work_line import WorkLine
     from synergai.work_stream import Reports
 
 _log = logging.getLogger(__name__)
@@ -87,7 +91,10 @@ class Hub:
         metrics: where refused agents are counted.
         clock: what signs of life are measured by.
         heartbeat_s: how often agents are to give one.
-        batch_bytes: how many bytes of assignments go into one message; one alone may be larger.
+        max_message_bytes: the largest message that an agent may send or is sent.
+
+    Attributes:
+        work_port: where work lines are served, to be told to agents; 0 if nowhere.
     """
 
     def __init__(
@@ -100,7 +107,7 @@ class Hub:
         *,
         remember: Callable[[frozenset[EngineName]], object],
         heartbeat_s: float,
-        batch_bytes: int,
+        max_message_bytes: int,
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
@@ -109,10 +116,13 @@ class Hub:
         self._clock = clock
         self._remember = remember
         self._heartbeat_s = heartbeat_s
-        self._batch_bytes = batch_bytes
+        self._max_message_bytes = max_message_bytes
+        self._batch_bytes = max_message_bytes // 2
+        self.work_port = 0
         self._links: dict[WorkerId, AgentLink] = {}
         self._sessions: dict[str, AgentLink] = {}
         self._streams: set[AgentLink] = set()
+        self._senders: set[asyncio.Task[None]] = set()
         self._watch = asyncio.create_task(self._watch_heartbeats())
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -134,7 +144,7 @@ class Hub:
         self._watch.cancel()
         for link in list(self._streams):
             link.close(Unavailable("the gateway is stopping"))
-        await asyncio.wait([self._watch])
+        await asyncio.wait([self._watch, *self._senders])
 
     # --- control ------------------------------------------------------------------------------
 
@@ -211,7 +221,9 @@ class Hub:
         self._remember(frozenset(worker.engines))
         for engine in list(worker.engines.values()):
             self._believe(self._catalogue.put(worker.id, engine))
-        registered = hub_pb2.Registered(session=link.session, heartbeat_s=self._heartbeat_s)
+        registered = hub_pb2.Registered(
+            session=link.session, heartbeat_s=self._heartbeat_s, work_port=self.work_port
+        )
         link.control.put(hub_pb2.GatewayControl(registered=registered))
         _log.info(
             "worker %s of class %s registered with %d engines, agent %s",
@@ -292,14 +304,9 @@ class Hub:
     async def work(
         self, requests: AsyncIterator[Reports], context: Context
     ) -> AsyncGenerator[bytes, None]:
-        """Serve an agent's work stream."""
+        """Serve an agent's work stream on a call."""
         metadata = dict(context.invocation_metadata() or ())
-        link = self._sessions.get(str(metadata.get(SESSION_METADATA, "")))
-        if link is None or (worker := link.worker) is None:
-            raise Unavailable("no such session: register on a control stream first")
-        worker.orders.close(Unavailable("another work stream has taken over"))
-        self._dispatcher.left(worker)
-        orders = worker.orders = Outbox(_ORDERS_LIMIT)
+        link, worker, orders = self._take_over(str(metadata.get(SESSION_METADATA, "")))
         reader = asyncio.create_task(self._read_reports(worker, requests))
         reader.add_done_callback(orders.follow)
         self._dispatcher.joined(worker)
@@ -307,43 +314,97 @@ class Hub:
             while batch := await orders.take():
                 if len(worker.outstanding) > 1:
                     batch += await orders.gather(_GATHER_TURNS, _GATHER_S)
-                for message in self._pack(batch):
-                    yield message
+                for parts in self._pack(batch):
+                    yield b"".join(parts)
         except SynergaiError as error:
             self._refuse(link, error)
             raise
         finally:
             reader.cancel()
-            orders.close()
-            if worker.orders is orders:
-                self._dispatcher.left(worker)
+            self._work_ended(worker, orders)
             await asyncio.wait([reader])
+
+    def open_line(self, session: str, line: WorkLine) -> None:
+        """Serve an agent's work stream on a work line, which has shown this session.
+
+        Raises:
+            Unavailable: there is no such session.
+        """
+        link, worker, orders = self._take_over(session)
+        line.take = partial(self._take_message, worker)
+        line.max_bytes = self._max_message_bytes
+        line.ended.add_done_callback(orders.follow)
+        sender = asyncio.create_task(self._send_orders(link, worker, orders, line))
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
+        self._dispatcher.joined(worker)
+
+    async def _send_orders(
+        self, link: AgentLink, worker: ConnectedWorker, orders: Outbox[Order], line: WorkLine
+    ) -> None:
+        try:
+            while batch := await orders.take():
+                if len(worker.outstanding) > 1:
+                    batch += await orders.gather(_GATHER_TURNS, _GATHER_S)
+                for parts in self._pack(batch):
+                    line.send(parts)
+                await line.drain()
+        except SynergaiError as error:
+            self._refuse(link, error)
+        finally:
+            line.close()
+            self._work_ended(worker, orders)
+
+    def _take_over(self, session: str) -> tuple[AgentLink, ConnectedWorker, Outbox[Order]]:
+        """Who a work stream with this session is of, and what it has to send from now on."""
+        link = self._sessions.get(session)
+        if link is None or (worker := link.worker) is None:
+            raise Unavailable("no such session: register on a control stream first")
+        worker.orders.close(Unavailable("another work stream has taken over"))
+        self._dispatcher.left(worker)
+        worker.orders = Outbox(_ORDERS_LIMIT)
+        return link, worker, worker.orders
+
+    def _work_ended(self, worker: ConnectedWorker, orders: Outbox[Order]) -> None:
+        orders.close()
+        if worker.orders is orders:
+            self._dispatcher.left(worker)
 
     async def _read_reports(
         self, worker: ConnectedWorker, requests: AsyncIterator[Reports]
     ) -> None:
         async for reports in requests:
-            worker.heard_at = self._clock.now()
-            for started in reports.started:
-                self._dispatcher.started(worker, started)
-            for progress, responses in reports.progress:
-                self._dispatcher.progress(worker, progress, responses)
-            for ended, responses in reports.ended:
-                self._dispatcher.ended(worker, ended, responses)
+            self._take_reports(worker, reports)
 
-    def _pack(self, batch: list[Order]) -> Iterator[bytes]:
-        """As few messages as the bound on their size allows, with the order kept."""
+    def _take_message(self, worker: ConnectedWorker, data: Buffer) -> None:
+        try:
+            reports = open_reports(data)
+        except DecodeError:
+            raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
+        self._take_reports(worker, reports)
+
+    def _take_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
+        worker.heard_at = self._clock.now()
+        for started in reports.started:
+            self._dispatcher.started(worker, started)
+        for progress, responses in reports.progress:
+            self._dispatcher.progress(worker, progress, responses)
+        for ended, responses in reports.ended:
+            self._dispatcher.ended(worker, ended, responses)
+
+    def _pack(self, batch: list[Order]) -> Iterator[list[Buffer]]:
+        """As few messages, each in parts, as the bound on their size allows, in order."""
         parts: list[Buffer] = []
         size = 0
         for order in batch:
             added = _serialised(order)
             added_bytes = sum(map(len, added))
             if size and size + added_bytes > self._batch_bytes:
-                yield b"".join(parts)
+                yield parts
                 parts, size = [], 0
             parts += added
             size += added_bytes
-        yield b"".join(parts)
+        yield parts
 
     # --- signs of life ------------------------------------------------------------------------
 

@@ -47,8 +47,8 @@ class Outbox(Generic[T]):
             self._items.clear()
         self._wake()
 
-    def follow(self, reader: asyncio.Task[None]) -> None:
-        """End the stream as its reader ended; a callback for the reader's task."""
+    def follow(self, reader: asyncio.Future[None]) -> None:
+        """End the stream as its reader ended; a callback for the reader's future or task."""
         self.close(None if reader.cancelled() else reader.exception())
 
     async def take(self) -> list[T]:

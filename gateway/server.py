@@ -35,6 +35,7 @@ from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
 from gateway.streamed import StreamedJobs
+from gateway.work_lines import WorkLines
 from synergai import rpc
 from synergai.errors import Unavailable
 from synergai.machine import dictionary_in
@@ -157,7 +158,7 @@ class Gateway:
             clock,
             remember=journal.remember,
             heartbeat_s=settings.heartbeat_s,
-            batch_bytes=settings.max_message_bytes // 2,
+            max_message_bytes=settings.max_message_bytes,
         )
         metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
         metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
@@ -173,6 +174,12 @@ class Gateway:
         for_agents = server_credentials(identity, settings.tls_client_ca)
         self.hub_address = rpc.bind(hub_server, settings.hub, for_agents)
         self.address = rpc.bind(client_server, settings.listen, server_credentials(identity))
+        if settings.tls_cert is None:
+            # Under TLS, requests stay where they are encrypted.
+            lines = WorkLines(hub.open_line)
+            stack.push_async_callback(lines.close)
+            host = settings.hub.rpartition(":")[0]
+            hub.work_port = await lines.start(host, settings.work_port)
         hub_server.add_generic_rpc_handlers(
             (
                 hub.handler(),

@@ -24,6 +24,13 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         "a free one.",
     )
     hub: Address = Field(default="127.0.0.1:8010", description="Where agents connect.")
+    work_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port of the hub's host where agents open the sockets that requests go over; 0 "
+        "takes a free one. Agents that cannot reach it, and all of them under TLS, use the hub's.",
+    )
     http: Address = Field(
         default="127.0.0.1:8002", description="Where /metrics and /healthz are served."
     )

@@ -64,14 +64,14 @@ def ended_report(ended: Ended, progress: Progress, responses: Sequence[Buffer]) 
     return _field(_ENDED_REPORTS, [*last, ended.SerializeToString()])
 
 
-def open_orders(data: bytes) -> Orders:
+def open_orders(data: Buffer) -> Orders:
     """Take the serialised ``WorkOrders`` in `data` apart.
 
     Raises:
         DecodeError: it is not one.
     """
     if len(data) <= SMALL_BYTES:
-        orders = WorkOrders.FromString(data)
+        orders = WorkOrders.FromString(bytes(data))
         return Orders([(each, each.requests) for each in orders.assignments], orders.stops)
     rest, (assignments,) = cut(data, _ASSIGNMENTS)
     return Orders(
@@ -79,14 +79,14 @@ def open_orders(data: bytes) -> Orders:
     )
 
 
-def open_reports(data: bytes) -> Reports:
+def open_reports(data: Buffer) -> Reports:
     """Take the serialised ``WorkReports`` in `data` apart.
 
     Raises:
         DecodeError: it is not one.
     """
     if len(data) <= SMALL_BYTES:
-        reports = WorkReports.FromString(data)
+        reports = WorkReports.FromString(bytes(data))
         return Reports(
             reports.started,
             [(each, each.responses) for each in reports.progress],

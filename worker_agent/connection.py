@@ -19,16 +19,17 @@ from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.status import error_from_rpc
 from synergai.tls import open_channel
 from synergai.v1 import hub_pb2
-from synergai.work_stream import open_orders
 from worker_agent.assignments import Assignments
 from worker_agent.outbox import Outbox
+from worker_agent.work_channel import WorkCall, open_line, read, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import Configuration, Engine, Session
     from worker_agent.hosts import SessionChange
     from worker_agent.runner import Runner
+    from worker_agent.work_channel import WorkChannel
 
 FIRST_BACKOFF_S: Final = 0.5
 LONGEST_BACKOFF_S: Final = 10.0
@@ -37,6 +38,8 @@ SETTLED_AFTER_S: Final = 5.0
 MISSED_HEARTBEATS: Final = 3
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
+_LINE_TIMEOUT_S: Final = 1.0
+"""How long connecting a work line may take; no heartbeats are sent meanwhile."""
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +153,14 @@ class Connection:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         async with open_channel(self._target, options, self._credentials) as channel:
-            line = _Line(channel, self._worker, self._runner, self._configurations)
+            line = _Line(
+                channel,
+                self._worker,
+                self._runner,
+                self._configurations,
+                self._target,
+                self._max_message_bytes,
+            )
             loop = asyncio.get_running_loop()
             settled: asyncio.TimerHandle | None = None
             try:
@@ -190,11 +200,18 @@ class _Line:
         worker: Worker,
         runner: Runner,
         configurations: Sequence[Configuration],
+        target: str,
+        max_message_bytes: int,
     ) -> None:
         self._channel = channel
         self._worker = worker
-        self._control: Any = _open(channel, "Control", rpc.parse(hub_pb2.GatewayControl))
-        self._work: Any = None
+        self._host = target.rpartition(":")[0].strip("[]")
+        self._max_message_bytes = max_message_bytes
+        control: Any = channel.stream_stream(
+            "/synergai.v1.Hub/Control", response_deserializer=rpc.parse(hub_pb2.GatewayControl)
+        )
+        self._control = control()
+        self._work: WorkChannel | None = None
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
@@ -203,7 +220,7 @@ class _Line:
         self._assignments = Assignments(runner, self._work_outbox, configurations)
 
     async def register(self) -> None:
-        """Introduce the worker on the control stream, then open the work stream.
+        """Introduce the worker on the control stream.
 
         Raises:
             SynergaiError: the gateway is not there, or refuses.
@@ -211,30 +228,27 @@ class _Line:
         hello = hub_pb2.AgentControl(register=self._worker.register())
         try:
             async with asyncio.timeout(_REGISTER_TIMEOUT_S):
-                await self._write(self._control, hello.SerializeToString())
-                answer = await self._read(self._control)
+                await write(self._control, hello.SerializeToString())
+                answer = await read(self._control)
         except TimeoutError:
             raise Unavailable("it does not answer the registration") from None
         if answer.WhichOneof("message") != "registered":
             raise InvalidInput("it does not speak this agent's protocol")
         self._registered = answer.registered
-        metadata = (("synergai-session", self._registered.session),)
-        self._work = _open(
-            self._channel, "Work", rpc.parse_by(open_orders, hub_pb2.WorkOrders), metadata
-        )
 
     async def serve(self) -> NoReturn:
-        """Work until the line breaks.
+        """Open the work stream, and work until the line breaks.
 
         Raises:
             SynergaiError: always, in the end; it says how the line broke.
         """
+        work = self._work = await self._open_work()
         parts = (
             self._control_orders(),
-            self._work_orders(),
+            work.receive(),
             self._heartbeats(),
-            self.control_outbox.send_all(lambda data: self._write(self._control, data)),
-            self._work_outbox.send_all(lambda data: self._write(self._work, data)),
+            self.control_outbox.send_all(lambda data: write(self._control, data)),
+            self._work_outbox.send_all(work.write),
         )
         tasks = [asyncio.create_task(part) for part in parts]
         try:
@@ -247,28 +261,43 @@ class _Line:
             task.result()
         raise Unavailable("it ended the connection")
 
+    async def _open_work(self) -> WorkChannel:
+        """A work line, if the gateway has one that can be reached, or else a call."""
+        registered, take = self._registered, self._assignments.take
+        if registered.work_port:
+            line = await open_line(
+                self._host,
+                registered.work_port,
+                registered.session,
+                take,
+                max_message_bytes=self._max_message_bytes,
+                timeout_s=min(registered.heartbeat_s, _LINE_TIMEOUT_S),
+            )
+            if line is not None:
+                return line
+        return WorkCall(self._channel, registered.session, take)
+
     async def flush(self) -> None:
         """Return once the gateway has what there is to report; bounded."""
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 await self._work_outbox.wait_empty()
                 await self.control_outbox.wait_empty()
-                # It ends its half only after it has read all of ours.
-                await self._work.done_writing()
-                await self._work.code()
+                if self._work is not None:
+                    await self._work.finish()
         except TimeoutError:
             _log.warning("the gateway did not take the last reports in time")
 
     def close(self) -> None:
         """End both streams, and what was assigned on them."""
         self._assignments.abandon()
-        for call in (self._control, self._work):
-            if call is not None:
-                call.cancel()
+        self._control.cancel()
+        if self._work is not None:
+            self._work.close()
 
     async def _control_orders(self) -> None:
         while True:
-            order = await self._read(self._control)
+            order = await read(self._control)
             match order.WhichOneof("message"):
                 case "heartbeat_ack":
                     self._acknowledged = order.heartbeat_ack.sequence
@@ -276,10 +305,6 @@ class _Line:
                     self._worker.load(wire.session_from_proto(order.load.session))
                 case "unload":
                     self._worker.unload(wire.session_from_proto(order.unload.session))
-
-    async def _work_orders(self) -> None:
-        while True:
-            self._assignments.take(await self._read(self._work))
 
     async def _heartbeats(self) -> None:
         while True:
@@ -290,33 +315,3 @@ class _Line:
             beat = self._worker.heartbeat()
             beat.sequence = self._sequence
             self.control_outbox.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())
-
-    @staticmethod
-    async def _read(call: Any) -> Any:
-        message = await call.read()
-        if message is grpc.aio.EOF:
-            raise Unavailable("it ended the connection")
-        if isinstance(message, rpc.Malformed):
-            raise message.error()
-        return message
-
-    @staticmethod
-    async def _write(call: Any, data: bytes) -> None:
-        try:
-            await call.write(data)
-        except asyncio.InvalidStateError:
-            # The stream is over, and its reader is about to say why.
-            await asyncio.Event().wait()
-
-
-def _open(
-    channel: grpc.aio.Channel,
-    method: str,
-    deserialise: Callable[[bytes], Any],
-    metadata: Sequence[tuple[str, str]] = (),
-) -> Any:
-    """A stream that takes serialised messages and gives deserialised ones."""
-    stream: Any = channel.stream_stream(
-        f"/synergai.v1.Hub/{method}", response_deserializer=deserialise
-    )
-    return stream(metadata=metadata)

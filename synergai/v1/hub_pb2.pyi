@@ -210,19 +210,26 @@ class Registered(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
+    WORK_PORT_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """proves on the work stream which registration it belongs to"""
     heartbeat_s: _builtins.float
     """send one this often; after three missed ones the worker is lost"""
+    work_port: _builtins.int
+    """A port of the hub's host where the messages of Work go over a plain socket, which is quicker:
+    each as four bytes of length (little endian) and the message; first of all the session.
+    0 means that there is none. The call Work is there for those who cannot reach it.
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         heartbeat_s: _builtins.float = ...,
+        work_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_s", b"heartbeat_s", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_s", b"heartbeat_s", "session", b"session", "work_port", b"work_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,6 +104,7 @@ class FakeAgent:
         self.control: Any = None
         self.work: Any = None
         self.session = ""
+        self.work_port = 0
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -118,6 +119,7 @@ class FakeAgent:
         registered = (await self.control.read()).registered
         self.heartbeat_s = registered.heartbeat_s
         self.session = registered.session
+        self.work_port = registered.work_port
         self._spawn(self._read_control())
         self._spawn(self._beat())
         await self.reopen_work()
@@ -141,6 +143,8 @@ class FakeAgent:
         """Wait for something to have happened to this agent."""
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(condition), 10)
+
+    echoed = staticmethod(echoed)
 
     async def complete(self, assignment: hub_pb2.Assignment) -> None:
         """Report every query as done."""

@@ -1,0 +1,81 @@
+"""Work lines: of agents that keep to the protocol, of agents that do not, and of strangers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from synergai.v1 import hub_pb2
+from synergai.work_line import WorkLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.envelope import Buffer
+    from synergai.oip import inference_pb2 as oip
+
+
+async def open_line(port: int, shown: str, take: Callable[[Buffer], None]) -> WorkLine:
+    loop = asyncio.get_running_loop()
+    _, line = await loop.create_connection(lambda: WorkLine(take, 1 << 24), "127.0.0.1", port)
+    line.send((shown.encode(),))
+    return line
+
+
+@pytest.mark.parametrize("values", [1, 1_000_000])
+async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
+    agent: Any, caller: Any, a_request: Callable[..., oip.ModelInferRequest], values: int
+) -> None:
+    def answer(data: Buffer) -> None:
+        orders = hub_pb2.WorkOrders.FromString(bytes(data))
+        ends = [
+            hub_pb2.Ended(
+                outcome=hub_pb2.OUTCOME_COMPLETED,
+                progress=hub_pb2.Progress(
+                    assignment_id=each.id, done=1, responses=[agent.echoed(each.requests[0])]
+                ),
+            )
+            for each in orders.assignments
+        ]
+        line.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
+
+    line = await open_line(agent.work_port, agent.session, answer)
+    await asyncio.wait_for(agent.ended.wait(), 5)  # its call has ended: the line is in use
+    try:
+        request = a_request(values)
+        response = await caller.oip.ModelInfer(request, timeout=5)
+        assert response.raw_output_contents[0] == request.raw_input_contents[0]
+        assert not agent.assignments
+    finally:
+        line.close()
+
+
+async def test_stranger_without_a_session_is_shown_out(agent: Any, caller: Any) -> None:
+    line = await open_line(agent.work_port, "who-am-i", lambda _: None)
+    await asyncio.wait_for(line.ended, 5)
+    assert len(await caller.workers(1)) == 1
+
+
+async def test_stranger_cannot_make_the_gateway_take_memory(agent: Any) -> None:
+    line = await open_line(agent.work_port, "x" * 65, lambda _: None)
+    await asyncio.wait_for(asyncio.wait([line.ended]), 5)
+    assert not agent.ended.is_set()
+
+
+async def test_nonsense_on_a_line_costs_the_agent_its_connection(agent: Any, caller: Any) -> None:
+    line = await open_line(agent.work_port, agent.session, lambda _: None)
+    line.send((b"\xff\xff\xff",))
+    await caller.workers(0)
+    await asyncio.wait_for(asyncio.wait([line.ended]), 5)
+    assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_lost_line_takes_the_worker_out_of_the_fleet(agent: Any, caller: Any) -> None:
+    line = await open_line(agent.work_port, agent.session, lambda _: None)
+    await asyncio.wait_for(agent.ended.wait(), 5)
+    await caller.workers(1)
+    line.close()
+    await caller.workers(0)
