@@ -171,7 +171,7 @@ class ModelControl:
         if not self._catalogue.unloaded:
             return
         for session in worker.sessions:
-            if session.engine in self._catalogue.unloaded:
+            if session.engine in self._catalogue.unloaded and not self.is_loading(session.engine):
                 order = hub_pb2.UnloadEngine(session=session_to_proto(session))
                 worker.control.put(hub_pb2.GatewayControl(unload=order))
 
@@ -181,9 +181,14 @@ class ModelControl:
         return (w for w in self._dispatcher.workers() if engine in w.usable_engines)
 
     def _fastest(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
-        """The configuration with the highest rate; where none is known, the worker's last one."""
+        """The configuration with the highest rate; where none is known, the worker's last one.
+
+        Only in the power mode that is in force: work decides on switching, not loading ahead.
+        """
         row = self._dictionary.row(engine, worker.worker_class)
-        known = [c for c in worker.configurations if c in row]
+        in_force = [c for c in worker.configurations if c.power_mode in ("", worker.power.mode)]
+        at_hand = in_force or worker.configurations
+        known = [configuration for configuration in at_hand if configuration in row]
         if not known:
-            return worker.configurations[-1]
+            return at_hand[-1]
         return max(known, key=lambda configuration: row[configuration].qps)

@@ -180,6 +180,31 @@ async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> Non
     assert orders(worker) == []
 
 
+async def test_what_is_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
+    worker = fleet.join()
+    fleet.control.unload(ECHO)
+    task = await fleet.loading()
+    fleet.resident(worker)
+    fleet.control.remind(worker)
+    await task
+    assert orders(worker) == [("load", SESSION)]
+
+
+async def test_load_leaves_the_power_mode_in_force_as_it_is(office: Any) -> None:
+    slow, fast = Configuration(1, "10W"), Configuration(1, "30W")
+    entries = [
+        ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
+        for c, qps in ((slow, 10.0), (fast, 20.0))
+    ]
+    fleet = Fleet(office, ConfigurationDictionary(entries))
+    worker = fleet.join()
+    worker.configurations, worker.power.mode = (slow, fast), "10W"
+    task = await fleet.loading()
+    assert orders(worker) == [("load", Session(ECHO, slow))]
+    fleet.resident(worker)
+    await task
+
+
 async def test_unloading_ends_a_load_under_way(fleet: Fleet) -> None:
     fleet.join()
     task = await fleet.loading()
