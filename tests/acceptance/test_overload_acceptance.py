@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_ten_times_the_capacity_leaves_the_goodput_and_refuses_the_rest_at_once() -> None:
+    script = Path(__file__).with_name("overload.py")
+    command = [sys.executable, str(script), "--seconds", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

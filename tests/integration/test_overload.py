@@ -1,0 +1,119 @@
+"""What a gateway does under overload, in small; and the oracle of the acceptance test itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.event_log import EventLog
+from gateway.scheduling.events import (
+    Assignment,
+    Dispatch,
+    Expire,
+    JobArrived,
+    SchedulingSettings,
+    TimePassed,
+)
+from synergai.dictionary import ConfigurationDictionary
+from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
+
+SCRIPT = Path(__file__).parents[1] / "acceptance" / "overload.py"
+LATE = JobId("r1-1")
+DISPATCH = Dispatch(
+    Assignment(
+        id=AssignmentId(1),
+        job_id=LATE,
+        engine=EngineName("slow"),
+        worker_id=WorkerId("one"),
+        configuration=Configuration(1),
+        first=0,
+        count=1,
+        setup_s=0.0,
+        estimate_s=0.0,
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def overload() -> Any:
+    spec = importlib.util.spec_from_file_location("overload", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["overload"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def a_log(path: Path, *, dispatched_at: float, expired_at: float | None = None) -> Path:
+    """The event log of one request with a deadline at 1 s."""
+    job = Job(
+        id=LATE, engine=EngineName("slow"), queries=1, arrival=0.0, deadline=1.0, perishable=True
+    )
+    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), epoch=1) as log:
+        log.record(JobArrived(job, 1), 0.0, [])
+        if expired_at is not None:
+            log.record(TimePassed(), expired_at, [Expire(LATE)])
+        log.record(TimePassed(), dispatched_at, [DISPATCH])
+    return path
+
+
+def report(**figures: Any) -> dict[str, Any]:
+    """A report of ``synergai load`` in which all is well."""
+    well = {
+        "offered": 100.0,
+        "goodput": 99.0,
+        "rejection_s": {"99.0": 0.002},
+        "failed": 0,
+        "valid": True,
+    }
+    return {**well, **figures}
+
+
+def test_a_dispatch_before_the_deadline_is_no_fault(overload: Any, tmp_path: Path) -> None:
+    assert overload.dispatched_expired(a_log(tmp_path / "log", dispatched_at=0.9)) == []
+
+
+@pytest.mark.parametrize("at", [{"dispatched_at": 1.0}, {"dispatched_at": 0.9, "expired_at": 0.8}])
+def test_a_planted_dispatch_of_an_expired_request_is_found(
+    at: dict[str, float], overload: Any, tmp_path: Path
+) -> None:
+    [fault] = overload.dispatched_expired(a_log(tmp_path / "log", **at))
+    assert fault == f"{LATE} was dispatched after its deadline"
+
+
+@pytest.mark.parametrize(
+    ("figures", "fault"),
+    [
+        ({"goodput": 80.0}, "goodput is 80.0/s, 80.8% of the 99.0/s"),
+        ({"rejection_s": {"99.0": 0.06}}, "refusals take 0.060 s"),
+        ({"failed": 3, "first_failure": "no worker"}, "requests failed: no worker"),
+        ({"valid": False}, "were sent late"),
+    ],
+)
+def test_every_planted_fault_of_a_load_is_found(
+    figures: dict[str, Any], fault: str, overload: Any, tmp_path: Path
+) -> None:
+    log = a_log(tmp_path / "log", dispatched_at=0.5)
+    points = [overload.Point(1, report()), overload.Point(10, report(**figures))]
+    [found] = overload.faults(points, log)
+    assert found.startswith("at 10 times the capacity")
+    assert fault in found
+
+
+def test_twice_the_capacity_is_served_to_the_capacity_and_nothing_expired_is_dispatched(
+    overload: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "events.jsonl"
+    overload.write_engine(tmp_path)
+    with overload.LocalFleet(tmp_path / "run") as fleet:
+        overload.start(fleet, tmp_path, log, workers=1)
+        found = overload.load(fleet.address, "--rate", str(2 / overload.QUERY_S), "--duration", "2")
+    assert overload.dispatched_expired(log) == []
+    assert found["rejected"] > 0
+    # Half of a machine that is busy elsewhere, and still more than without refusing anything.
+    assert found["goodput"] > 0.5 / overload.QUERY_S
