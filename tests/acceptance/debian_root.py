@@ -1,0 +1,136 @@
+"""Debian in a folder, of this machine's processor or of another one, with SynergAI installed.
+
+Packages come from the mirror that apt is configured with, wheels from where pip finds them. What
+takes long is kept in the user's cache folder between runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RELEASE: Final = "bookworm"  # its Python is 3.11
+PYTHON: Final = "3.11"
+CHECKOUT: Final = Path(__file__).parents[2]
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "synergai"
+PROGRAMS: Final = "/opt/synergai/bin"
+_GLIBC: Final = ("2_28", "2_27", "2_26", "2_17")
+
+
+class Missing(Exception):
+    """What this machine lacks for the test, and how to get it."""
+
+
+def need_programs(packages: dict[str, str]) -> None:
+    """Check for programs; `packages` names Debian's package for each.
+
+    Raises:
+        Missing: one is not there, or we are not root.
+    """
+    if os.geteuid() != 0:
+        raise Missing("root's rights are needed to make a Debian root")
+    lacking = [package for program, package in packages.items() if shutil.which(program) is None]
+    if lacking:
+        raise Missing(f"apt-get install {' '.join(lacking)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DebianRoot:
+    """A folder with Debian in it.
+
+    Attributes:
+        path: the folder.
+        architecture: Debian's name for its processor.
+        emulator: the program that runs its programs; empty if this machine can.
+    """
+
+    path: Path
+    architecture: str
+    emulator: str = ""
+
+    def create(self, packages: Sequence[str]) -> None:
+        """Unpack Debian, unless that was done before.
+
+        Raises:
+            Missing: the mirror cannot be used.
+        """
+        done = self.path.with_suffix(".complete")
+        if done.exists():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            *("debootstrap", "--variant=minbase", f"--arch={self.architecture}"),
+            f"--include={','.join(packages)}",
+            *(["--foreign"] if self.emulator else []),
+            *(RELEASE, str(self.path), *_mirror()),
+        ]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise Missing(f"debootstrap failed: {made.stdout.strip().splitlines()[-1:]}")
+        if self.emulator:
+            # Configuring packages would run their scripts in the emulator, for minutes; Python
+            # needs no configuration.
+            for package in sorted(self.path.glob("var/cache/apt/archives/*.deb")):
+                _run(["dpkg-deb", "-x", str(package), str(self.path)])
+        done.touch()
+
+    def command(self, *command: str, environment: Sequence[str] = ()) -> list[str]:
+        """The command that runs another one inside, with nothing of our environment."""
+        clean = ["/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
+        inside = [*clean, *environment, *command]
+        if not self.emulator:
+            return ["chroot", str(self.path), *inside]
+        # It translates each exec as well, so that nothing of the kernel's has to be configured.
+        binds = [f"--bind={path}" for path in ("/dev", "/proc", "/sys")]
+        proot = ["proot", "--kill-on-exit", "-q", self.emulator, "-r", str(self.path)]
+        return [*proot, *binds, "-w", "/", *inside]
+
+    def install(self, extras: str, machine: str) -> None:
+        """Install SynergAI's wheel for `machine` with the root's own Python and pip."""
+        wheels = self.path / "wheels"
+        shutil.rmtree(wheels, ignore_errors=True)
+        wheel = build_wheel(wheels)
+        platforms = [f"--platform=manylinux_{glibc}_{machine}" for glibc in _GLIBC]
+        _run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels)),
+                *("--constraint", str(CHECKOUT / "constraints.txt"), "--only-binary=:all:"),
+                *(f"--python-version={PYTHON}", *platforms, f"--platform=manylinux2014_{machine}"),
+                f"{wheel}[{extras}]",
+            ]
+        )
+        shutil.rmtree(self.path / "opt" / "synergai", ignore_errors=True)
+        _run(self.command("/usr/bin/python3", "-m", "venv", "/opt/synergai"))
+        pip = [f"{PROGRAMS}/python", "-m", "pip", "install", "--quiet", "--no-index"]
+        _run(self.command(*pip, "--find-links=/wheels", f"synergai[{extras}]"))
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build SynergAI's wheel from the checkout."""
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    _run([*build, str(CHECKOUT)])
+    (wheel,) = folder.glob("synergai-*.whl")
+    return wheel
+
+
+def _mirror() -> list[str]:
+    """What apt is configured with for the release; nothing, for debootstrap's default, if not."""
+    targets = ["apt-get", "indextargets", "--format", "$(SITE)", f"Codename: {RELEASE}"]
+    found = subprocess.run(targets, capture_output=True, text=True, check=False)
+    return found.stdout.split()[:1]
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.decode(errors="replace")[-2000:]
+        raise AssertionError(f"{' '.join(command)} failed: {reason}")

@@ -1,0 +1,178 @@
+"""Gateway and agent under a booted systemd: started, killed, and back again.
+
+Boots Debian in a container of systemd-nspawn with a network of its own. Where that cannot be done,
+the reason for skipping says what stood in the way.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from engines import catalogue
+from tests.acceptance.debian_root import (
+    CACHE,
+    CHECKOUT,
+    PROGRAMS,
+    DebianRoot,
+    Missing,
+    need_programs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PACKAGES: Final = ("systemd", "systemd-sysv", "dbus", "python3", "python3-venv")
+SERVICES: Final = ("synergai-gateway", "synergai-agent")
+MODELS: Final = "var/lib/synergai-agent/models"
+BOOT_S: Final = 60.0
+LOG: Final = "console.log"
+
+
+class Machine:
+    """A booted container. A context manager: leaving powers it off.
+
+    Raises:
+        Missing: on entering, if it does not come up.
+    """
+
+    def __init__(self, root: DebianRoot, log: Path) -> None:
+        self._root = root
+        self._log = log
+        self._leader = 0
+
+    def __enter__(self) -> Machine:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    # This machine's own service manager, if it has one, need not know of it.
+                    *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit"),
+                    *("--private-network", "--console=read-only", "--machine=synergai-acceptance"),
+                    *("--directory", str(self._root.path), "--boot"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._wait_booted()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._leader and self._process.poll() is None:
+            self.run("systemctl", "poweroff", check=False)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command inside; its output."""
+        enter = ["nsenter", f"--target={self._leader}", "--all", "/usr/bin/env", "-i"]
+        path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+        done = subprocess.run([*enter, path, *command], capture_output=True, text=True, check=False)
+        if check and done.returncode != 0:
+            journal = self.run("journalctl", "--no-pager", "-n", "40", check=False)
+            raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}\n{journal}")
+        return done.stdout.strip()
+
+    def _wait_booted(self) -> None:
+        deadline = time.monotonic() + BOOT_S
+        state = ""
+        while state not in ("running", "degraded"):  # getty may fail without a terminal
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = self._log.read_text("utf-8", "replace").strip().splitlines()
+                raise Missing(f"systemd-nspawn did not boot ({state or 'no answer'}): {text[-3:]}")
+            time.sleep(0.2)
+            self._leader = self._find_leader()
+            if self._leader:
+                state = self.run("systemctl", "is-system-running", check=False)
+
+    def _find_leader(self) -> int:
+        """Process id, outside, of the container's own first process."""
+        children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
+        done = subprocess.run(["cat", children], capture_output=True, text=True, check=False)
+        found = done.stdout.split()
+        return int(found[0]) if found else 0
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    root = DebianRoot(CACHE / "acceptance" / "systemd", "amd64")
+    needed = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
+    try:
+        need_programs({**needed, "nsenter": "util-linux", "dpkg-deb": "dpkg"})
+        root.create(PACKAGES)
+        root.install("gateway,agent,onnxruntime,client", "x86_64")
+        _prepare(root)
+        with Machine(root, tmp_path_factory.mktemp("boot") / LOG) as booted:
+            yield booted
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def _prepare(root: DebianRoot) -> None:
+    """Leave nothing of an earlier run, and put an engine and the gateway's unit in."""
+    for left in ("etc/synergai", "var/lib/synergai-agent", "var/lib/private/synergai-gateway"):
+        shutil.rmtree(root.path / left, ignore_errors=True)
+    for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
+        unit.unlink(missing_ok=True)
+    catalogue.build("onnx_identity", root.path / MODELS)
+    units = CHECKOUT / "deploy" / "systemd"
+    shutil.copy(units / "synergai-gateway.service", root.path / "etc/systemd/system")
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return condition()
+
+
+def shown(machine: Machine, service: str, name: str) -> str:
+    return machine.run("systemctl", "show", "--value", f"--property={name}", service)
+
+
+def serves(machine: Machine) -> bool:
+    """Whether a job goes through gateway and agent."""
+    submit = [f"{PROGRAMS}/synergai", "submit", "onnx_identity", "--queries", "100"]
+    answer = machine.run(*submit, "--watch", "--json", check=False)
+    return bool(answer) and json.loads(answer)["state"] == "succeeded"
+
+
+def test_both_services_start_serve_and_come_back_after_a_kill(machine: Machine) -> None:
+    machine.run("systemctl", "enable", "--now", "synergai-gateway.service")
+    install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
+    machine.run(*install, "--class", "container", "--power", "none", "--programs", PROGRAMS)
+    assert [shown(machine, service, "ActiveState") for service in SERVICES] == ["active"] * 2
+    assert eventually(lambda: serves(machine))
+
+    for service in SERVICES:
+        before = shown(machine, service, "MainPID")
+        machine.run("systemctl", "kill", "--signal=KILL", service)
+        began = time.monotonic()
+
+        def is_back(service: str = service, before: str = before) -> bool:
+            pid = shown(machine, service, "MainPID")
+            return shown(machine, service, "ActiveState") == "active" and pid not in ("0", before)
+
+        assert eventually(is_back)
+        assert shown(machine, service, "NRestarts") == "1"
+        print(f"\n{service}: back after {time.monotonic() - began:.1f} s")
+        assert eventually(lambda: serves(machine))
+
+
+def test_the_agent_is_taken_out_again(machine: Machine) -> None:
+    machine.run(f"{PROGRAMS}/synergai", "agent", "uninstall", "--purge")
+    assert shown(machine, "synergai-agent", "LoadState") == "not-found"
+    assert machine.run("sh", "-c", "ls /etc/systemd/system | grep -c agent", check=False) == "0"
