@@ -49,6 +49,18 @@ def describe(path: Path) -> ModelDescription:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
 
 
+def check(path: Path) -> None:
+    """Check a model as far as that takes neither a runtime nor the ``onnx`` package.
+
+    Raises:
+        InvalidInput: it is damaged, or not to be trusted.
+        OSError: it cannot be read.
+    """
+    backend = backend_of(path)
+    if backend in ("tflite", "tensorflow"):
+        _read(path, backend)
+
+
 def _read(path: Path, backend: str) -> ModelContents:
     # Imported here: an ONNX file needs a package that readers of the others may lack.
     if backend == "onnxruntime":

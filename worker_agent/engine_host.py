@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engines.inspect import check
 from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
-from synergai.errors import EngineUnusable, SynergaiError
+from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.processes import die_first, die_with
 from worker_agent.arena import Arena
 from worker_agent.cores import own_cores
@@ -110,6 +111,11 @@ def _load(
     definition = ModelDirectory(models).get(name)
     if definition.fault:
         raise EngineUnusable(f"engine {name!r}: {definition.fault}")
+    # Runtimes trust what they read, and take seconds to import.
+    try:
+        check(definition.file)
+    except InvalidInput as error:
+        raise EngineUnusable(f"engine {name!r}: {error}") from None
     try:
         factory = BACKENDS.get(definition.backend)
     except ModuleNotFoundError as error:

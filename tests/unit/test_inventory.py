@@ -123,7 +123,10 @@ async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
         models.with_name("away").rename(models)
         put(models, "two", b"new")
 
-    steps = iter([take_away, bring_back, lambda: None])
+    def nothing() -> None:
+        pass
+
+    steps = iter([take_away, bring_back, nothing])
 
     async def pause(_seconds: float) -> None:
         step = next(steps, None)

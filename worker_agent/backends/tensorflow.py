@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from engines.model_files import is_saved_model
-from engines.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph, read_saved_model
+from engines.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.cores import own_cores, threads_on
@@ -54,6 +54,8 @@ class _Function(Protocol):
 class TensorflowBackend:
     """A model in TensorFlow. One per process: the process has TensorFlow's threads.
 
+    TensorFlow lets a graph do what it says, which must have passed ``engines.inspect.check``.
+
     Args:
         path: a SavedModel's folder, or a frozen graph.
         threads: for the work within an operation; operations run one after the other.
@@ -61,17 +63,13 @@ class TensorflowBackend:
         outputs: tensors that a frozen graph gives; by default what nothing in it consumes.
 
     Raises:
-        EngineUnusable: on construction, if the model is damaged, reaches beyond itself, or cannot
-            be loaded, or takes or gives what the Open Inference Protocol cannot carry.
+        EngineUnusable: on construction, if TensorFlow cannot load the model, or the model takes or
+            gives what the Open Inference Protocol cannot carry.
     """
 
     def __init__(
         self, path: Path, threads: int, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
     ) -> None:
-        try:
-            seen = read_saved_model(path) if is_saved_model(path) else read_frozen_graph(path)
-        except InvalidInput as error:
-            raise EngineUnusable(str(error)) from None
         tf.get_logger().setLevel("ERROR")
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -82,9 +80,12 @@ class TensorflowBackend:
                 if is_saved_model(path):
                     self._function = _SavedModel(path)
                 else:
-                    inputs = inputs or [spec.name for spec in seen.inputs]
-                    outputs = outputs or [spec.name for spec in seen.outputs]
-                    self._function = _FrozenGraph(path, inputs, outputs)
+                    seen = read_frozen_graph(path)
+                    self._function = _FrozenGraph(
+                        path,
+                        inputs or [spec.name for spec in seen.inputs],
+                        outputs or [spec.name for spec in seen.outputs],
+                    )
         except Exception as error:  # noqa: BLE001 - the runtime raises whatever comes up from C++
             reason = _reason(error).replace(str(path), path.name)
             raise EngineUnusable(f"TensorFlow cannot load {path.name}: {reason}") from None

@@ -12,7 +12,6 @@ except ImportError:  # boards with an older Python or C library
     from tflite_runtime.interpreter import Interpreter
 
 from engines.quantisation import Quantisation
-from engines.tflite_file import read_tflite
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.cores import own_cores, threads_on
@@ -43,6 +42,7 @@ _DATATYPES: Final[dict[type[Any], str]] = {
 class TfliteBackend:
     """A model in a TensorFlow Lite interpreter, with XNNPACK where the model allows it.
 
+    The interpreter trusts offsets in the file, which must have passed ``engines.inspect.check``.
     Quantised tensors stay the integers that they are.
 
     Args:
@@ -53,16 +53,11 @@ class TfliteBackend:
         quantisations: of the quantised inputs and outputs, by name.
 
     Raises:
-        EngineUnusable: on construction, if the file is damaged, the runtime cannot load it, or
-            it takes or gives what the Open Inference Protocol cannot carry.
+        EngineUnusable: on construction, if the runtime cannot load it, or it takes or
+            gives what the Open Inference Protocol cannot carry.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
-        try:
-            # The runtime trusts offsets in the file that lead anywhere.
-            read_tflite(path)
-        except InvalidInput as error:
-            raise EngineUnusable(str(error)) from None
         try:
             with threads_on(own_cores(threads)[1:]):
                 self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
