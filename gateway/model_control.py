@@ -33,7 +33,7 @@ LOAD_WITHIN_S: Final = 300.0
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """One call that waits until a worker is ready.
+    """An engine that is being loaded; it goes on though nobody waits for it any more.
 
     Attributes:
         asked: workers that have not answered yet.
@@ -44,15 +44,6 @@ class _Load:
     done: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-
-    def ready(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def failed(self, worker_id: WorkerId, error: SynergaiError) -> None:
-        self.asked.discard(worker_id)
-        if not self.asked and not self.done.done():
-            self.done.set_exception(error)
 
 
 class ModelControl:
@@ -70,7 +61,7 @@ class ModelControl:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._dictionary = dictionary
-        self._loads: dict[EngineName, list[_Load]] = {}
+        self._loads: dict[EngineName, _Load] = {}
 
     # --- what clients ask ---------------------------------------------------------------------
 
@@ -88,34 +79,16 @@ class ModelControl:
             DeadlineExceeded: loading takes longer than the call may.
         """
         engine = self._catalogue.present(name).name
-        workers = [w for w in self._workers(engine) if not w.draining]
-        if not workers:
-            raise Unavailable(f"all workers that have engine {name!r} are leaving")
-        load = _Load({worker.id for worker in workers})
-        loads = self._loads.setdefault(engine, [])
-        loads.append(load)
-        for worker in workers:
-            if any(session.engine == engine for session in worker.sessions):
-                load.ready()
-                continue
-            session = Session(engine, self._fastest(engine, worker))
-            order = hub_pb2.LoadEngine(session=session_to_proto(session))
-            worker.control.put(hub_pb2.GatewayControl(load=order))
+        load = self._loads.get(engine) or self._begin(engine)
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(within_s):
-                await load.done
+                await asyncio.shield(load.done)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {within_s:.3g} s; "
                 "ask again with more time"
             ) from None
-        finally:
-            loads.remove(load)
-            if not loads:
-                del self._loads[engine]
-        self._catalogue.load(engine)
-        _log.info("engine %s is loaded", engine)
 
     def unload(self, name: str) -> None:
         """Take an engine out of service; again is harmless.
@@ -124,15 +97,14 @@ class ModelControl:
             EngineNotFound: nobody ever had it.
         """
         engine = self._catalogue.unload(name)
-        for load in self._loads.get(engine, ()):
-            for worker_id in list(load.asked):
-                load.failed(worker_id, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
+        if engine in self._loads:
+            self._end(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
         for worker in self._dispatcher.workers():
             self.remind(worker)
         _log.info("engine %s is unloaded", engine)
 
     def is_loading(self, name: EngineName) -> bool:
-        """A call waits until the engine is loaded."""
+        """Workers are loading the engine, and none of them is ready."""
         return name in self._loads
 
     def is_resident(self, name: EngineName) -> bool:
@@ -149,33 +121,70 @@ class ModelControl:
         self, worker: ConnectedWorker, session: Session, *, resident: bool, fault: str = ""
     ) -> None:
         """A session came, left, or could not be loaded, which `fault` then explains."""
+        engine = session.engine
         if resident:
-            for load in self._loads.get(session.engine, ()):
-                load.ready()
+            if engine in self._loads:
+                self._end(engine)
             self.remind(worker)
         elif fault:
-            text = f"engine {session.engine!r} was not loaded on worker {worker.id!r}: {fault}"
-            for load in self._loads.get(session.engine, ()):
-                load.failed(worker.id, EngineUnusable(text))
+            text = f"engine {engine!r} was not loaded on worker {worker.id!r}: {fault}"
+            self._give_up_on(worker, engine, EngineUnusable(text))
 
     def left(self, worker: ConnectedWorker) -> None:
         """A worker is gone."""
-        for engine, loads in self._loads.items():
-            error = Unavailable(f"worker {worker.id!r} left while loading engine {engine!r}")
-            for load in loads:
-                if worker.id in load.asked:
-                    load.failed(worker.id, error)
+        for engine in list(self._loads):
+            text = f"worker {worker.id!r} left while loading engine {engine!r}"
+            self._give_up_on(worker, engine, Unavailable(text))
 
     def remind(self, worker: ConnectedWorker) -> None:
         """Have a worker drop what is unloaded; it does not while something runs on it."""
         if not self._catalogue.unloaded:
             return
         for session in worker.sessions:
-            if session.engine in self._catalogue.unloaded and not self.is_loading(session.engine):
+            if session.engine in self._catalogue.unloaded:
                 order = hub_pb2.UnloadEngine(session=session_to_proto(session))
                 worker.control.put(hub_pb2.GatewayControl(unload=order))
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _begin(self, engine: EngineName) -> _Load:
+        """Have every worker that has the engine load it; over at once if one has done so."""
+        workers = [worker for worker in self._workers(engine) if not worker.draining]
+        if not workers:
+            raise Unavailable(f"all workers that have engine {engine!r} are leaving")
+        load = self._loads[engine] = _Load({worker.id for worker in workers})
+        ready = False
+        for worker in workers:
+            if any(session.engine == engine for session in worker.sessions):
+                ready = True
+                continue
+            session = Session(engine, self._fastest(engine, worker))
+            order = hub_pb2.LoadEngine(session=session_to_proto(session))
+            worker.control.put(hub_pb2.GatewayControl(load=order))
+        if ready:
+            self._end(engine)
+        return load
+
+    def _give_up_on(
+        self, worker: ConnectedWorker, engine: EngineName, error: SynergaiError
+    ) -> None:
+        """A worker will not load the engine; with the last one that was asked, nobody will."""
+        load = self._loads.get(engine)
+        if load is not None and worker.id in load.asked:
+            load.asked.remove(worker.id)
+            if not load.asked:
+                self._end(engine, error)
+
+    def _end(self, engine: EngineName, error: SynergaiError | None = None) -> None:
+        """Loading is over: the engine is in service, or stays as it was and whoever waits knows."""
+        done = self._loads.pop(engine).done
+        if error is None:
+            self._catalogue.load(engine)
+            done.set_result(None)
+            _log.info("engine %s is loaded", engine)
+        else:
+            done.set_exception(error)
+            done.exception()  # nobody may be waiting, and asyncio must not complain of that
 
     def _workers(self, engine: EngineName) -> Iterator[ConnectedWorker]:
         return (w for w in self._dispatcher.workers() if engine in w.usable_engines)

@@ -125,11 +125,36 @@ async def test_load_fails_when_the_last_worker_leaves(fleet: Fleet) -> None:
     assert isinstance(await failure_of(task), Unavailable)
 
 
-async def test_load_that_takes_longer_than_the_call_may_says_so(fleet: Fleet) -> None:
-    fleet.join()
+async def test_load_that_takes_longer_than_the_call_may_says_so_and_goes_on(
+    fleet: Fleet,
+) -> None:
+    worker = fleet.join()
+    fleet.control.unload(ECHO)
     task = await fleet.loading(budget_s=0.0)
     assert isinstance(await failure_of(task), DeadlineExceeded)
+    again = await fleet.loading()
+    assert orders(worker) == [("load", SESSION)]
+    fleet.resident(worker)
+    await again
+    assert fleet.office.catalogue.find(ECHO)
+
+
+async def test_load_that_nobody_waits_for_any_more_may_fail_in_silence(fleet: Fleet) -> None:
+    worker = fleet.join()
+    task = await fleet.loading(budget_s=0.0)
+    await failure_of(task)
+    fleet.control.left(worker)
     assert not fleet.control.is_loading(ECHO)
+
+
+async def test_engine_unloaded_at_the_moment_it_was_loaded_stays_unloaded(fleet: Fleet) -> None:
+    worker = fleet.join()
+    task = await fleet.loading()
+    fleet.resident(worker)
+    fleet.control.unload(ECHO)
+    await task
+    with pytest.raises(EngineUnloaded):
+        fleet.office.catalogue.find(ECHO)
 
 
 async def test_what_nobody_has_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
