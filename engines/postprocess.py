@@ -43,7 +43,8 @@ class Postprocessing(Protocol):
         """The derived output.
 
         Raises:
-            EngineUnusable: the model's outputs are not what they were taken for.
+            InvalidInput: the model's outputs are not what it could be derived from; the request
+                asks for too much, for the outputs themselves can be had.
         """
 
 
@@ -61,7 +62,7 @@ class Classes:
         """The classes; -1 is the background. See `Postprocessing`."""
         rows = _rows(outputs[self.needs[0]])
         if not rows.size:
-            raise EngineUnusable(f"the model's output {self.needs[0]!r} is empty")
+            raise InvalidInput(f"the model's output {self.needs[0]!r} is empty")
         if rows.shape[1] == 1:
             return np.asarray(rows[:, 0], np.int64) - 1
         best = rows.argmax(axis=1) - _background(rows)
@@ -99,7 +100,7 @@ class Boxes:
                 boxes.shape[:2] == scores.shape == classes.shape and 0 < counts.size == len(boxes)
             )
         ):
-            raise EngineUnusable(
+            raise InvalidInput(
                 "the model's detections have shapes that do not belong together: "
                 + ", ".join(str(list(outputs[name].shape)) for name in self.needs)
             )

@@ -170,6 +170,8 @@ def _test(
     )
     try:
         mlperf_loadgen.StartTestWithLogSettings(under_test, samples, requested, logs)
+    except SynergaiError as fault:  # a sample cannot be read
+        board.fault = fault
     finally:
         mlperf_loadgen.DestroyQSL(samples)
         mlperf_loadgen.DestroySUT(under_test)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engines.postprocess import best_classes, postprocessing
 from engines.preprocess import ImageInput
-from synergai.errors import EngineUnusable
+from synergai.errors import InvalidInput
 from synergai.tensors import class_count
 from worker_agent.backends import Quantised
 
@@ -58,8 +58,7 @@ class Processing:
         """The inputs as the model takes them: encoded images have become a tensor.
 
         Raises:
-            InvalidInput: one of them is no image, or too large.
-            EngineUnusable: this machine cannot decode images.
+            InvalidInput: one of them is no image, or too large; or this worker decodes none.
         """
         images = self._images
         if images is None or not inputs[images.name].dtype.hasobject:
@@ -83,7 +82,6 @@ class Processing:
 
         Raises:
             InvalidInput: one cannot be had in that form.
-            EngineUnusable: the model's outputs are not what they were taken for.
         """
         if not request.outputs:
             return computed
@@ -111,7 +109,8 @@ class Processing:
         try:
             from engines.images import use_threads
         except ImportError as error:
-            raise EngineUnusable(
+            # Not the engine's fault, whose tensors would not be taken any more.
+            raise InvalidInput(
                 "this worker cannot decode images, for it lacks OpenCV: "
                 "install synergai[images] there, or send tensors"
             ) from error

@@ -53,8 +53,8 @@ def test_quantised_probabilities_are_compared_as_numbers() -> None:
     assert classes_of(output) == [6]
 
 
-def test_empty_output_is_the_engines_fault() -> None:
-    with pytest.raises(EngineUnusable, match="'p' is empty"):
+def test_empty_output_costs_the_request_and_not_the_engine() -> None:
+    with pytest.raises(InvalidInput, match="'p' is empty"):
         classes_of(np.zeros((0, 1001), np.float32))
 
 
@@ -102,8 +102,8 @@ def test_count_beyond_the_places_is_cut_to_them() -> None:
         {"num_detections:0": np.zeros(0, np.float32)},
     ],
 )
-def test_outputs_that_do_not_belong_together_are_the_engines_fault(damage: dict[str, Any]) -> None:
-    with pytest.raises(EngineUnusable, match="detections"):
+def test_outputs_that_do_not_belong_together_cost_the_request(damage: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="detections"):
         Boxes(specs(*DETECTIONS)).derive({**detections([1]), **damage})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from engines.quantisation import Quantisation
 from synergai.domain import Engine, EngineName, TensorSpec
-from synergai.errors import EngineUnusable
+from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.tiny_images import picture
 from worker_agent.processing import Processing
@@ -90,12 +90,12 @@ def test_tensors_pass_as_they_are(processing: Processing) -> None:
     assert processing.prepared(inputs) is inputs
 
 
-def test_worker_without_opencv_says_what_it_lacks(
+def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
     processing: Processing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "engines.images", None)
 
-    with pytest.raises(EngineUnusable, match=r"lacks OpenCV: install synergai\[images\]"):
+    with pytest.raises(InvalidInput, match=r"lacks OpenCV: install synergai\[images\]"):
         processing.prepared(images("red"))
 
 

@@ -205,6 +205,21 @@ async def test_the_plain_protocol_carries_images_and_classification(fleet: Local
 # --- accuracy, from LoadGen's accuracy log --------------------------------------------------
 
 
+async def loadgen(
+    fleet: LocalFleet, engine: str, dataset: str, data: Path, *scenario: str
+) -> tuple[int | None, str, str]:
+    """Exit code and output of the command in accuracy mode."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
+        *("--dataset", dataset, "--data", str(data), "--output", str(data / "logs")),
+        *("--mode", "accuracy", "--json", "--scenario", *scenario),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
 @pytest.mark.parametrize(
     ("engine", "dataset", "scenario", "measure"),
     [
@@ -222,16 +237,21 @@ async def test_accuracy_on_a_data_set_is_that_of_its_own_measure(
 ) -> None:
     save = {"imagenet": save_imagenet, "coco": save_coco}[dataset]
     save(tmp_path, ["red", "green", "blue", "blue"])
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
-        *("--dataset", dataset, "--data", str(tmp_path), "--output", str(tmp_path / "logs")),
-        *("--mode", "accuracy", "--json", "--scenario", *scenario),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
+    code, out, err = await loadgen(fleet, engine, dataset, tmp_path, *scenario)
+    assert code == 0, err
     report = json.loads(out)
     assert report["accuracy"] == pytest.approx(1.0)
     assert (report["measure"], report["evaluated"], report["failed"]) == (measure, 4, 0)
     assert report["inputs"] == f"4 of 4 images of {tmp_path}"
+
+
+async def test_image_that_cannot_be_read_ends_the_run_with_its_name(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    save_imagenet(tmp_path, ["red", "green"])
+    unreadable = tmp_path / "ILSVRC2012_val_00000002.JPEG"
+    unreadable.unlink()
+    unreadable.mkdir()
+    code, out, err = await loadgen(fleet, "colours", "imagenet", tmp_path, "SingleStream")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == f"error: {unreadable} cannot be read: Is a directory"
