@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.text import Text
 
 from synergai.output import plain, print_facts, print_json, print_table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
+    from engines.listing import Listed
     from engines.model_directory import EngineDefinition
     from synergai.domain import TensorSpec
 
@@ -34,21 +36,18 @@ DEFAULT_MODELS: Final = Path("models")
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
-    """List the engines in the model directory, and what else the catalogue can build."""
-    from engines.catalogue import RECIPES
-    from engines.model_directory import ModelDirectory
+    """List the engines in the model directory, and what else the catalogue can build.
 
-    found = ModelDirectory(models).engines() if models.is_dir() else []
-    names = {definition.name for definition in found}
-    missing = [recipe for recipe in RECIPES.values() if recipe.name not in names]
-    rows = [_row(definition) for definition in found]
-    rows += [
-        {"name": recipe.name, "state": "not built", "title": recipe.title} for recipe in missing
-    ]
+    No model is loaded for it. "Published" is how accurate the weights are that MLPerf published
+    under the name, of detectors the mAP; weights that are built here are not those.
+    """
+    from engines.listing import listed
+
+    rows = listed(models)
     if as_json:
         print_json(rows)
         return
-    columns = ("engine", "state", "samples", "accuracy", "what it is")
+    columns = ("engine", "size", "backend", "accuracy", "published", "source")
     print_table(columns, map(_cells, rows))
 
 
@@ -241,32 +240,26 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _row(definition: EngineDefinition) -> dict[str, Any]:
-    return {
-        "name": definition.name,
-        "state": "unusable" if definition.fault else "ready",
-        "fault": definition.fault,
-        "version": definition.version,
-        "backend": definition.backend,
-        "file": str(definition.file),
-        "samples": str(definition.samples) if definition.samples else None,
-        "sha256": definition.sha256,
-        "accuracy": definition.accuracy,
-        "title": definition.title,
-        "source": definition.source,
-    }
+def _row(definition: EngineDefinition) -> Listed:
+    from engines.listing import describe_present
+
+    return describe_present(definition)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str | Text, ...]:
-    ready = row["state"] == "ready"
-    accuracy = row.get("accuracy")
-    return (
-        row["name"],
-        row["state"],
-        "own" if row.get("samples") else "random" if ready else "",
-        "" if accuracy is None else f"{accuracy:.2%}",
-        Text(row["fault"], "red") if row.get("fault") else row["title"],
+def _cells(row: Listed) -> tuple[str | Text, ...]:
+    size = row.state if row.size_bytes is None else decimal(row.size_bytes)
+    published = (
+        f"mAP {row.published_map:.3f}" if row.published_map else _share(row.published_accuracy)
     )
+    # What follows the first comma says how, and is in the JSON.
+    source: str | Text = row.source.partition(",")[0]
+    if row.fault:
+        source = Text(row.fault, "red")
+    return row.name, size, row.backend, _share(row.accuracy), published, source
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _tensors(specs: Iterable[TensorSpec]) -> str:

@@ -104,14 +104,14 @@ RECIPES: Final = {
             title="handwritten digits, a small CNN, opset 11",
             backend="onnxruntime",
             builder="engines.builders.small_engines:build_digits",
-            source="trained here on scikit-learn's digits",
+            source="trained here, on scikit-learn's digits",
         ),
         Recipe(
             name=EngineName("onnx_identity"),
             title="one element in, the same out, opset 11; measures the way there and back",
             backend="onnxruntime",
             builder="engines.builders.small_engines:build_identity",
-            source="written by hand",
+            source="by hand",
         ),
         # Last: where TensorFlow is not installed, all others are built when these are refused.
         _tensorflow("tf_resnet50", "resnet50", "saved_model"),

@@ -24,6 +24,7 @@ class Published:
         md5: of what `url` leads to, hexadecimal; empty if nobody has published one.
         title: what it is, in one line.
         accuracy: top-1 on ImageNet that is published for it, 0 to 1; None for detection.
+        mean_average_precision: on COCO that is published for it, 0 to 1; None for classification.
         preprocess: see ``engines.preprocess``.
         postprocess: see ``engines.postprocess``.
         inputs: tensors that a frozen graph takes; empty for files that tell.
@@ -37,6 +38,7 @@ class Published:
     md5: str = ""
     title: str
     accuracy: float | None = None
+    mean_average_precision: float | None = None
     preprocess: str
     postprocess: str
     inputs: tuple[str, ...] = ()
@@ -89,12 +91,15 @@ def _mobilenet(name: str, url: str, title: str, accuracy: float, member: str = "
     )
 
 
-def _ssd(name: str, url: str, title: str, outputs: tuple[str, ...] = ()) -> Published:
+def _ssd(
+    name: str, url: str, title: str, precision: float, outputs: tuple[str, ...] = ()
+) -> Published:
     return Published(
         name=EngineName(name),
         url=url,
         file=url.rpartition("/")[2],
-        title=title,
+        title=f"{title}; mAP {precision} on COCO",
+        mean_average_precision=precision,
         preprocess="ssd",
         postprocess="boxes",
         inputs=("image_tensor:0",) if outputs else (),
@@ -171,7 +176,8 @@ PUBLISHED: Final = (
         "tf_ssd",
         f"{_ZENODO}/3401714/files/"
         "ssd_mobilenet_v1_quant_ft_no_zero_point_frozen_inference_graph.pb",
-        "SSD-MobileNet v1 300, quantised, TensorFlow; mAP 0.234 on COCO",
+        "SSD-MobileNet v1 300, quantised, TensorFlow",
+        0.234,
         (
             "num_detections:0",
             "detection_boxes:0",
@@ -182,11 +188,13 @@ PUBLISHED: Final = (
     _ssd(
         "onnx_ssd_op8",
         f"{_ZENODO}/3163026/files/{_SSD_ONNX}",
-        "SSD-MobileNet v1 300, ONNX opset 8; mAP 0.23 on COCO",
+        "SSD-MobileNet v1 300, ONNX opset 8",
+        0.23,
     ),
     _ssd(
         "onnx_ssd_op11",
         f"{_ZENODO}/4735652/files/{_SSD_ONNX}",
-        "SSD-MobileNet v1 300, ONNX opset 11; mAP 0.23 on COCO",
+        "SSD-MobileNet v1 300, ONNX opset 11",
+        0.23,
     ),
 )
