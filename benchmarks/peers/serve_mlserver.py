@@ -52,10 +52,10 @@ async def serve() -> None:
         grpc_port=task.port,
         http_port=task.port + 1,
         metrics_port=task.port + 2,
-        # Inference in the server's own process, which is faster here than its pool of processes;
-        # streaming asks for that anyway, and for gzip to be off.
+        environments_dir=str(task.scratch / "environments"),
+        metrics_dir=str(task.scratch / "metrics"),
+        # Inference in the server's own process: a pool of one would but add a hop.
         parallel_workers=0,
-        gzip_enabled=False,
     )
     server = mlserver.MLServer(settings)
     models = [

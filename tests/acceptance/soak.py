@@ -1,6 +1,7 @@
 """Send many requests through a gateway and show that its memory stays flat.
 
     python tests/acceptance/soak.py --requests 1000000
+    python tests/acceptance/soak.py --requests 20000 --elements 150528    # 602 kB each way
 
 Requests go over one stream, 16 under way. The resident memory of gateway, agent and engine host is
 sampled a hundred times; what it grows by from the second fifth on, per request, must stay below a
@@ -45,6 +46,7 @@ GROWTH_LIMIT_BYTES = 8.0
 NOISE_MB = 2.0
 """What memory may grow by altogether, however few requests there were."""
 MB = 1e6
+_LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +100,16 @@ def resident(watched: Mapping[str, psutil.Process]) -> dict[str, int]:
     return {name: process.memory_info().rss for name, process in watched.items()}
 
 
-def request() -> bytes:
-    """One element for the identity engine."""
+def request(elements: int) -> bytes:
+    """So many FP32 ones for the identity engine."""
     message = oip.ModelInferRequest(model_name=ENGINE)
-    message.inputs.add(name="x", datatype="FP32", shape=[1])
-    message.raw_input_contents.append(b"\0\0\x80\x3f")
+    message.inputs.add(name="x", datatype="FP32", shape=[elements])
+    message.raw_input_contents.append(b"\0\0\x80\x3f" * elements)
     return message.SerializeToString()
 
 
-async def send(address: str, count: int) -> None:
+async def send(address: str, data: bytes, count: int) -> None:
     """Send so many requests over one stream, and look at every answer."""
-    data = request()
     free = asyncio.Semaphore(IN_FLIGHT)
 
     async def requests() -> AsyncIterator[bytes]:
@@ -116,7 +117,7 @@ async def send(address: str, count: int) -> None:
             await free.acquire()
             yield data
 
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with grpc.aio.insecure_channel(address, options=_LARGE) as channel:
         method: Any = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             response_deserializer=oip.ModelStreamInferResponse.FromString,
@@ -135,14 +136,14 @@ async def send(address: str, count: int) -> None:
         raise SystemExit(f"{answered} answers to {count} requests")
 
 
-def soak(fleet: LocalFleet, count: int, minutes: float, samples: list[Sample]) -> None:
+def soak(fleet: LocalFleet, data: bytes, count: int, minutes: float, samples: list[Sample]) -> None:
     """Send the requests in portions; a sample after each."""
     deadline = time.monotonic() + minutes * 60.0
     portion = max(1, count // SAMPLES)
     done = 0
     while done < count and time.monotonic() < deadline:
         began = time.monotonic()
-        uvloop.run(send(fleet.address, portion))
+        uvloop.run(send(fleet.address, data, portion))
         done += portion
         samples.append(Sample(done, resident(processes(fleet))))
         if len(samples) % 10 == 0:
@@ -155,6 +156,7 @@ def main() -> int:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")
     parser.add_argument("--minutes", type=float, default=60.0, help="end after so long")
     arguments = parser.parse_args()
     samples: list[Sample] = []
@@ -168,7 +170,8 @@ def main() -> int:
             idle = resident(processes(fleet))
             print("idle: " + ", ".join(f"{n} {b / MB:.1f} MB" for n, b in idle.items()))
             with contextlib.suppress(KeyboardInterrupt):
-                soak(fleet, arguments.requests, arguments.minutes, samples)
+                data = request(arguments.elements)
+                soak(fleet, data, arguments.requests, arguments.minutes, samples)
     found = faults(idle, samples)
     for line in found:
         print(line)
