@@ -91,9 +91,10 @@ class Figures:
     Attributes:
         requests: how many were sent.
         seconds: for how long they were.
+        answering_s: until the last answer in time, if that is longer.
         met, late, expired, rejected, failed: how many ended so; all but the met are violations.
         offered: requests per second.
-        goodput: answers in time per second.
+        goodput: answers in time per second, until the last of them.
         latency_s: percentiles of the latency of those that were answered.
         mean_s: its mean.
         most_s: its maximum.
@@ -103,6 +104,7 @@ class Figures:
 
     requests: int
     seconds: float
+    answering_s: float
     met: int
     late: int
     expired: int
@@ -142,16 +144,18 @@ def figures_of(ledger: Ledger, seconds: float, late_s: float, late_share: float)
     rejected = _histogram(ledger, (Outcome.REJECTED,))
     late = sum(delay > late_s for delay in ledger.delays)
     share = late / len(ledger) if len(ledger) else 0.0
+    answering_s = max(seconds, _last_met(ledger))
     return Figures(
         requests=len(ledger),
         seconds=seconds,
+        answering_s=answering_s,
         met=counts[Outcome.MET],
         late=counts[Outcome.LATE],
         expired=counts[Outcome.EXPIRED],
         rejected=counts[Outcome.REJECTED],
         failed=counts[Outcome.FAILED],
         offered=len(ledger) / seconds,
-        goodput=counts[Outcome.MET] / seconds,
+        goodput=counts[Outcome.MET] / answering_s,
         latency_s=_percentiles(answered),
         mean_s=answered.get_mean_value() / 1e6 if answered.total_count else math.nan,
         most_s=answered.get_max_value() / 1e6 if answered.total_count else math.nan,
@@ -164,6 +168,13 @@ def figures_of(ledger: Ledger, seconds: float, late_s: float, late_share: float)
         ),
         first_failure=ledger.first_failure,
     )
+
+
+def _last_met(ledger: Ledger) -> float:
+    """When the last answer in time came; 0 without any."""
+    rows = zip(ledger.due, ledger.latencies, ledger.outcomes, strict=True)
+    ends = (due + latency for due, latency, outcome in rows if outcome is Outcome.MET)
+    return max(ends, default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

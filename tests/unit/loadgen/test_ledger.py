@@ -66,6 +66,11 @@ def test_rejections_and_expirations_are_apart_and_not_in_the_latencies() -> None
     assert figures.first_failure == "nobody"
 
 
+def test_a_queue_that_is_worked_off_after_the_run_is_no_goodput_within_it() -> None:
+    figures = figures_of(ledger((0.0, 0.0, 0.05, None), (3.95, 3.95, 4.0, None)), 2.0, LATE_S, 0.01)
+    assert (figures.offered, figures.goodput) == (1.0, 0.5)
+
+
 @pytest.mark.parametrize(("late", "is_valid"), [(1, True), (2, False)])
 def test_too_many_requests_sent_late_make_a_run_invalid(late: int, is_valid: bool) -> None:
     requests = [
