@@ -36,6 +36,12 @@ _NOBODY: Final = re.compile(
     r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
     re.DOTALL,
 )
+_NOT_ENCRYPTED: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of the authority given with --tls-ca",
+    "Hostname Verification Check failed": "its certificate is for another host",
+    "WRONG_VERSION_NUMBER": "it does not encrypt; leave --tls-ca out",
+}
+"""Why encrypting fails, by what gRPC says of it."""
 _ERRNO: Final = re.compile(r" \(\d+\)$")
 _LOST: Final = re.compile(
     "Socket closed|Stream removed|Cancelling all calls|"
@@ -62,8 +68,15 @@ class Backoff:
 def error_of_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
     """What a failed call means, in words that name the server instead of the transport."""
     if code is grpc.StatusCode.UNAVAILABLE:
+        for sign, why in _NOT_ENCRYPTED.items():
+            if sign in details:
+                return Unavailable(f"no encrypted connection to {target}: {why}")
         if nobody := _NOBODY.search(details):
             cause = _ERRNO.sub("", next(filter(None, nobody.groups()))).strip().lower()
+            if cause == "socket closed":
+                return Unavailable(
+                    f"{target} closes the connection at once; does it encrypt (--tls-ca)?"
+                )
             return Unavailable(f"nobody answers at {target} ({cause}); is it running?")
         if _LOST.search(details):
             return Unavailable(f"the connection to {target} was lost")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import pytest
 
@@ -94,6 +96,25 @@ def test_trouble_with_the_line_names_the_gateway_and_not_the_transport(
     error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
     assert isinstance(error, Unavailable)
     assert str(error) == message
+
+
+REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:OPENSSL_internal:"
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not of the authority"),
+        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "leave --tls-ca out"),
+        ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
+        ("Socket closed", r"does it encrypt \(--tls-ca\)\?"),
+    ],
+)
+def test_encryption_that_fails_says_why(details: str, text: str) -> None:
+    error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
+    assert isinstance(error, Unavailable)
+    assert re.search(rf"gate:1.*{text}", str(error))
 
 
 def test_waiting_doubles_up_to_a_bound_with_jitter() -> None:
