@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from engines.postprocess import BOX_FIELDS
+from engines.postprocess import BOX_FIELDS, BOXES, CLASSES
 from synergai.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ImageNet:
         InvalidInput: the list is none.
     """
 
-    asks = "classes"
+    asks = CLASSES
     measure = "top-1"
 
     def __init__(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class Coco:
         InvalidInput: the annotations are none.
     """
 
-    asks = "boxes"
+    asks = BOXES
     measure = "mAP"
 
     def __init__(self, folder: Path) -> None:

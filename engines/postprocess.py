@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[Any]
 
+CLASSES: Final = "classes"
+BOXES: Final = "boxes"
+"""The outputs that can be derived, by the names of an engine.toml and of requests."""
 WITH_BACKGROUND: Final = 1001
 BOX_FIELDS: Final = ("image", "ymin", "xmin", "ymax", "xmax", "score", "class")
 """Columns of the output ``boxes``, in the order of MLPerf's accuracy log."""
@@ -121,7 +124,7 @@ def postprocessing(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessing:
         raise EngineUnusable(
             f"postprocess = {kind!r} would derive an output of that name, but the model has one"
         )
-    return Classes(outputs) if kind == "classes" else Boxes(outputs)
+    return Classes(outputs) if kind == CLASSES else Boxes(outputs)
 
 
 def best_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Array:

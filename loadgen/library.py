@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from engines.model_directory import EngineDefinition, ModelDirectory
+from engines.postprocess import CLASSES
 from engines.samples import Samples, load_samples, random_samples
 from loadgen.accuracy_log import read_answers
 from synergai.domain import EngineName
@@ -85,20 +86,26 @@ class SampleLibrary(Protocol):
 class SampleSet:
     """A sample set that is in memory as a whole.
 
-    What is logged of an answer is its class if the samples have labels: the place of the largest
-    number of the engine's first output, as float32. Otherwise it is that output as it is.
+    What is logged of an answer is its class if the samples have labels, as float32: what the engine
+    says as its output ``classes``, or the place of the largest number of its first output. Without
+    labels it is that first output as it is.
 
     Args:
         samples: the samples.
         origin: where they are from, for people.
         output: name of the engine's first output.
+        has_classes: the engine has an output ``classes``; see ``engines.postprocess``.
     """
 
-    def __init__(self, samples: Samples, origin: str, output: str) -> None:
+    def __init__(
+        self, samples: Samples, origin: str, output: str, *, has_classes: bool = False
+    ) -> None:
         self._samples = samples
         self._output = output
         self.origin = origin
         self.outputs: Sequence[str] = ()
+        if has_classes and samples.labels is not None:
+            self.outputs = (CLASSES,)
         self.count = self.performance_count = len(samples)
 
     def load(self, _indices: Sequence[int]) -> None:
@@ -113,6 +120,8 @@ class SampleSet:
 
     def answer(self, _index: int, outputs: Mapping[str, Array]) -> bytes:
         """See the class."""
+        if CLASSES in self.outputs:
+            return outputs[CLASSES].astype(np.float32).tobytes()
         output = outputs[self._output]
         if self._samples.labels is None:
             return output.tobytes()
@@ -148,7 +157,8 @@ def library_for(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
 
         return dataset_library(settings.dataset, settings.data, engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)
-    return SampleSet(samples, origin, engine.outputs[0].name)
+    has_classes = engine.postprocess == CLASSES
+    return SampleSet(samples, origin, engine.outputs[0].name, has_classes=has_classes)
 
 
 def samples_for(engine: Engine, models: Path, samples: Path | None) -> tuple[Samples, str]:

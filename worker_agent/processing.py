@@ -5,9 +5,9 @@ A request that brings tensors and asks for tensors pays one look at its header f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engines.postprocess import best_classes, postprocessing
+from engines.postprocess import CLASSES, best_classes, postprocessing
 from engines.preprocess import ImageInput
 from synergai.errors import InvalidInput
 from synergai.tensors import class_count
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from worker_agent.backends import Backend
 
     Array: TypeAlias = NDArray[Any]
-
-CLASSES: Final = "classes"
 
 
 class Processing:

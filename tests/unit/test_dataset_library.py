@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from engines.datasets import Coco, ImageNet
+from engines.samples import Samples
 from loadgen.dataset_library import DatasetLibrary, dataset_library
+from loadgen.library import SampleSet
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from tests.tiny_datasets import save_coco, save_imagenet
@@ -73,6 +75,20 @@ def test_boxes_are_logged_with_the_index_of_their_image(tmp_path: Path) -> None:
     accuracy = library.evaluate(logged(tmp_path, answers))
     assert (accuracy.measure, accuracy.samples) == ("mAP", 2)
     assert accuracy.value == pytest.approx(0.5)
+
+
+def test_labelled_samples_are_compared_with_the_engines_own_classes_where_it_has_them(
+    tmp_path: Path,
+) -> None:
+    samples = Samples([{"image": np.zeros(1)}] * 2, np.array([0, 1]))
+    library = SampleSet(samples, "here", "p", has_classes=True)
+
+    answers = {i: library.answer(i, {"classes": np.array([c])}) for i, c in enumerate((0, 0))}
+
+    assert library.outputs == ("classes",)
+    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert accuracy is not None
+    assert accuracy.value == 0.5
 
 
 @pytest.mark.parametrize("lacks", [{"preprocess": ""}, {"postprocess": ""}])
