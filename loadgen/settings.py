@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from loadgen.target import default_target
 from synergai.settings import POSITIONAL, Address, Settings, Spelled
 
 
@@ -14,7 +15,9 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
     """Settings of ``synergai loadgen``."""
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(default="127.0.0.1:8001", description="The gateway.")
+    target: Address = Field(
+        default_factory=default_target, validate_default=True, description="The gateway."
+    )
     scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"] = Field(
         default="SingleStream",
         description="MLPerf's scenario: one query at a time, several samples at a time, queries at "

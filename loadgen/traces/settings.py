@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from loadgen.target import default_target
 from loadgen.traces.arrivals import Exponential, Linear, Recorded, arrivals, constant, read_rates
 from synergai.errors import InvalidInput
 from synergai.settings import POSITIONAL, Address, Settings, Spelled
@@ -21,7 +22,9 @@ class LoadSettings(Settings, env_prefix="SYNERGAI_LOAD_"):
     """Settings of ``synergai load``."""
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(default="127.0.0.1:8001", description="The gateway.")
+    target: Address = Field(
+        default_factory=default_target, validate_default=True, description="The gateway."
+    )
     trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
         default="poisson",
         description="How the rate goes: constant with even gaps, from --rate to --to-rate along "

@@ -14,7 +14,14 @@ from loadgen.library import SampleSet
 from loadgen.scenarios import scenario_settings
 from loadgen.scoreboard import Scoreboard
 from loadgen.settings import LoadgenSettings
-from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
+from loadgen.traces.settings import LoadSettings
+from synergai.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    InvalidSettings,
+    Overloaded,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +61,18 @@ def test_what_is_no_user_conf_is_refused(tmp_path: Path) -> None:
         scenario_settings(settings(user_conf=conf), FASTEST_S)
     with pytest.raises(InvalidInput, match="cannot be read"):
         scenario_settings(settings(user_conf=tmp_path / "nowhere"), FASTEST_S)
+
+
+@pytest.mark.parametrize("model", [LoadgenSettings, LoadSettings])
+def test_the_gateway_is_the_one_that_other_commands_ask(
+    model: type[LoadgenSettings | LoadSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNERGAI_TARGET", "there:9000")
+    assert model.load({"engine": "identity"}).target == "there:9000"
+    assert model.load({"engine": "identity", "target": "here:1"}).target == "here:1"
+    monkeypatch.setenv("SYNERGAI_TARGET", "nowhere")
+    with pytest.raises(InvalidSettings, match="'nowhere' is not an address"):
+        model.load({"engine": "identity"})
 
 
 # --- our own count --------------------------------------------------------------------------
