@@ -115,7 +115,7 @@ def _load(
     try:
         check(definition.file)
     except InvalidInput as error:
-        raise EngineUnusable(f"engine {name!r}: {error}") from None
+        raise EngineUnusable(str(error)) from None
     try:
         factory = BACKENDS.get(definition.backend)
     except ModuleNotFoundError as error:

@@ -1,0 +1,154 @@
+"""Fresh environments with the agent and one runtime alone; each serves a query."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from synergai.oip import inference_pb2 as oip
+from tests.tiny_tensorflow import save_saved_model
+from tests.tiny_tflite import save_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = 60 << 20
+"""What an agent may keep resident while no engine is loaded."""
+# With what is installed in it the environment asks its own agent, over bare gRPC.
+ASK = """
+import sys, grpc
+channel = grpc.insecure_channel(sys.argv[1])
+call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+sys.stdout.buffer.write(call(bytes.fromhex(sys.argv[2]), timeout=60))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def save_onnx(path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 2]) for n in ("x", "y"))
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    opset = helper.make_opsetid("", 13)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
+
+
+def environment(folder: Path, *requirements: str, constrained: bool = True) -> Path:
+    """A new virtual environment; returns its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    constraints = ["-c", str(ROOT / "constraints.txt")] if constrained else []
+    command = [str(python), "-m", "pip", "install", "--quiet", *constraints, *requirements]
+    subprocess.run(command, check=True)
+    return python
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    for runtime in ("onnxruntime", "tflite"):
+        (models / runtime).mkdir(parents=True)
+    save_onnx(models / "onnxruntime" / "model.onnx")
+    save_sum(models / "tflite" / "model.tflite")
+    save_saved_model(models / "tensorflow" / "saved_model")
+    return models
+
+
+@contextmanager
+def running_agent(
+    python: Path, models: Path, state: Path
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """An agent that nobody but the test knows of: its address, and its process."""
+    ready = state.with_suffix(".json")
+    command = [str(python), "-m", "synergai", "agent", "--models", str(models)]
+    command += ["--gateway", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--state", str(state)]
+    agent = subprocess.Popen([*command, "--ready-file", str(ready)], env=bare_environment())
+    try:
+        deadline = time.monotonic() + 120
+        while not ready.exists():
+            assert agent.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())["address"], agent
+    finally:
+        agent.terminate()
+        agent.wait(30)
+
+
+def bare_environment() -> dict[str, str]:
+    """Ours without what would let a new environment see this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def served(python: Path, models: Path, engine: str, tensor: str, state: Path) -> list[float]:
+    """What the engine makes of [1, 2], asked of an agent that runs with `python`."""
+    array = np.array([[1, 2]], np.float32)
+    described = oip.ModelInferRequest.InferInputTensor(
+        name=tensor, datatype="FP32", shape=array.shape
+    )
+    request = oip.ModelInferRequest(
+        model_name=engine, inputs=[described], raw_input_contents=[array.tobytes()]
+    )
+    with running_agent(python, models, state) as (address, _):
+        asked = [str(python), "-c", ASK, address, request.SerializeToString().hex()]
+        answer = subprocess.run(asked, check=True, capture_output=True, timeout=120)
+    response = oip.ModelInferResponse.FromString(answer.stdout)
+    values: list[float] = np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
+    return values
+
+
+@pytest.mark.parametrize(
+    ("runtime", "tensor"), [("onnxruntime", "x"), ("tflite", "x"), ("tensorflow", "a")]
+)
+def test_agent_with_one_runtime_alone_serves_a_query(
+    wheel: Path, models: Path, tmp_path: Path, runtime: str, tensor: str
+) -> None:
+    python = environment(tmp_path / "venv", f"synergai[agent,{runtime}] @ file://{wheel}")
+    assert served(python, models, runtime, tensor, tmp_path / "state") == [2.0, 4.0]
+
+
+def test_engine_whose_runtime_is_not_installed_says_what_to_install(
+    wheel: Path, models: Path, tmp_path: Path
+) -> None:
+    python = environment(tmp_path / "venv", f"synergai[agent] @ file://{wheel}")
+    with running_agent(python, models, tmp_path / "state") as (_, agent):
+        resident: int = psutil.Process(agent.pid).memory_info().rss
+    print(f"an agent without an engine loaded: {resident / (1 << 20):.1f} MB")
+    assert resident <= MOST_BYTES
+    code = (
+        "import asyncio, pathlib, sys; from worker_agent.inventory import Inventory; "
+        "engines = asyncio.run(Inventory(*map(pathlib.Path, sys.argv[1:])).engines()); "
+        "print(*(engine.fault for engine in engines.values()), sep='\\n')"
+    )
+    asked = [str(python), "-c", code, str(models), str(tmp_path / "engines.json")]
+    told = subprocess.run(asked, check=True, capture_output=True, text=True, cwd=tmp_path)
+    for runtime in ("onnxruntime", "tflite", "tensorflow"):
+        assert f"install synergai[{runtime}]" in told.stdout
+
+
+def test_oldest_onnx_runtime_that_is_promised_serves_a_query(
+    wheel: Path, models: Path, tmp_path: Path
+) -> None:
+    requirements = ("onnxruntime==1.18.*", "numpy<2", f"synergai[agent] @ file://{wheel}")
+    python = environment(tmp_path / "venv", *requirements, constrained=False)
+    assert served(python, models, "onnxruntime", "x", tmp_path / "state") == [2.0, 4.0]
