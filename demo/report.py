@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -33,7 +33,7 @@ def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Tabl
     """Every job: what was asked, who ran it how, estimated and actual time, met or violated."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for name in _COLUMNS:
-        justify = "right" if name in _NUMBERS else "left"
+        justify: Literal["right", "left"] = "right" if name in _NUMBERS else "left"
         table.add_column(name, justify=justify, no_wrap=name == "engine")
     for job, result in zip(jobs, results, strict=True):
         verdict = (
