@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SIZE: Final = 224
 """Height and width of what the models of ImageNet see."""
+MAX_BATCH_PIXELS: Final = 128_000_000
+"""Of all images that are made into one tensor: a second or two of decoding."""
 _LONGEST_SIDE: Final = 1 << 15
 """A resized image of so many pixels by 256 has 25 MB."""
 _KEPT: Final = 0.875
@@ -82,9 +84,7 @@ def prepare(family: Family, image: Pixels | bytes) -> Array:
     Raises:
         InvalidInput: it is not an image, or one that is too large, flat or wide.
     """
-    from engines.images import decode
-
-    pixels = decode(image) if isinstance(image, bytes) else image
+    pixels = _decoded(image)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
         raise InvalidInput(
             f"an image is uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}"
@@ -134,13 +134,21 @@ class ImageInput:
         """A batch of images as the model takes it, each in the form that `prepare` takes.
 
         Raises:
-            InvalidInput: see `prepare`.
+            InvalidInput: see `prepare`; or they have too many pixels together.
         """
         size = self._family.size
         shape = (3, size, size) if self._channels_first else (size, size, 3)
         batch = np.empty((len(images), *shape), self._dtype)
+        left = MAX_BATCH_PIXELS
         for image, place in zip(images, batch, strict=True):
-            seen = self._stored(prepare(self._family, image))
+            pixels = _decoded(image)
+            left -= pixels.size // 3
+            if left < 0:
+                raise InvalidInput(
+                    f"the images have more than {MAX_BATCH_PIXELS:,} pixels together; send fewer "
+                    "of them, or smaller ones"
+                )
+            seen = self._stored(prepare(self._family, pixels))
             place[...] = seen.transpose(2, 0, 1) if self._channels_first else seen
         return batch
 
@@ -169,6 +177,13 @@ def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
             f"but the model's input {spec.name!r} has the shape {list(spec.shape)}"
         )
     return first
+
+
+def _decoded(image: Pixels | bytes) -> Pixels:
+    # Imported here and below only: a worker without OpenCV knows what its models take, too.
+    from engines.images import decode
+
+    return decode(image) if isinstance(image, bytes) else image
 
 
 def _seen(family: Family, pixels: Pixels) -> Pixels:

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from engines import preprocess
 from engines.photographs import photographs
 from engines.preprocess import FAMILIES, MOBILENET, ImageInput, prepare, preprocess_mobilenet
 from engines.quantisation import Quantisation
@@ -140,6 +141,17 @@ def test_layout_and_element_type_are_those_of_the_models_input(
     assert tensor.flags.c_contiguous
     seen = prepare(FAMILIES[family], second.jpeg)
     assert np.array_equal(tensor[1], seen.transpose(2, 0, 1) if shape[1] == 3 else seen)
+
+
+def test_images_that_take_too_long_to_decode_together_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
+    takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), photographs()[0].jpeg
+
+    takes.tensor([photograph])
+    with pytest.raises(InvalidInput, match="more than 273,379 pixels together"):
+        takes.tensor([photograph, np.zeros((10, 10, 3), np.uint8)])
 
 
 @pytest.mark.parametrize(
