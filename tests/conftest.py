@@ -3,7 +3,45 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Detections: TypeAlias = Mapping[str, NDArray[Any]]
 
 # Whoever runs the tests in the background of a script has SIGINT ignored, and so would every
 # process that a test starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def assert_same_detections() -> Callable[[Detections, Detections], None]:
+    """Asserts that two detectors found the same objects, up to rounding."""
+    return _assert_same_detections
+
+
+def _assert_same_detections(found: Detections, expected: Detections) -> None:
+    """Objects whose scores differ by less than rounding may be in any order."""
+    tolerance = 1e-4
+    assert (found["num_detections"] == expected["num_detections"]).all()
+    scores, wanted = found["detection_scores"], expected["detection_scores"]
+    assert np.abs(scores - wanted).max() <= tolerance
+    for image, count in enumerate(expected["num_detections"].astype(int)):
+        for place in range(count):
+            # Of those that are as good as the last one, any may be it.
+            if wanted[image, place] - wanted[image, count - 1] <= tolerance:
+                break
+            close = np.abs(scores[image] - wanted[image, place]) <= tolerance
+            close &= (
+                found["detection_classes"][image] == expected["detection_classes"][image, place]
+            )
+            boxes = np.abs(
+                found["detection_boxes"][image] - expected["detection_boxes"][image, place]
+            )
+            assert (close & (boxes.max(axis=1) <= tolerance)).any(), (image, place)
