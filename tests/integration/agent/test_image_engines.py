@@ -202,6 +202,32 @@ async def test_the_plain_protocol_carries_images_and_classification(fleet: Local
     assert outputs_of(response)["p:0"][0, 0].endswith(b":2")
 
 
+# Its stubs and ours cannot live in one process.
+TRITON = """
+import sys
+import numpy as np
+import tritonclient.grpc as triton
+
+image = triton.InferInput("input:0", [1], "BYTES")
+image.set_data_from_numpy(np.array([sys.stdin.buffer.read()], dtype=object))
+wanted = [triton.InferRequestedOutput("p:0", class_count=1), triton.InferRequestedOutput("classes")]
+result = triton.InferenceServerClient(sys.argv[1]).infer("colours", [image], outputs=wanted)
+print(result.as_numpy("p:0")[0, 0].decode().partition(":")[2], result.as_numpy("classes")[0])
+"""
+
+
+async def test_unmodified_tritonclient_sends_an_image_and_has_it_classified(
+    fleet: LocalFleet,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", TRITON, fleet.address),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate(picture("green"))
+    assert out.decode() == "1 1\n"
+
+
 # --- accuracy, from LoadGen's accuracy log --------------------------------------------------
 
 
