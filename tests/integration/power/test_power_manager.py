@@ -104,3 +104,20 @@ async def test_unknown_controllers_and_modes_are_refused_with_what_there_is(
         await Power.open("turbo", files=agx.files)
     with pytest.raises(InvalidInput, match="MODE_30W_ALL"):
         await Power.open(modes=["MODE_99W"], files=agx.files)
+
+
+async def test_each_mode_that_comes_into_force_is_told_with_what_our_switch_took(
+    agx: EmulatedBoard,
+) -> None:
+    told: list[tuple[str, float]] = []
+    power = await Power.open(files=agx.files, when_changed=lambda *change: told.append(change))
+    took = await power.ensure("MAXN")
+    await power.ensure("MAXN")
+    agx.fail("half-cores")
+    with pytest.raises(SwitchFailed):
+        await power.ensure("MODE_30W_ALL")
+    agx.fail("none")
+    nvpmodel.Nvpmodel(agx.files).switch("MODE_30W_2CORE")
+    await power.look()
+    await power.close()
+    assert told == [("MODE_15W", 0.0), ("MAXN", took), ("", 0.0), ("MODE_30W_2CORE", 0.0)]
