@@ -1,1 +1,1 @@
-"""MLPerf LoadGen with the gateway as its system under test, and job experiments."""
+"""Asks a gateway for much: MLPerf LoadGen with it as the system under test, and request traces."""
