@@ -8,6 +8,7 @@ one thread to the other, would else cost as much as the request.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -120,7 +121,8 @@ class FlowingSystem:
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         # One attempt: a request that the SDK tries again by itself would hide what the first met.
-        async with Client(self._target, attempts=1) as self._client:
+        # Nor may it hold any back: LoadGen decides when each is sent.
+        async with Client(self._target, attempts=1, in_flight=sys.maxsize) as self._client:
             self._running.set_result(asyncio.get_running_loop())
             await self._stopping.wait()
 

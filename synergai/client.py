@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
 from synergai.client_connection import Connection
 from synergai.client_fleet import WorkerStatus, worker_from_proto
+from synergai.client_gate import Gate
 from synergai.client_job import JobHandle, JobStatus, spec_to_proto, status_from_proto
 from synergai.client_stream import InferResult, JobRun, result_of, stream
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
@@ -58,11 +59,13 @@ class Client:
         max_message_bytes: largest request or answer.
         attempts: how often a call that may be repeated is tried while nobody answers.
         patience: seconds for which watching a job survives the absence of the gateway.
+        in_flight: how many queries of `infer` are on their way at a time.
         tls_ca: authority (PEM) that the gateway's certificate has to be of; with it, the
             connection is encrypted.
 
     Raises:
-        InvalidInput: there is to be no attempt, or `tls_ca` has no certificates.
+        InvalidInput: there is to be no attempt, nothing may be in flight, or `tls_ca` has no
+            certificates.
     """
 
     def __init__(
@@ -72,14 +75,18 @@ class Client:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         attempts: int = 4,
         patience: float = 30.0,
+        in_flight: int = 1024,
         tls_ca: Path | None = None,
     ) -> None:
         if attempts < 1:
             raise InvalidInput(f"a call needs at least one attempt, not {attempts}")
+        if in_flight < 1:
+            raise InvalidInput(f"at least one query has to be on its way, not {in_flight}")
         self.target = target
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
+        self._gate = Gate(in_flight)
         self._credentials = channel_credentials(tls_ca)
         self._open: Connection | None = None
 
@@ -117,7 +124,11 @@ class Client:
         version: str = "",
         parameters: Parameters | None = None,
     ) -> InferResult:
-        """Run one query.
+        """Run one query. Cancelling it stops it on its worker, too.
+
+        Any number may be asked at once: as many as the client's `in_flight` are on their way, and
+        the most urgent of the others is next. Where order matters and cancelling does not,
+        `stream` is quicker.
 
         Args:
             engine: name of the engine.
@@ -139,7 +150,8 @@ class Client:
         request_of = self._requests(engine, outputs, version, priority, None, parameters)
         connection = self._connection
         method = connection.oip.ModelInfer
-        return result_of(await connection.call(method, request_of(inputs, ""), timeout=deadline))
+        async with self._gate.passed(priority, deadline) as left:
+            return result_of(await connection.call(method, request_of(inputs, ""), timeout=left))
 
     @overload
     def stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -105,7 +106,8 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
 
 def _client(settings: LoadSettings) -> Client:
     # One attempt: a request that the SDK tries again by itself would hide what the first met.
-    return Client(settings.target, attempts=1)
+    # Nor may it hold any back: the loop is open.
+    return Client(settings.target, attempts=1, in_flight=sys.maxsize)
 
 
 async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:

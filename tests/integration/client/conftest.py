@@ -44,6 +44,7 @@ class FakeGateway:
         requests: all inference requests that came.
         submissions: all idempotency keys that came.
         stalled: calls that wait for ever just now.
+        under_way: calls of ModelInfer just now, and `most_under_way` at any time.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class FakeGateway:
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
         self.stalled = 0
+        self.under_way = self.most_under_way = 0
         self.server = grpc.aio.server(options=rpc.server_options())
         self.server.add_generic_rpc_handlers(
             [
@@ -62,7 +64,7 @@ class FakeGateway:
                         "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
                         "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
                         "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
-                        "ModelInfer": rpc.unary(self._infer, oip.ModelInferRequest),
+                        "ModelInfer": rpc.unary(self._infer_alone, oip.ModelInferRequest),
                         "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
                     },
                 ),
@@ -110,6 +112,15 @@ class FakeGateway:
             inputs=[tensor(name="x", datatype="FP32", shape=[-1])],
             outputs=[tensor(name="y", datatype="FP32", shape=[-1])],
         )
+
+    async def _infer_alone(self, request: oip.ModelInferRequest, context: Any) -> Any:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            return await self._infer(request, context)
+        finally:
+            self.under_way -= 1
 
     async def _infer(self, request: oip.ModelInferRequest, _: Any) -> oip.ModelInferResponse:
         self._refuse_some()

@@ -91,6 +91,14 @@ async def test_cancelling_the_task_cancels_the_call(client: synergai.Client, gat
     await until(lambda: not gateway.stalled)
 
 
+async def test_two_thousand_at_once_are_all_answered_a_few_at_a_time(gateway: Any) -> None:
+    async with synergai.Client(gateway.address, in_flight=100) as client:
+        asked = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
+        results = await asyncio.gather(*asked)
+    assert [result["y"][0] for result in results] == list(range(2000))
+    assert gateway.most_under_way <= 100
+
+
 async def test_closing_the_client_ends_its_calls_with_an_error(gateway: Any) -> None:
     async with synergai.Client(gateway.address) as client:
         task = asyncio.create_task(client.infer("stuck", x(1)))
