@@ -1,0 +1,155 @@
+"""The quick ways through the core lead where the long ones do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.scheduling.core import SchedulerCore
+from gateway.scheduling.estimator import Estimator
+from gateway.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    SchedulingSettings,
+    Worker,
+    WorkerJoined,
+)
+from gateway.scheduling.expiries import Expiries
+from gateway.scheduling.fleet import Fleet
+from gateway.scheduling.queue import JobQueue
+from gateway.scheduling.ranges import Ranges
+from gateway.scheduling.state import JobRecord, Lease
+from synergai.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+
+ENGINE, OTHER = EngineName("engine"), EngineName("other")
+CLASS = WorkerClass("class")
+CONFIGURATIONS = (Configuration(1), Configuration(2))
+SECONDS = st.floats(0.0, 10.0)
+
+
+def a_record(name: str, engine: EngineName = ENGINE, deadline: float = math.inf) -> JobRecord:
+    job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
+    return JobRecord(job, 0, Ranges([(0, 1)]), 1)
+
+
+def a_dictionary() -> ConfigurationDictionary:
+    return ConfigurationDictionary(
+        ProfileEntry(
+            engine=ENGINE,
+            worker_class=CLASS,
+            configuration=configuration,
+            qps=50.0 * configuration.threads,
+            model_load_s=1.0,
+            watts=10.0,
+        )
+        for configuration in CONFIGURATIONS
+    )
+
+
+def a_worker() -> Worker:
+    return Worker(
+        id=WorkerId("worker"),
+        worker_class=CLASS,
+        engines=frozenset({ENGINE}),
+        configurations=CONFIGURATIONS,
+        sessions=frozenset({Session(ENGINE, CONFIGURATIONS[0])}),
+    )
+
+
+@given(rank=SECONDS, now=st.none() | SECONDS, priority=st.integers(0, 9), asked=st.booleans())
+def test_who_waits_alone_is_found_as_among_others(
+    rank: float, now: float | None, priority: int, asked: bool
+) -> None:
+    found = []
+    for bystanders in (0, 1):
+        queue = JobQueue()
+        record = a_record("job")
+        record.job, record.rank = replace(record.job, priority=priority), rank
+        queue.add(record)
+        for number in range(bystanders):
+            queue.add(a_record(f"bystander-{number}", OTHER))
+        engines = {ENGINE} if asked else set()
+        found.append([one.job.id for one in queue.in_order(engines, now)])
+    assert found[0] == found[1] == (["job"] if asked else [])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pace", "transfer"]), st.floats(1e-6, 5.0)), max_size=8))
+def test_estimates_that_drifted_are_those_computed_anew(seen: list[tuple[str, float]]) -> None:
+    settings = SchedulingSettings()
+    estimator = Estimator(a_dictionary(), settings)
+    worker = Fleet(settings).join(a_worker(), 0.0)
+    estimate = estimator.estimate(ENGINE, worker)
+    assert estimate is not None
+    for kind, seconds in seen:
+        if kind == "pace":
+            assignment = Assignment(
+                id=AssignmentId(1),
+                job_id=JobId("job"),
+                engine=ENGINE,
+                worker_id=worker.id,
+                configuration=estimate.configuration,
+                first=0,
+                count=1,
+            )
+            lease = Lease(assignment, a_record("job"), estimate, 1.0, 0.0, done=1)
+            estimator.observe_pace(lease, worker, seconds)
+        else:
+            estimator.observe_transfer(worker, ENGINE, seconds)
+        drifted = estimator.estimates(ENGINE, worker)
+        worker.estimates.clear()
+        assert drifted == estimator.estimates(ENGINE, worker)
+
+
+def test_deadlines_of_jobs_that_have_ended_do_not_pile_up() -> None:
+    expiries = Expiries()
+    for number in range(10_000):
+        record = a_record(f"job-{number}", deadline=3600.0 + number)
+        expiries.add(record, alive=2)
+        record.gone = number > 0
+    assert len(expiries._heap) < 30
+    assert expiries.next() == 3600.0
+    assert [job.job.id for job in expiries.due(1e9)] == ["job-0"]
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
+def test_lone_requests_are_given_out_at_once_and_leave_nothing_behind(
+    steps: list[tuple[float, float]],
+) -> None:
+    core = SchedulerCore(SchedulingSettings(), a_dictionary())
+    core.handle(WorkerJoined(a_worker()), 0.0)
+    now = 0.0
+    for number, (pause_s, compute_s) in enumerate(steps):
+        now += pause_s
+        job = Job(
+            id=JobId(str(number)),
+            engine=ENGINE,
+            queries=1,
+            arrival=now,
+            deadline=now + 1000.0,
+            perishable=True,
+            with_tensors=True,
+        )
+        [dispatch] = core.handle(JobArrived(job, 1), now)
+        assert isinstance(dispatch, Dispatch)
+        now += compute_s
+        ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        core.handle(ended, now)
+        assert not list(core._leases)
+        assert core.queued == 0
+        assert core.wakeup() is None
