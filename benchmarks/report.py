@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from benchmarks.turns import Measured
 
+BUSY = 0.5
+"""A load average from which on others are measured as well."""
 VERSIONS = ("grpcio", "protobuf", "uvloop", "onnxruntime", "numpy")
 
 
@@ -96,7 +98,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> str:
-    """What the figures were taken on, and how idle it was."""
+    """What the figures are taken on, and how idle it is; on a busy one, a warning is printed."""
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"the machine is busy (load average {load:.2f}): the figures will be noise")
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -106,7 +111,7 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} processors ({models[0] if models else platform.machine()}), "
         f"{memory_gib:.0f} GiB, Linux {platform.release()}; "
-        f"load average before the run {os.getloadavg()[0]:.2f}"
+        f"load average before the run {load:.2f}"
     )
 
 
