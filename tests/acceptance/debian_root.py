@@ -22,6 +22,17 @@ PYTHON: Final = "3.11"
 CHECKOUT: Final = Path(__file__).parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "synergai"
 PROGRAMS: Final = "/opt/synergai/bin"
+_A_CORE: Final = """\
+processor\t: {}
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm
+CPU implementer\t: 0x4e
+CPU architecture: 8
+CPU variant\t: 0x0
+CPU part\t: 0x004
+CPU revision\t: 0
+
+"""
+"""One of an Xavier's, as Linux describes it."""
 _GLIBC: Final = ("2_28", "2_27", "2_26", "2_17")
 
 
@@ -90,9 +101,11 @@ class DebianRoot:
         if not self.emulator:
             return ["chroot", str(self.path), *inside]
         # It translates each exec as well, so that nothing of the kernel's has to be configured.
-        binds = [f"--bind={path}" for path in ("/dev", "/proc", "/sys")]
-        proot = ["proot", "--kill-on-exit", "-q", self.emulator, "-r", str(self.path)]
-        return [*proot, *binds, "-w", "/", *inside]
+        # Runtimes look for their processor in /proc/cpuinfo, and fall over one of another kind.
+        cpuinfo = self.path.with_suffix(".cpuinfo")
+        cpuinfo.write_text("".join(map(_A_CORE.format, range(os.cpu_count() or 1))))
+        binds = [f"--bind={path}" for path in ("/dev", "/proc", "/sys", f"{cpuinfo}:/proc/cpuinfo")]
+        return ["proot", "-q", self.emulator, "-r", str(self.path), *binds, "-w", "/", *inside]
 
     def install(self, extras: str, machine: str) -> None:
         """Install SynergAI's wheel for `machine` with the root's own Python and pip."""

@@ -40,10 +40,11 @@ TABLE_5_2 = [
 CPU = "/sys/devices/system/cpu"
 
 
-def controller(board: EmulatedBoard, query_s: float = 5.0) -> Nvpmodel:
+def controller(board: EmulatedBoard, query_s: float = 30.0, switch_s: float = 30.0) -> Nvpmodel:
+    """One that gives the board's programs time, since the machine may be busy."""
     return Nvpmodel(
         board.files,
-        programs=BoardPrograms(board.files, query_s=query_s, switch_s=1.0),
+        programs=BoardPrograms(board.files, query_s=query_s, switch_s=switch_s),
         patience=Patience(settle=0.0, limit=0.1, pause=0.02),
     )
 
@@ -130,7 +131,7 @@ def test_the_mode_in_force_is_not_switched_to_again(agx: EmulatedBoard) -> None:
 def test_after_a_failed_switch_the_board_is_back_in_the_mode_before(
     agx: EmulatedBoard, fault: str, says: str
 ) -> None:
-    power = controller(agx)
+    power = controller(agx, switch_s=1.0 if "hangs" in fault else 30.0)
     agx.fail(fault, once=True)
     with pytest.raises(SwitchFailed, match=says) as failed:
         power.switch("MAXN")
@@ -143,7 +144,7 @@ def test_after_a_failed_switch_the_board_is_back_in_the_mode_before(
 def test_a_board_that_cannot_be_brought_back_is_reported_to_be_in_no_mode(
     agx: EmulatedBoard, fault: str
 ) -> None:
-    power = controller(agx)
+    power = controller(agx, switch_s=1.0 if "hangs" in fault else 30.0)
     agx.fail(fault)
     with pytest.raises(SwitchFailed, match="the machine is in no known mode") as failed:
         power.switch("MAXN")

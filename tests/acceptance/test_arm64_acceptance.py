@@ -1,0 +1,102 @@
+"""The agent on ARM64: its aarch64 wheels in a Debian of that processor, under user-mode emulation.
+
+The emulated agent serves queries through a gateway that runs on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import psutil
+import pytest
+
+from engines import catalogue
+from synergai import Client
+from synergai.domain import EngineName
+from synergai.testing import LocalFleet
+from tests.acceptance.debian_root import CACHE, PROGRAMS, DebianRoot, Missing, need_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EMULATOR: Final = "qemu-aarch64-static"
+ENGINE: Final = EngineName("onnx_digits")
+JOIN_S: Final = 300.0
+"""An emulated agent describes its engines, each in a host of its own, before it joins."""
+
+
+@pytest.fixture(scope="module")
+def root() -> DebianRoot:
+    root = DebianRoot(CACHE / "acceptance" / "arm64", "arm64", EMULATOR)
+    packages = {"debootstrap": "debootstrap", EMULATOR: "qemu-user-static", "proot": "proot"}
+    try:
+        need_programs({**packages, "dpkg-deb": "dpkg"})
+        root.create(("python3", "python3-venv"))
+    except Missing as missing:
+        pytest.skip(str(missing))
+    began = time.monotonic()
+    root.install("agent,onnxruntime", "aarch64")
+    print(f"\ninstalled from aarch64 wheels in {time.monotonic() - began:.0f} s")
+    shutil.rmtree(root.path / "models", ignore_errors=True)
+    catalogue.build(ENGINE, root.path / "models")
+    return root
+
+
+async def ask(address: str) -> tuple[float, float]:
+    """Seconds to the first answer, loading included, and the rate of a job."""
+    async with Client(address) as client:
+        engine = await client.engine(ENGINE)
+        shape = [max(1, size) for size in engine.inputs[0].shape]
+        began = time.monotonic()
+        answer = await client.infer(ENGINE, {engine.inputs[0].name: np.zeros(shape, np.float32)})
+        first_s = time.monotonic() - began
+        assert all(np.isfinite(output).all() for output in answer.outputs.values())
+        job = await (await client.submit(ENGINE, queries=450, qos=120.0)).wait()
+    assert job.labelled == 450
+    assert job.correct / job.labelled > 0.95  # as on this machine, in which it was trained
+    assert job.actual_s
+    return first_s, job.queries_done / job.actual_s
+
+
+@contextlib.contextmanager
+def running_agent(root: DebianRoot, hub: str, log: Path) -> Iterator[psutil.Popen]:
+    """An emulated agent, dialling `hub`."""
+    command = root.command(
+        *(f"{PROGRAMS}/synergai", "agent", "--gateway", hub, "--models", "/models"),
+        *("--state", "/var/lib/agent", "--worker-id", "arm", "--worker-class", "arm64"),
+        *("--threads", "1"),
+    )
+    with log.open("wb") as output:
+        proot = psutil.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield proot
+    finally:
+        for process in proot.children(recursive=True):  # it passes on no signals itself
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        proot.wait(30)
+
+
+def test_an_arm64_agent_serves_queries_through_a_gateway_on_this_machine(
+    root: DebianRoot, tmp_path: Path
+) -> None:
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway()
+        began = time.monotonic()
+        with running_agent(root, fleet.hub_address, fleet.log("arm")) as proot:
+            fleet.wait_for_workers(1, timeout_s=JOIN_S)
+            joined_s = time.monotonic() - began
+            (agent,) = proot.children()
+            idle_mb = agent.memory_info().rss / 2**20
+            first_s, rate = asyncio.run(ask(fleet.address))
+    print(
+        f"\njoined after {joined_s:.1f} s with {idle_mb:.0f} MB, the emulator's included; "
+        f"first answer after {first_s:.1f} s; {rate:,.0f} queries/s"
+    )
