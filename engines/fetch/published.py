@@ -1,4 +1,4 @@
-"""The model files behind the thesis's twelve engines, as MLPerf's reference application points to.
+"""The model files behind the thesis's engines; MLPerf's reference application points to them.
 
 The engines' names are the thesis's. It does not name files; which file an engine is follows from
 the accuracy that is published with it.
