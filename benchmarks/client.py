@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 
+from synergai.errors import SynergaiError
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from benchmarks.workloads import Workload
 
@@ -34,8 +36,8 @@ class Figure:
     per_second: float
 
 
-class WrongAnswer(Exception):
-    """A server answered, but not with what was asked for."""
+class WrongAnswer(SynergaiError):
+    """A server answered with an error, or with something else than what was asked for."""
 
 
 def unwrapped(data: bytes) -> oip.ModelInferResponse:
@@ -87,8 +89,7 @@ class Client:
         """Keep `in_flight` calls under way for `seconds`.
 
         Raises:
-            WrongAnswer: one of the answers is not right.
-            grpc.aio.AioRpcError: a call failed.
+            WrongAnswer: one of the answers is not right, or a call failed.
         """
         latencies: list[float] = []
         answers: list[bytes] = []
@@ -101,7 +102,8 @@ class Client:
                 latencies.append(time.perf_counter() - began)
 
         began = time.perf_counter()
-        await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+        with _failures_told():
+            await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
         took = time.perf_counter() - began
         for answer in answers:
             self._check(self._dialect.unary(answer))
@@ -111,8 +113,7 @@ class Client:
         """The same on one stream. All requests being alike, answers are matched by their order.
 
         Raises:
-            WrongAnswer: one of the answers is not right.
-            grpc.aio.AioRpcError: the stream failed.
+            WrongAnswer: one of the answers is not right, or the stream failed.
         """
         latencies: list[float] = []
         answers: list[bytes] = []
@@ -132,10 +133,11 @@ class Client:
         call = self._stream(requests())
         began = time.perf_counter()
         try:
-            async for answer in call:
-                latencies.append(time.perf_counter() - sent[len(latencies)])
-                answers.append(answer)
-                free.release()
+            with _failures_told():
+                async for answer in call:
+                    latencies.append(time.perf_counter() - sent[len(latencies)])
+                    answers.append(answer)
+                    free.release()
         finally:
             call.cancel()
             free.release()  # so that what sends the requests ends, too
@@ -157,6 +159,15 @@ class Client:
             raise WrongAnswer(f"an answer of {self._workload.engine} has no output")
         if not self._workload.right(values):
             raise WrongAnswer(f"{self._workload.engine} answered {values[:4]}…")
+
+
+@contextlib.contextmanager
+def _failures_told() -> Iterator[None]:
+    """Turn gRPC's error into ours."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise WrongAnswer(f"{error.code().name}, {error.details()}") from error
 
 
 def _figure(latencies: list[float], seconds: float) -> Figure:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from benchmarks.client import WrongAnswer
 from benchmarks.contenders import ours
 from benchmarks.peers.beside import QUESTIONS, Setting, measure
 from benchmarks.peers.catalogue import PEERS
@@ -42,7 +43,7 @@ async def run(names: Sequence[str], cache: Path, seconds: float, rounds: int) ->
                 print(f"measuring beside {peer.title}", flush=True)
                 try:
                     sections = await measure(peer, setting)
-                except Unavailable as error:
+                except (Unavailable, WrongAnswer) as error:
                     result = f"### {peer.title}\n\nNot measured: {error}"
                 else:
                     result = "\n\n".join(section.markdown() for section in sections)

@@ -91,6 +91,7 @@ async def measure(peer: Peer, setting: Setting) -> list[Section]:
 
     Raises:
         Unavailable: it cannot be installed or started.
+        WrongAnswer: it, or we, failed while it was measured.
     """
     python = installed(peer, setting.cache)
     engines = [question.workload.engine for question in QUESTIONS]

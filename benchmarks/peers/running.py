@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
-
 from benchmarks.client import Client, WrongAnswer
 from engines.model_directory import ModelDirectory
 from synergai.errors import Unavailable
@@ -66,8 +64,6 @@ class RunningPeer:
         client = Client(self.address, workload, self.peer.dialect)
         try:
             await (client.stream if stream else client.unary)(1, 0.01)
-        except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}, {error.details()}"
         except WrongAnswer as error:
             return str(error)
         finally:

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.client import Figure
+from benchmarks.client import Figure, WrongAnswer, unwrapped
 from benchmarks.report import Comparison, Section, table, write
 from benchmarks.turns import Measured, Probe, in_turns
 from synergai.errors import InvalidInput
+from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +87,9 @@ def test_writing_without_marks_is_refused_and_changes_nothing(tmp_path: Path) ->
     with pytest.raises(InvalidInput, match="marks"):
         write(document, "b", "new")
     assert document.read_text() == "<!-- b: begin -->\n"
+
+
+def test_an_error_on_a_stream_is_told_and_not_counted_as_an_answer() -> None:
+    data = oip.ModelStreamInferResponse(error_message="no engine").SerializeToString()
+    with pytest.raises(WrongAnswer, match="no engine"):
+        unwrapped(data)
