@@ -8,7 +8,6 @@ one thread to the other, would else cost as much as the request.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections import deque
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import uvloop
 
 from loadgen.completion import NO_ANSWER
-from synergai.client import Client
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from loadgen.completion import Completion
     from loadgen.library import SampleLibrary
     from loadgen.scoreboard import Scoreboard
+    from synergai.client import Client
 
     Issued: TypeAlias = tuple[int, int, float]
 
@@ -38,7 +37,9 @@ class FlowingSystem:
     """Asks the gateway for every sample that LoadGen issues; a context manager.
 
     Args:
-        target: ``host:port`` of the gateway.
+        client: to the gateway; entered on the loop's own thread. It may neither try a request
+            again, which would hide what the first one met, nor hold any back: LoadGen decides when
+            each is sent.
         engine: name of the engine.
         library: the samples.
         deadline_s: what the gateway is told as each sample's deadline; None if nothing.
@@ -50,7 +51,7 @@ class FlowingSystem:
 
     def __init__(
         self,
-        target: str,
+        client: Client,
         engine: str,
         library: SampleLibrary,
         *,
@@ -59,7 +60,7 @@ class FlowingSystem:
         completion: Completion,
         board: Scoreboard,
     ) -> None:
-        self._target = target
+        self._client = client
         self._engine = engine
         self._library = library
         self._deadline_s = deadline_s
@@ -120,9 +121,7 @@ class FlowingSystem:
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        # One attempt: a request that the SDK tries again by itself would hide what the first met.
-        # Nor may it hold any back: LoadGen decides when each is sent.
-        async with Client(self._target, attempts=1, in_flight=sys.maxsize) as self._client:
+        async with self._client:
             self._running.set_result(asyncio.get_running_loop())
             await self._stopping.wait()
 

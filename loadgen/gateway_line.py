@@ -19,10 +19,12 @@ from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.rpc import channel_options
 from synergai.status import STATUS_PARAMETER, error_in_stream
+from synergai.tls import channel_credentials
 from synergai.wire import engine_from_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from synergai.domain import Engine
@@ -35,11 +37,23 @@ _STREAM: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class GatewayLine:
-    """A connection to a gateway for one thread that asks and waits."""
+    """A connection to a gateway for one thread that asks and waits.
 
-    def __init__(self, target: str) -> None:
+    Args:
+        target: ``host:port`` of the gateway.
+        tls_ca: authority (PEM) of its certificate; None if it has none.
+
+    Raises:
+        InvalidInput: `tls_ca` has no certificates.
+    """
+
+    def __init__(self, target: str, tls_ca: Path | None = None) -> None:
         self._target = target
-        self._channel = grpc.insecure_channel(target, channel_options())
+        credentials = channel_credentials(tls_ca)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, channel_options())
+        else:
+            self._channel = grpc.secure_channel(target, credentials, channel_options())
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Requests are serialised once, before the run, and not while it is timed.
         start: grpc.StreamStreamMultiCallable[bytes, inference_pb2.ModelStreamInferResponse]

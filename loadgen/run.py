@@ -28,6 +28,7 @@ from loadgen.scenarios import scenario_settings
 from loadgen.scoreboard import Scoreboard
 from loadgen.settings import LoadgenSettings
 from loadgen.waiting_system import WaitingSystem
+from synergai.client import Client
 from synergai.errors import SynergaiError, Unavailable
 from synergai.single_stream import log_settings
 
@@ -70,48 +71,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = LoadgenSettings.model_validate_json(options.settings)
     board = Scoreboard(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
-        with ExitStack() as stack:
-            line = stack.enter_context(GatewayLine(settings.target))
-            engine = line.engine(settings.engine)
-            library = library_for(settings, engine)
-            completion = Completion(library if settings.mode == "accuracy" else None)
-            qos_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
-            waiting = WaitingSystem(
-                line,
-                settings.engine,
-                library,
-                timeout_us=None if qos_s is None else max(1, round(qos_s * 1e6)),
-                completion=completion,
-                board=board,
-            )
-            system: System = waiting
-            if settings.scenario in ("Server", "Offline"):
-                system = stack.enter_context(
-                    FlowingSystem(
-                        settings.target,
-                        settings.engine,
-                        library,
-                        deadline_s=qos_s,
-                        window=settings.window if settings.scenario == "Offline" else None,
-                        completion=completion,
-                        board=board,
-                    )
-                )
-
-            def prepare() -> mlperf_loadgen.TestSettings:
-                requested = scenario_settings(settings, waiting.warm_up())
-                board.begin()
-                return requested
-
-            logs = log_settings(settings.output)
-            test = threading.Thread(target=_test, args=(system, library, prepare, logs, board))
-            test.start()
-            _attend(board, test, settings.query_timeout, report)
-        report(_evaluated(board.counted(library.origin), library, settings))
+        report(_run(settings, board, report))
     except SynergaiError as error:
         report(Failed(str(error)))
         return 1
     return 0
+
+
+def _run(
+    settings: LoadgenSettings, board: Scoreboard, report: Callable[[Message], None]
+) -> Counted:
+    """Run the test, and return our count of it.
+
+    Raises:
+        SynergaiError: the gateway could not be asked, or the samples are no good.
+    """
+    with ExitStack() as stack:
+        line = stack.enter_context(GatewayLine(settings.target, settings.tls_ca))
+        library = library_for(settings, line.engine(settings.engine))
+        completion = Completion(library if settings.mode == "accuracy" else None)
+        deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
+        waiting = WaitingSystem(
+            line,
+            settings.engine,
+            library,
+            deadline_s=deadline_s,
+            completion=completion,
+            board=board,
+        )
+        system: System = waiting
+        if settings.scenario in ("Server", "Offline"):
+            client = Client(
+                settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca
+            )
+            flowing = FlowingSystem(
+                client,
+                settings.engine,
+                library,
+                deadline_s=deadline_s,
+                window=settings.window if settings.scenario == "Offline" else None,
+                completion=completion,
+                board=board,
+            )
+            system = stack.enter_context(flowing)
+
+        def prepare() -> mlperf_loadgen.TestSettings:
+            requested = scenario_settings(settings, waiting.warm_up())
+            board.begin()
+            return requested
+
+        logs = log_settings(settings.output)
+        test = threading.Thread(target=_test, args=(system, library, prepare, logs, board))
+        test.start()
+        _attend(board, test, settings.query_timeout, report)
+    return _evaluated(board.counted(library.origin), library, settings)
 
 
 def _evaluated(counted: Counted, library: SampleLibrary, settings: LoadgenSettings) -> Counted:

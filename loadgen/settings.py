@@ -18,6 +18,11 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
     target: Address = Field(
         default_factory=default_target, validate_default=True, description="The gateway."
     )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="Authority (PEM) of the gateway's certificate; with it, the connection is "
+        "encrypted.",
+    )
     scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"] = Field(
         default="SingleStream",
         description="MLPerf's scenario: one query at a time, several samples at a time, queries at "

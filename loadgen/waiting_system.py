@@ -31,7 +31,7 @@ class WaitingSystem:
         line: to the gateway.
         engine: name of the engine.
         library: the samples; requests are serialised when they are loaded, and not while time runs.
-        timeout_us: what the gateway is told as each request's time; None if nothing.
+        deadline_s: what the gateway is told as each sample's deadline; None if nothing.
         completion: how samples are completed.
         board: where they are counted.
     """
@@ -42,14 +42,16 @@ class WaitingSystem:
         engine: str,
         library: SampleLibrary,
         *,
-        timeout_us: int | None,
+        deadline_s: float | None,
         completion: Completion,
         board: Scoreboard,
     ) -> None:
         self._line = line
         self._engine = engine
         self._library = library
-        self._parameters = {} if timeout_us is None else {"timeout": timeout_us}
+        self._parameters = {}
+        if deadline_s is not None:
+            self._parameters["timeout"] = max(1, round(deadline_s * 1e6))
         self._completion = completion
         self._board = board
         self._requests: dict[int, bytes] = {}

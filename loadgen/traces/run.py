@@ -107,7 +107,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
 def _client(settings: LoadSettings) -> Client:
     # One attempt: a request that the SDK tries again by itself would hide what the first met.
     # Nor may it hold any back: the loop is open.
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize)
+    return Client(settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca)
 
 
 async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:

@@ -25,6 +25,11 @@ class LoadSettings(Settings, env_prefix="SYNERGAI_LOAD_"):
     target: Address = Field(
         default_factory=default_target, validate_default=True, description="The gateway."
     )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="Authority (PEM) of the gateway's certificate; with it, the connection is "
+        "encrypted.",
+    )
     trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
         default="poisson",
         description="How the rate goes: constant with even gaps, from --rate to --to-rate along "

@@ -13,8 +13,9 @@ import pytest
 
 import synergai
 from gateway.server import Gateway
+from loadgen.gateway_line import GatewayLine
 from synergai import rpc
-from synergai.errors import Unavailable
+from synergai.errors import NotFound, Unavailable
 from synergai.tls import Identity, channel_credentials, open_channel
 
 if TYPE_CHECKING:
@@ -98,3 +99,12 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
     )
     output, _ = await process.communicate()
     assert (process.returncode, output.strip()) == (0, b"[]")
+
+
+async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
+    def ask() -> None:
+        with GatewayLine(encrypted.address, CA) as line:
+            line.engine("nothing")
+
+    with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):
+        await asyncio.to_thread(ask)
