@@ -78,11 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.sched_setaffinity(0, cores[:1])
         # What loading left behind lives as long as the host; looking at it again costs latency.
         gc.freeze()
-        # Brings NumPy, which reads the thread variables when it is imported.
+        # These bring NumPy, which reads the thread variables when it is imported.
+        from worker_agent.backends import Interruptible
         from worker_agent.host_loop import HostLoop
+        from worker_agent.interrupts import Interrupts
 
         arena = Arena(options.arena)
-        loop = HostLoop(connection, arena, engine, backend, samples, processing)
+        interrupts = (
+            Interrupts(options.interrupts, backend) if isinstance(backend, Interruptible) else None
+        )
+        loop = HostLoop(connection, arena, engine, backend, samples, processing, interrupts)
         connection.sendall(ready.encode())
         loop.serve()
     return 0
@@ -95,6 +100,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, required=True, help="0 means one per core")
     parser.add_argument("--socket", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--arena", type=int, required=True, help="inherited descriptor")
+    parser.add_argument("--interrupts", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
     parser.add_argument("--spawned-at", type=float, required=True, help="its monotonic clock")
     return parser.parse_args(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections import deque
 from contextlib import suppress
@@ -56,6 +57,7 @@ class HostClient:
                 launch.command, stdin=subprocess.DEVNULL, pass_fds=launch.inherited
             )
         self._connection, self._arena = launch.connection, launch.arena
+        os.close(launch.interrupts)  # a lone user waits for what it asked for
         self._connection.settimeout(timeout)
         try:
             self.ready = self._wait_ready()

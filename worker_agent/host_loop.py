@@ -17,7 +17,7 @@ from synergai.envelope import open_envelope
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.tensors import check_request
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.backends import JobAware
+from worker_agent.backends import Interrupted, JobAware
 from worker_agent.frames import Decoder, Ended, InSlot, Progress, Query, Range, Stop, Tally
 from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
     from worker_agent.arena import Arena
     from worker_agent.backends import Backend
+    from worker_agent.interrupts import Interrupts
     from worker_agent.processing import Processing
 
     Run: TypeAlias = Query | Range
@@ -115,6 +116,7 @@ class HostLoop:
         backend: the loaded model.
         samples: the engine's sample set.
         processing: what is done to the queries before and after the model.
+        interrupts: told which run computes; None if its backend cannot be interrupted.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class HostLoop:
         backend: Backend,
         samples: Samples,
         processing: Processing,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self._connection = connection
         self._inbox = Inbox(connection)
@@ -133,6 +136,7 @@ class HostLoop:
         self._backend = backend
         self._samples = samples
         self._processing = processing
+        self._interrupts = interrupts
         self._outputs = [spec.name for spec in engine.outputs]
         self._job_aware = backend if isinstance(backend, JobAware) else None
 
@@ -160,11 +164,22 @@ class HostLoop:
     def _run(self, run: Run) -> Ended:
         if self._inbox.is_stopped(run.run):
             return Ended(run.run, Outcome.STOPPED)
+        if self._interrupts is None:
+            return self._compute(run)
+        self._interrupts.begin(run.run)
+        try:
+            return self._compute(run)
+        finally:
+            self._interrupts.end()
+
+    def _compute(self, run: Run) -> Ended:
         return self._run_query(run) if isinstance(run, Query) else self._run_range(run)
 
     def _run_query(self, query: Query) -> Ended:
         try:
             return self._answer(query)
+        except Interrupted:
+            return Ended(query.run, Outcome.STOPPED)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
             return _failed(query.run, Tally(), error)
 
@@ -226,6 +241,8 @@ class HostLoop:
                     report_at = now + PROGRESS_INTERVAL
         except (AgentGone, ConnectionError):
             raise
+        except Interrupted:
+            pass  # what is done is done
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
             return _failed(run.run, Tally(done, labelled, int(correct), compute_s), error)
         outcome = Outcome.COMPLETED if done == run.count else Outcome.STOPPED

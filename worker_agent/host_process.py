@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from worker_agent import interrupts
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.frames import (
     Broken,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 32
 """Runs that may wait inside a host, so that it never waits for its agent."""
+INTERRUPT_AFTER_S: Final = 0.2
+"""A run that was stopped and goes on for so long is in a long query, which is interrupted."""
 QUICK_S: Final = 0.0005
 """A query that computes for less is quick: waking processes is what it mostly costs."""
 _LEAVE_S: Final = 5.0
@@ -86,6 +90,7 @@ class HostProcess(asyncio.Protocol):
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
+        self._interrupts: int
         self._transport: asyncio.Transport
         self._process: asyncio.subprocess.Process
         self._supervisor: asyncio.Task[None]
@@ -116,6 +121,7 @@ class HostProcess(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         with Launch.of(models, session) as launch:
             host = cls(session, launch.arena, hang_timeout_s)
+            host._interrupts = launch.interrupts
             host._process = await asyncio.create_subprocess_exec(
                 *launch.command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -194,9 +200,15 @@ class HostProcess(asyncio.Protocol):
         return run
 
     def stop(self, run: int) -> None:
-        """Stop the run at its next query. Harmless when it is over."""
+        """Stop the run at its next query, or in it if that takes long. Harmless when it is over."""
         if run in self._runs:
             self._send(Stop(run))
+            self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run)
+
+    def _interrupt(self, run: int) -> None:
+        if run in self._runs and not self._gone.is_set():
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self._interrupts, interrupts.encode(run))
 
     def kill(self, reason: str = "") -> None:
         """End the process now; its runs end with ``HOST_DIED``, and what is said of the host."""
@@ -335,6 +347,7 @@ class HostProcess(asyncio.Protocol):
         finally:
             output.cancel()
             self._arena.close()
+            os.close(self._interrupts)
         runs, self._runs = self._runs, {}
         for number, run in runs.items():
             run.when_ended(_host_died(number, reason))

@@ -149,10 +149,10 @@ class Hosts:
         for task in self._loads.values():
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
-        for retiring in self._retiring.values():
-            retiring.cancel()
+        retiring = list(self._retiring.values())
         hosts = [*self._hosts.values(), *self._retiring]
         await asyncio.gather(*(host.close() for host in hosts))
+        await asyncio.gather(*retiring)
         self._hosts.clear()
 
     async def _load(self, session: Session) -> HostProcess:

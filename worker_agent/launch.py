@@ -23,18 +23,23 @@ class Launch:
     """A host about to be started.
 
     A context manager: leaving it closes the host's end of the socket here, so that each side
-    sees the other go. What remains is `connection` and `arena`.
+    sees the other go. What remains is `connection`, `arena` and `interrupts`.
 
     Attributes:
         connection: this side of the socket.
         theirs: the host's side.
         arena: memory shared with the host.
+        interrupts: descriptor on which the host is told of runs to give up, see
+            ``worker_agent.interrupts``.
+        their_interrupts: the host's side of it.
         command: what to execute, with `inherited` descriptors.
     """
 
     connection: socket.socket
     theirs: socket.socket
     arena: Arena
+    interrupts: int
+    their_interrupts: int
     command: tuple[str, ...]
 
     @classmethod
@@ -42,6 +47,8 @@ class Launch:
         """Prepare a host for `session` with an engine of the model directory `models`."""
         connection, theirs = socket.socketpair()
         arena = Arena()
+        their_interrupts, interrupts = os.pipe()
+        os.set_blocking(interrupts, False)
         command = (
             sys.executable,
             "-m",
@@ -49,14 +56,15 @@ class Launch:
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
             *("--socket", str(theirs.fileno()), "--arena", str(arena.fd)),
+            *("--interrupts", str(their_interrupts)),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
         )
-        return cls(connection, theirs, arena, command)
+        return cls(connection, theirs, arena, interrupts, their_interrupts, command)
 
     @property
-    def inherited(self) -> tuple[int, int]:
+    def inherited(self) -> tuple[int, int, int]:
         """Descriptors to pass on."""
-        return self.theirs.fileno(), self.arena.fd
+        return self.theirs.fileno(), self.arena.fd, self.their_interrupts
 
     def __enter__(self) -> Launch:
         return self
@@ -68,6 +76,8 @@ class Launch:
         _traceback: TracebackType | None,
     ) -> None:
         self.theirs.close()
+        os.close(self.their_interrupts)
         if error is not None:
+            os.close(self.interrupts)
             self.connection.close()
             self.arena.close()

@@ -53,6 +53,21 @@ class JobAware(Protocol):
         """The queries that follow are of `job`; empty if they are nobody's in particular."""
 
 
+class Interrupted(Exception):
+    """What `Backend.run` raises when it was interrupted."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A backend that can give up a query while it computes."""
+
+    def interrupt(self) -> None:
+        """Have the query that computes end with `Interrupted`; called from another thread."""
+
+    def resume(self) -> None:
+        """The interrupted query is over, however it ended; compute the next ones again."""
+
+
 @runtime_checkable
 class Quantised(Protocol):
     """A backend whose model may take or give integers that stand for real numbers."""

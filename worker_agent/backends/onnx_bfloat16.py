@@ -21,7 +21,11 @@ _ONNX_TYPE: Final = 16
 
 
 def run_with_bfloat16(
-    session: Any, outputs: Sequence[str], inputs: Mapping[str, Array], bfloat16: Set[str]
+    session: Any,
+    outputs: Sequence[str],
+    inputs: Mapping[str, Array],
+    bfloat16: Set[str],
+    options: Any,
 ) -> list[Array]:
     """Compute the named outputs, some tensors being bfloat16.
 
@@ -30,6 +34,7 @@ def run_with_bfloat16(
         outputs: their names.
         inputs: arrays by name; those of bfloat16 as bit patterns.
         bfloat16: names of the inputs that are.
+        options: of the run.
     """
     values = {
         name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
@@ -37,7 +42,7 @@ def run_with_bfloat16(
         else ort.OrtValue.ortvalue_from_numpy(array)
         for name, array in inputs.items()
     }
-    return [_array(value) for value in session.run_with_ort_values(list(outputs), values)]
+    return [_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
 
 
 def _array(value: Any) -> Array:

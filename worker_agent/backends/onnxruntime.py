@@ -9,6 +9,7 @@ import onnxruntime as ort
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from worker_agent.backends import Interrupted
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
 from worker_agent.cores import own_cores
@@ -82,6 +83,7 @@ class OnnxRuntimeBackend:
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+        self._options = ort.RunOptions()
         self._texts = frozenset(spec.name for spec in self.inputs if spec.datatype == "BYTES")
         self._bfloat16 = frozenset(
             spec.name for spec in (*self.inputs, *self.outputs) if spec.datatype == "BF16"
@@ -93,6 +95,7 @@ class OnnxRuntimeBackend:
         Raises:
             InvalidInput: the runtime finds the inputs impossible.
             EngineUnusable: the runtime fails for another reason.
+            Interrupted: the query was interrupted.
         """
         if self._texts:
             inputs = {
@@ -101,14 +104,26 @@ class OnnxRuntimeBackend:
             }
         try:
             if self._bfloat16:
-                results = run_with_bfloat16(self._session, outputs, inputs, self._bfloat16)
+                results = run_with_bfloat16(
+                    self._session, outputs, inputs, self._bfloat16, self._options
+                )
             else:
-                results = self._session.run(outputs, inputs)
+                results = self._session.run(outputs, inputs, self._options)
         except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
+            if self._options.terminate:
+                raise Interrupted from None
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime refuses the inputs: {_reason(error)}") from None
             raise EngineUnusable(f"ONNX Runtime failed: {_reason(error)}") from None
         return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
+
+    def interrupt(self) -> None:
+        """Have the query that computes end with `Interrupted`; called from another thread."""
+        self._options.terminate = True
+
+    def resume(self) -> None:
+        """The interrupted query is over, however it ended; compute the next ones again."""
+        self._options = ort.RunOptions()
 
     @staticmethod
     def _input(value: Any) -> TensorSpec:

@@ -84,3 +84,39 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (models / "truncated" / "model.onnx").write_bytes(whole.read_bytes()[:60])
     (models / "nothing").mkdir()
     return models
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with ``turns``: x of INT64, and a loop of so many turns; y is x."""
+    models = tmp_path_factory.mktemp("endless")
+    scalar: list[Any] = []
+    turn = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("Identity", ["value"], ["same"]),
+        ],
+        "turn",
+        [
+            tensor("number", TensorProto.INT64, scalar),
+            tensor("go_on", TensorProto.BOOL, scalar),
+            tensor("value", TensorProto.INT64, scalar),
+        ],
+        [
+            tensor("goes_on", TensorProto.BOOL, scalar),
+            tensor("same", TensorProto.INT64, scalar),
+        ],
+    )
+    save(
+        models / "turns",
+        [
+            helper.make_node("Squeeze", ["x"], ["turns"]),
+            helper.make_node("Equal", ["turns", "turns"], ["yes"]),
+            helper.make_node("Loop", ["turns", "yes", "turns"], ["last"], body=turn),
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Reshape", ["last", "shape"], ["y"]),
+        ],
+        [tensor("x", TensorProto.INT64, [1])],
+        [tensor("y", TensorProto.INT64, [1])],
+    )
+    return models

@@ -341,3 +341,12 @@ async def test_host_dies_before_its_agent_where_memory_is_short(hosts: Hosts) ->
 
 def _oom_score(pid: int) -> str:
     return Path(f"/proc/{pid}/oom_score").read_text()
+
+
+async def test_closing_does_not_wait_for_what_a_retired_host_still_has(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    ended = run_samples(await hosts.load(TWICE), FOREVER)
+    hosts.retire(TWICE.engine)
+    await hosts.close()
+    assert (await ended).fault is Fault.HOST_DIED
+    assert psutil.Process().children() == []

@@ -1,0 +1,66 @@
+"""Gives up a query that is computing, when whoever wanted it does not any more.
+
+While a query computes, the host's only thread is inside of the runtime and does not look at its
+socket. The agent says on a pipe of its own which run is to be given up; a second thread listens.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from worker_agent.backends import Interruptible
+
+_RUN: Final = struct.Struct("<Q")
+NO_RUN: Final = 0
+"""Runs are counted from 1."""
+
+
+def encode(run: int) -> bytes:
+    """What the agent writes; short enough to be written whole or not at all."""
+    return _RUN.pack(run)
+
+
+class Interrupts:
+    """The agent's word on the run that computes, if it is about that one.
+
+    Args:
+        descriptor: end of the pipe to read from; closed when the agent closes the other one.
+        backend: what computes.
+    """
+
+    def __init__(self, descriptor: int, backend: Interruptible) -> None:
+        self._backend = backend
+        # Between the look at which run computes and its interruption another one may begin.
+        self._lock = threading.Lock()
+        self._computing = NO_RUN
+        self._interrupted = False
+        threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
+
+    def begin(self, run: int) -> None:
+        """From now on `run` computes."""
+        with self._lock:
+            self._computing = run
+
+    def end(self) -> None:
+        """It does not any more, and the next one is not interrupted for it."""
+        with self._lock:
+            self._computing = NO_RUN
+            if self._interrupted:
+                self._interrupted = False
+                self._backend.resume()
+
+    def interrupt(self, run: int) -> None:
+        """Give up `run`, if it is the one that computes."""
+        with self._lock:
+            if run == self._computing and not self._interrupted:
+                self._interrupted = True
+                self._backend.interrupt()
+
+    def _listen(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as pipe:
+            while len(data := pipe.read(_RUN.size)) == _RUN.size:
+                self.interrupt(*_RUN.unpack(data))
