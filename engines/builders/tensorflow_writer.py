@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from engines.builders.architectures import ARCHITECTURES
 from engines.builders.mobilenet import MobileNet
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from engines.builders.architectures import Architecture
 
 FINGERPRINT: Final = "fingerprint.pb"
-"""TensorFlow puts a random number into it; nothing needs it."""
+"""Digests of the model, which TensorFlow looks for when it loads it; and a random number."""
 TFLITE_NAMES: Final = ("input", "MobilenetV1/Predictions/Reshape_1")
 """Of the input and the output, as in MLPerf's file."""
 
@@ -134,7 +135,10 @@ def _interface(
 
 def _save_model(network: Network, target: Path) -> None:
     tf.saved_model.save(network.module, target, signatures={"serving_default": network.serve})
-    (target / FINGERPRINT).unlink(missing_ok=True)
+    file = target / FINGERPRINT
+    fingerprint = FingerprintDef.FromString(file.read_bytes())
+    fingerprint.ClearField("uuid")
+    file.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
 
 def _convert(

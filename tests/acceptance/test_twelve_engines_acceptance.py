@@ -1,0 +1,127 @@
+"""The twelve engines at full size: built, loaded by the agent's engine host, and shown photographs.
+
+They are built into a folder of their own; if ``SYNERGAI_TWELVE`` names a model directory, what it
+lacks is built into that. Every engine gets the same encoded images: 20 views of the photographs
+that it was calibrated on, and 40 random parts that it was not. ``pytest -s`` shows the figures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cv2
+import numpy as np
+import pytest
+
+from engines import catalogue
+from engines.fetch.published import PUBLISHED
+from engines.model_files import digest
+from engines.photographs import photographs, random_parts, views
+from synergai.arrays import outputs_of, request_of
+from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.oip import inference_pb2 as oip
+from worker_agent.host_client import HostClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Answers: TypeAlias = Mapping[str, NDArray[Any]]
+
+TWELVE = [each.name for each in PUBLISHED]
+PARTS = 20
+UNSEEN_SEED = 1  # the calibration's parts are those of seed 0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("SYNERGAI_TWELVE")
+    models = Path(given) if given else tmp_path_factory.mktemp("models")
+    for name in TWELVE:
+        if not catalogue.is_built(name, models):
+            catalogue.build(name, models)
+    return models
+
+
+@pytest.fixture(scope="module")
+def answers(models: Path) -> dict[EngineName, Answers]:
+    images = [view for photograph in photographs() for view in views(photograph)]
+    for photograph in photographs():
+        images += random_parts(photograph, PARTS, UNSEEN_SEED)
+    encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images]
+    return {name: ask(models, name, encoded) for name in TWELVE}
+
+
+def ask(models: Path, name: EngineName, images: list[bytes]) -> Answers:
+    """What an engine answers to each image, by the outputs' names without TensorFlow's index."""
+    found: list[Answers] = []
+    with HostClient(models, Session(name, Configuration(1))) as host:
+        (taken,) = host.ready.inputs
+        for image in images:
+            request = request_of(name, {taken.name: np.array([image], object)})
+            ended, data = host.query(request.SerializeToString())
+            assert ended.outcome is Outcome.COMPLETED, ended.detail
+            found.append(outputs_of(oip.ModelInferResponse.FromString(data)))
+    return {
+        key.removesuffix(":0"): np.concatenate([each[key] for each in found]) for key in found[0]
+    }
+
+
+def probabilities(answers: Answers) -> NDArray[Any]:
+    """The output with a value per class; int8's are not scaled, which no order depends on."""
+    (found,) = (array for array in answers.values() if array.shape[1:] == (1001,))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ("onnx_resnet50_op11", ("onnx_resnet50_op8", "tf_resnet50")),
+        ("onnx_mobilenet_op11", ("onnx_mobilenet_op8", "tf_mobilenet", "tfl_mobilenet")),
+    ],
+)
+def test_exact_classifiers_give_the_same_probabilities(
+    answers: dict[EngineName, Answers], first: str, others: tuple[str, ...]
+) -> None:
+    expected = probabilities(answers[EngineName(first)])
+    for other in others:
+        difference = float(np.abs(probabilities(answers[EngineName(other)]) - expected).max())
+        print(f"{first} and {other}: probabilities differ by at most {difference:.1e}")
+        assert difference <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["tfl_mobilenet_q", "tf_mobilenet_q"])
+def test_eight_bits_decide_as_the_exact_network_does(
+    answers: dict[EngineName, Answers], name: str
+) -> None:
+    expected = probabilities(answers[EngineName("tfl_mobilenet")]).argmax(axis=1)
+    agrees = probabilities(answers[EngineName(name)]).argmax(axis=1) == expected
+    seen = len(agrees) - 2 * PARTS
+    print(
+        f"{name}: top-1 as exact, {agrees[:seen].mean():.1%} of views, "
+        f"{agrees[seen:].mean():.1%} of other parts, {len(set(expected))} classes"
+    )
+    assert agrees.mean() >= 0.9
+
+
+@pytest.mark.parametrize("other", ["onnx_ssd_op8", "tf_ssd"])
+def test_detectors_find_the_same_objects(
+    answers: dict[EngineName, Answers],
+    other: str,
+    assert_same_detections: Callable[[Answers, Answers], None],
+) -> None:
+    found, expected = answers[EngineName(other)], answers[EngineName("onnx_ssd_op11")]
+    difference = np.abs(found["detection_scores"] - expected["detection_scores"]).max()
+    print(f"onnx_ssd_op11 and {other}: scores differ by at most {difference:.1e}")
+    assert_same_detections(found, expected)
+
+
+@pytest.mark.parametrize("name", ["tf_mobilenet", "tfl_mobilenet_q", "onnx_ssd_op8"])
+def test_building_again_gives_the_same_bytes(models: Path, tmp_path: Path, name: str) -> None:
+    again = catalogue.build(name, tmp_path)
+
+    (first,) = (models / name).glob(again.file.name)
+    assert digest(again.file) == digest(first)
