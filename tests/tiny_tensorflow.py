@@ -29,6 +29,10 @@ def _shape(*sizes: int) -> bytes:
     return b"".join(_field(2, _number(1, size)) for size in sizes)
 
 
+FLOAT_TYPE: Final = _number(6, FLOAT)
+"""The attribute that says so."""
+
+
 def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
     """A field of a GraphDef; attributes are serialised AttrValues."""
     parts = [_field(1, name), _field(2, operation), *(_field(3, each) for each in inputs)]
@@ -38,17 +42,16 @@ def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
 
 def graph(*, matrix: int = 0) -> bytes:
     """A GraphDef: y = x + x, with x of [n, 2]; or y = x @ w, with a square w of ones."""
-    float_ = _number(6, FLOAT)
     if not matrix:
         shape = _field(7, _shape(-1, 2))
-        return node("x", "Placeholder", dtype=float_, shape=shape) + node(
-            "y", "AddV2", "x", "x", T=float_
+        return node("x", "Placeholder", dtype=FLOAT_TYPE, shape=shape) + node(
+            "y", "AddV2", "x", "x", T=FLOAT_TYPE
         )
     tensor = _number(1, FLOAT) + _field(2, _shape(matrix, matrix)) + _field(5, b"\0\0\x80\x3f")
     return (
-        node("x", "Placeholder", dtype=float_, shape=_field(7, _shape(-1, matrix)))
-        + node("w", "Const", dtype=float_, value=_field(8, tensor))
-        + node("y", "MatMul", "x", "w", T=float_)
+        node("x", "Placeholder", dtype=FLOAT_TYPE, shape=_field(7, _shape(-1, matrix)))
+        + node("w", "Const", dtype=FLOAT_TYPE, value=_field(8, tensor))
+        + node("y", "MatMul", "x", "w", T=FLOAT_TYPE)
     )
 
 

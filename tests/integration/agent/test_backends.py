@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.tiny_tensorflow import graph, save_saved_model
+from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
 from tests.tiny_tflite import save_sum
 from worker_agent.host_client import HostClient
 
@@ -34,7 +34,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for engine in ("tflite", "tensorflow", "onnxruntime", "sum", "int8", "damaged"):
         (models / engine).mkdir()
     save_sum(models / "tflite" / "m.tflite", width=SIDE, matrix=True)
-    (models / "tensorflow" / "m.pb").write_bytes(graph(matrix=SIDE))
+    further = node("z", "Neg", "y", T=FLOAT_TYPE)
+    (models / "tensorflow" / "m.pb").write_bytes(graph(matrix=SIDE) + further)
+    (models / "tensorflow" / "engine.toml").write_text('inputs = ["x:0"]\noutputs = ["y:0"]')
     weights = helper.make_tensor("w", TensorProto.FLOAT, [SIDE, SIDE], np.ones(SIDE * SIDE))
     kinds = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIDE]) for name in ("x", "y")
@@ -99,6 +101,14 @@ def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> Non
 def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
     with pytest.raises(EngineUnusable, match=r"m\.tflite is damaged: it has an offset that"):
         HostClient(fleet, session("damaged"))
+
+
+def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(fleet: Path) -> None:
+    with HostClient(fleet, session("tensorflow")) as host:
+        assert host.ready.inputs == (TensorSpec("x:0", "FP32", (-1, SIDE)),)
+        assert host.ready.outputs == (TensorSpec("y:0", "FP32", (-1, SIDE)),)
+        row = np.ones((1, SIDE), np.float32)
+        assert (answer(host, "x:0", row) == SIDE).all()
 
 
 def usage(models: Path, session: Session) -> tuple[float, float]:
