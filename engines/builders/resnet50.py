@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from engines.builders.canvas import Convolution, Dense
+from engines.builders.mobilenet import CLASSES
 
 if TYPE_CHECKING:
     from engines.builders.canvas import Canvas, Value
 
-CLASSES: Final = 1001
 BLOCKS: Final = (3, 4, 6, 3)
 """Bottleneck blocks of the four stages; the first of the later three halves the image."""
 EXPANSION: Final = 4
