@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -90,14 +91,6 @@ def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:
         assert answer(host, "x", np.array([[5, 3]], np.int8)).tolist() == [[7, 3]]
 
 
-def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> None:
-    with HostClient(fleet, session("saved")) as host:
-        assert host.ready.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
-        assert host.ready.outputs == (TensorSpec("b", "FP32", (-1, 2)),)
-        array = np.array([[1, 2], [3, 4]], np.float32)
-        assert (answer(host, "a", array) == 2 * array).all()
-
-
 def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
     with pytest.raises(EngineUnusable, match=r"m\.tflite is damaged: it has an offset that"):
         HostClient(fleet, session("damaged"))
@@ -109,6 +102,31 @@ def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(flee
         assert host.ready.outputs == (TensorSpec("y:0", "FP32", (-1, SIDE)),)
         row = np.ones((1, SIDE), np.float32)
         assert (answer(host, "x:0", row) == SIDE).all()
+
+
+def runtimes(host: HostClient) -> set[str]:
+    """Packages of runtimes that the host has files of in its memory."""
+    files = [mapped.path for mapped in psutil.Process(host.pid).memory_maps()]
+    packages = ("ai_edge_litert", "onnxruntime", "tensorflow")
+    return {package for package in packages if any(f"/{package}/" in file for file in files)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [("onnxruntime", "onnxruntime"), ("tflite", "ai_edge_litert")],
+)
+def test_host_loads_its_own_runtime_and_no_other(fleet: Path, engine: str, package: str) -> None:
+    with HostClient(fleet, session(engine)) as host:
+        assert runtimes(host) == {package}
+
+
+def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> None:
+    with HostClient(fleet, session("saved")) as host:
+        assert host.ready.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
+        assert host.ready.outputs == (TensorSpec("b", "FP32", (-1, 2)),)
+        array = np.array([[1, 2], [3, 4]], np.float32)
+        assert (answer(host, "a", array) == 2 * array).all()
+        assert runtimes(host) == {"tensorflow"}
 
 
 def usage(models: Path, session: Session) -> tuple[float, float]:
