@@ -285,7 +285,7 @@ class Dispatcher:
             worker.queries_done += new
             new_s = max(0.0, outstanding.compute_s - computed_s)
             metrics = self._metrics.engine(outstanding.assignment.engine)
-            metrics.queries.inc(new)
+            metrics.queries += new
             metrics.statistics.computed(new, new_s, now)
             worker.power.computed(outstanding.assignment.engine, new_s)
             if work is not None:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gateway.admission import Admission
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
+    from gateway.engine_metrics import EngineMetrics
     from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
-    from gateway.metrics import EngineMetrics, Metrics
+    from gateway.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import EngineName, Fault
     from synergai.envelope import Buffer, Envelope
