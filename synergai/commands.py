@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get
 
 import typer
 from pydantic_core import PydanticUndefined
-from rich.markup import escape
 
 from synergai.memory import keep_freed_memory
 from synergai.service_manager import announced
@@ -90,6 +89,14 @@ def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> st
     return "\n\n".join(paragraphs)
 
 
+def _plain(text: str) -> str:
+    """`text` with nothing in it that the help would take for markup.
+
+    What ``rich.markup.escape`` does; to import it costs a service 1 MB for good.
+    """
+    return text.replace("[", r"\[")
+
+
 _ARGUMENT = type(typer.Argument())
 
 
@@ -103,14 +110,14 @@ def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Pa
     Every value but a flag reaches the model as text: one place judges it, wherever it is from.
     """
     is_flag = bare_type(field.annotation) is bool
-    text = escape(field.description or "")
+    text = _plain(field.description or "")
     if _is_argument(field):
         required = ... if field.is_required() else None
         default: Any = typer.Argument(required, help=text, show_default=False)
     else:
         # The model itself fills in the default; here it is only named.
         if value := _default(field):
-            text = f"{text} [dim]{escape(f'[default: {value}]')}[/dim]".lstrip()
+            text = f"{text} [dim]{_plain(f'[default: {value}]')}[/dim]".lstrip()
         option = model.option(name)
         spelled = f"--{option}/--no-{option}" if is_flag else f"--{option}"
         metavar = None if is_flag else _metavar(field)

@@ -16,13 +16,30 @@ tuples of these (``1,2``), dictionaries of texts (``KEY=VALUE,KEY=VALUE``), each
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+)
 
-from pydantic import AfterValidator, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from synergai.errors import InvalidInput
 from synergai.errors import InvalidSettings as InvalidSettings
@@ -73,16 +90,19 @@ class Spelled:
     option: str
 
 
-class Settings(BaseSettings):
-    """Base of every application's settings: immutable, and nothing unknown is accepted."""
+class Settings(BaseModel):
+    """Base of every application's settings: immutable, and nothing unknown is accepted.
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        # A variable means the same as the option: no JSON in the one and commas in the other.
-        enable_decoding=False,
-        env_ignore_empty=True,
-    )
+    Attributes:
+        env_prefix: what the names of a model's variables begin with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    env_prefix: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, env_prefix: str = "", **kwargs: Any) -> None:
+        cls.env_prefix = env_prefix
+        super().__init_subclass__(**kwargs)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -107,7 +127,7 @@ class Settings(BaseSettings):
         """
         given = dict(options or {})
         from_file = _read(file) if file else {}
-        from_env = EnvSettingsSource(cls)()
+        from_env = cls._from_environment()
         try:
             return cls(**{**from_file, **from_env, **given})
         except ValidationError as error:
@@ -116,6 +136,12 @@ class Settings(BaseSettings):
                 for details in error.errors(include_url=False)
             )
             raise InvalidSettings("; ".join(problems)) from None
+
+    @classmethod
+    def _from_environment(cls) -> dict[str, str]:
+        """The values of the variables that are set to something, by field."""
+        named = ((name, os.environ.get(cls.variable(name))) for name in cls.model_fields)
+        return {name: value for name, value in named if value}
 
     @classmethod
     def _explain(
@@ -155,7 +181,7 @@ class Settings(BaseSettings):
     @classmethod
     def variable(cls, name: str) -> str:
         """The environment variable of the field `name`."""
-        return f"{cls.model_config.get('env_prefix', '')}{name}".upper()
+        return f"{cls.env_prefix}{name}".upper()
 
 
 def bare_type(annotation: Any) -> Any:
