@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from benchmarks import identity, large, photographs
+from benchmarks.client import WrongAnswer
 from benchmarks.report import Section, machine, preamble, write
 from synergai.errors import SynergaiError
 
@@ -66,7 +67,7 @@ def main() -> None:
     began = machine()
     try:
         sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
-    except SynergaiError as error:
+    except (SynergaiError, WrongAnswer) as error:
         parser.exit(1, f"{error}\n")
     if arguments.write:
         intro = preamble("make bench", began)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 
-from synergai.errors import SynergaiError
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Figure:
     per_second: float
 
 
-class WrongAnswer(SynergaiError):
+class WrongAnswer(Exception):
     """A server answered with an error, or with something else than what was asked for."""
 
 

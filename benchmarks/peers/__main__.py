@@ -70,7 +70,7 @@ def main() -> None:
     began = machine()
     try:
         results = uvloop.run(run(names, arguments.cache, arguments.seconds, arguments.rounds))
-    except SynergaiError as error:
+    except (SynergaiError, WrongAnswer) as error:
         parser.exit(1, f"{error}\n")
     if arguments.write:
         write(
