@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
+from synergai.options import AsJson
 from synergai.output import plain, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ app: Final = typer.Typer(
 Models = Annotated[
     Path, typer.Option("--models", metavar="DIR", help="The model directory: a folder per engine.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DEFAULT_MODELS: Final = Path("models")
 
 

@@ -7,22 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from loadgen.target import default_target
-from synergai.settings import POSITIONAL, Address, Settings, Spelled
+from loadgen.asking import AskingSettings
+from synergai.settings import Spelled
 
 
-class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
+class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     """Settings of ``synergai loadgen``."""
 
-    engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(
-        default_factory=default_target, validate_default=True, description="The gateway."
-    )
-    tls_ca: Path | None = Field(
-        default=None,
-        description="Authority (PEM) of the gateway's certificate; with it, the connection is "
-        "encrypted.",
-    )
     scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"] = Field(
         default="SingleStream",
         description="MLPerf's scenario: one query at a time, several samples at a time, queries at "
@@ -74,13 +65,6 @@ class LoadgenSettings(Settings, env_prefix="SYNERGAI_LOADGEN_"):
     mlperf_model: str = Field(
         default="",
         description="The engine's name in these files, such as resnet50, if it is another.",
-    )
-    models: Path = Field(
-        default=Path("models"),
-        description="Model directory; the engine's sample set in it is sent, if there is one.",
-    )
-    samples: Path | None = Field(
-        default=None, description="Send this sample set instead: an .npz of one array per input."
     )
     dataset: Literal["imagenet", "coco"] | None = Field(
         default=None, description="Send the images of this data set instead, as files."

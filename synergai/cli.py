@@ -64,7 +64,7 @@ APPLICATIONS: Final = {
     "jobs": Application("synergai.jobs_cli:app", "List, show, watch and cancel jobs.", _USE),
     "workers": Application("synergai.workers_cli:app", "Show the workers that have joined.", _USE),
     "engines": Application(
-        "engines.cli:app", "Build, add, list and inspect engines.", _PREPARE, "engines"
+        "engines.cli:app", "Build, fetch, add, list and inspect engines.", _PREPARE, "engines"
     ),
     "profile": Application(
         "profiler.cli:app", "Measure engines here, into the dictionary.", _PREPARE, "profiler"

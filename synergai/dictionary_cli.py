@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.machine import default_dictionary
+from synergai.options import AsJson
 from synergai.output import joules, print_json, print_table, rate, seconds, watts
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ Dictionary = Annotated[
     Path,
     typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db, .csv or .json file."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 DEFAULT_DICTIONARY: Final = default_dictionary()
 
 

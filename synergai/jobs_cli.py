@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,7 +12,9 @@ from rich.text import Text
 
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
+from synergai.options import AsJson, Target, TlsCa
 from synergai.output import print_facts, print_json, print_table, seconds
+from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -25,29 +26,6 @@ if TYPE_CHECKING:
 submit_app: Final = typer.Typer(rich_markup_mode="rich")
 app: Final = typer.Typer(rich_markup_mode="rich", help="List, show, watch and cancel jobs.")
 
-DEFAULT_TARGET: Final = "127.0.0.1:8001"
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="HOST:PORT",
-        envvar="SYNERGAI_TARGET",
-        show_envvar=True,
-        show_default=True,
-        help="The gateway.",
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
-        envvar="SYNERGAI_TLS_CA",
-        show_envvar=True,
-        help="Authority (PEM) of the gateway's certificate; with it, the connection is encrypted.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 _STYLES: Final = {

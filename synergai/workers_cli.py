@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.jobs_cli import DEFAULT_TARGET, AsJson, Target, TlsCa
+from synergai.options import AsJson, Target, TlsCa
 from synergai.output import print_json, print_table, seconds, watts
+from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from synergai.client_fleet import WorkerStatus

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # pydantic reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from loadgen.target import default_target
+from loadgen.asking import AskingSettings
 from loadgen.traces.arrivals import Exponential, Linear, Recorded, arrivals, constant, read_rates
 from synergai.errors import InvalidInput
-from synergai.settings import POSITIONAL, Address, Settings, Spelled
+from synergai.settings import Spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,18 +18,9 @@ if TYPE_CHECKING:
     from loadgen.traces.arrivals import Curve
 
 
-class LoadSettings(Settings, env_prefix="SYNERGAI_LOAD_"):
+class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
     """Settings of ``synergai load``."""
 
-    engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(
-        default_factory=default_target, validate_default=True, description="The gateway."
-    )
-    tls_ca: Path | None = Field(
-        default=None,
-        description="Authority (PEM) of the gateway's certificate; with it, the connection is "
-        "encrypted.",
-    )
     trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
         default="poisson",
         description="How the rate goes: constant with even gaps, from --rate to --to-rate along "
@@ -87,13 +78,6 @@ class LoadSettings(Settings, env_prefix="SYNERGAI_LOAD_"):
     )
     trials: int = Field(
         default=3, ge=1, le=99, description="Trials at each rate; most of them decide."
-    )
-    models: Path = Field(
-        default=Path("models"),
-        description="Model directory; the engine's sample set in it is sent, if there is one.",
-    )
-    samples: Path | None = Field(
-        default=None, description="Send this sample set instead: an .npz of one array per input."
     )
     plot: Path | None = Field(
         default=None, description="Draw rate, goodput and latency over time to this PNG file."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from synergai.options import AsJson
+from synergai.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ def modes(
     root: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder that stands for /, as an emulated board.")
     ] = Path("/"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List this machine's power modes, and read back which is in force."""
     from worker_agent.power.controller import open_controller
@@ -34,8 +35,7 @@ def modes(
     finally:
         controller.close()
     if as_json:
-        content = {"modes": [asdict(mode) for mode in found], "in_force": asdict(reading)}
-        typer.echo(json.dumps(content, indent=2))
+        print_json({"modes": found, "in_force": reading})
     else:
         _print(found, reading)
 

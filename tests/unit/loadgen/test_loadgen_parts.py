@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,6 @@ from synergai.errors import (
     Overloaded,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FASTEST_S = 0.002
 
@@ -70,6 +68,8 @@ def test_the_gateway_is_the_one_that_other_commands_ask(
     monkeypatch.setenv("SYNERGAI_TARGET", "there:9000")
     assert model.load({"engine": "identity"}).target == "there:9000"
     assert model.load({"engine": "identity", "target": "here:1"}).target == "here:1"
+    monkeypatch.setenv("SYNERGAI_TLS_CA", "ca.pem")
+    assert model.load({"engine": "identity"}).tls_ca == Path("ca.pem")
     monkeypatch.setenv("SYNERGAI_TARGET", "nowhere")
     with pytest.raises(InvalidSettings, match="'nowhere' is not an address"):
         model.load({"engine": "identity"})
