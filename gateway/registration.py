@@ -9,13 +9,17 @@ from gateway.outbox import Outbox
 from gateway.power import WorkerPower
 from synergai.domain import Configuration, WorkerClass, WorkerId, checked_name
 from synergai.errors import InvalidInput, NotSupported
-from synergai.wire import configuration_from_proto, engine_from_proto, session_from_proto
+from synergai.wire import (
+    HUB_VERSION,
+    configuration_from_proto,
+    engine_from_proto,
+    session_from_proto,
+)
 
 if TYPE_CHECKING:
     from gateway.fleet import Order
     from synergai.v1 import hub_pb2
 
-PROTOCOL_VERSION: Final = 1
 _MAX_ENGINES: Final = 10_000
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_VERSION_TEXT: Final = 128
@@ -29,9 +33,9 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
         NotSupported: it speaks another version of the protocol.
         InvalidInput: something in it is not valid, given twice, or too much.
     """
-    if message.protocol_version != PROTOCOL_VERSION:
+    if message.protocol_version != HUB_VERSION:
         raise NotSupported(
-            f"this gateway speaks version {PROTOCOL_VERSION} of the hub protocol, and the agent "
+            f"this gateway speaks version {HUB_VERSION} of the hub protocol, and the agent "
             f"version {message.protocol_version}: bring both to the same release"
         )
     worker_id = WorkerId(checked_name(message.worker_id, "worker id"))

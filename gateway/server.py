@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import threading
@@ -37,12 +36,11 @@ from gateway.servicers.repository import RepositoryServicer
 from gateway.streamed import StreamedJobs
 from gateway.work_lines import WorkLines
 from synergai import rpc
-from synergai.errors import Unavailable
 from synergai.machine import dictionary_in
+from synergai.ready_file import ready_file
 from synergai.tls import Identity, server_credentials
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from gateway.settings import GatewaySettings
@@ -215,23 +213,14 @@ class Gateway:
             self.http_address,
             restored,
         )
-        if settings.ready_file is not None:
-            self._write_ready_file(settings.ready_file)
-
-    def _write_ready_file(self, path: Path) -> None:
-        content = {
-            "pid": os.getpid(),
-            "address": self.address,
-            "hub_address": self.hub_address,
-            "http_address": self.http_address,
-        }
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise Unavailable(f"cannot write {path}: {error.strerror}") from error
-        self._stack.callback(path.unlink, missing_ok=True)
+        stack.enter_context(
+            ready_file(
+                settings.ready_file,
+                address=self.address,
+                hub_address=self.hub_address,
+                http_address=self.http_address,
+            )
+        )
 
     # --- stop ---------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import time
@@ -16,6 +15,7 @@ import psutil
 
 from synergai import wire
 from synergai.errors import EngineUnusable
+from synergai.ready_file import ready_file
 from synergai.tls import Identity, channel_credentials
 from synergai.v1 import hub_pb2
 from worker_agent.connection import Connection
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from worker_agent.host_process import HostProcess
     from worker_agent.settings import AgentSettings
 
-PROTOCOL_VERSION: Final = 1
 _ENVELOPE_BYTES: Final = 64 << 10
 """What a report adds to a response."""
 
@@ -88,6 +87,7 @@ class Agent:
         self._unloads: set[asyncio.Task[bool]] = set()
         # What goes on for as long as the agent does.
         self._background: list[asyncio.Task[None]] = []
+        self._ready = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         self._settings.state.mkdir(parents=True, exist_ok=True)
@@ -111,6 +111,7 @@ class Agent:
                 self.address = await self._front.start(
                     self._settings.listen, self._settings.max_message_bytes
                 )
+            self._ready.enter_context(ready_file(self._settings.ready_file, address=self.address))
         except BaseException:
             await self._hosts.close()
             await self._modes.close()
@@ -131,7 +132,6 @@ class Agent:
         ]
         for task in self._background:
             task.add_done_callback(_mourn)
-        self._write_ready_file()
         return self
 
     async def __aexit__(
@@ -140,6 +140,7 @@ class Agent:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        self._ready.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -172,7 +173,7 @@ class Agent:
     def register(self) -> hub_pb2.Register:
         """How this worker introduces itself, as of now."""
         return hub_pb2.Register(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=wire.HUB_VERSION,
             worker_id=self._settings.worker_id,
             worker_class=self._settings.worker_class,
             agent_version=_version(),
@@ -238,15 +239,6 @@ class Agent:
     async def _close_meter(self) -> None:
         if self._meter is not None:
             await asyncio.to_thread(self._meter.close)
-
-    def _write_ready_file(self) -> None:
-        path = self._settings.ready_file
-        if path is None:
-            return
-        content = {"address": self.address, "pid": os.getpid()}
-        temporary = path.with_name(f"{path.name}.new")
-        temporary.write_text(json.dumps(content), "utf-8")
-        temporary.replace(path)
 
 
 def _retrieve(load: asyncio.Task[HostProcess]) -> None:

@@ -115,7 +115,9 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         description="Largest message to and from others.",
     )
     ready_file: Path | None = Field(
-        default=None, description="Written, as JSON, once the agent has read its engines."
+        default=None,
+        description="File that is written once the agent has read its engines: its address and "
+        "process id, as JSON.",
     )
 
     def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:

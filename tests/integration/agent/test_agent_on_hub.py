@@ -232,6 +232,16 @@ async def test_agent_registers_itself_and_its_engines(
     assert hub.sessions == ["secret"]
 
 
+async def test_an_agent_that_cannot_say_that_it_is_ready_does_not_register(
+    hub: FakeHub, models: Path, state: Path, tmp_path: Path
+) -> None:
+    options = ("--ready-file", str(tmp_path / "nowhere" / "ready"), "--preload", "twice=threads=1")
+    async with running_agent(hub, models, state, *options) as process:
+        async with asyncio.timeout(20):
+            assert await process.wait() == 1
+    assert hub.registrations.empty()
+
+
 async def test_heartbeats_count_up_and_carry_the_memory(
     hub: FakeHub, models: Path, state: Path
 ) -> None:

@@ -1,0 +1,38 @@
+"""A file that says that a service is up, and where: whoever starts it waits for the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from synergai.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
+    """Have `path`, if one is given, hold the addresses and the process's id while this lasts.
+
+    It appears as a whole, so that nobody reads half of it.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps({"pid": os.getpid(), **addresses}) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
