@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from synergai.arrays import BFLOAT16_BITS
+from synergai.arrays import DTYPES
 from synergai.envelope import Envelope, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
@@ -30,24 +30,11 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
     Buffer: TypeAlias = bytes | memoryview
 
-_DTYPES: Final = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "BF16": BFLOAT16_BITS,
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-}
 TIMINGS: Final = "synergai_timings"
 """Parameter of a request: if true, the response says what took how long."""
-_DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items() if name != "BF16"}
+_DATATYPES: Final = {
+    dtype: name for name, dtype in DTYPES.items() if name != "BF16" and not dtype.hasobject
+}
 
 
 def read_inputs(envelope: Envelope) -> dict[str, Array]:
@@ -137,7 +124,7 @@ def _described(
 def _from_raw(datatype: str, shape: Sequence[int], raw: Buffer) -> Array:
     if datatype == "BYTES":
         return _objects(_split_elements(raw), shape)
-    array = np.frombuffer(raw, _DTYPES[datatype]).reshape(tuple(shape))
+    array = np.frombuffer(raw, DTYPES[datatype]).reshape(tuple(shape))
     # Runtimes read whole elements; some processors cannot do that at an odd address.
     return array if array.flags.aligned else array.copy()
 
@@ -146,7 +133,7 @@ def _from_typed(tensor: ModelInferRequest.InferInputTensor) -> Array:
     values = getattr(tensor.contents, TYPED_FIELDS[tensor.datatype])
     if tensor.datatype == "BYTES":
         return _objects(list(values), tensor.shape)
-    return np.array(values, _DTYPES[tensor.datatype]).reshape(tuple(tensor.shape))
+    return np.array(values, DTYPES[tensor.datatype]).reshape(tuple(tensor.shape))
 
 
 def _objects(elements: Sequence[bytes], shape: Sequence[int]) -> Array:

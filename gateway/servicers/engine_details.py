@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.servicers.oip import SERVICE, engine_of
+from gateway.servicers.oip import SERVICE, engine_of, properties_of
 from synergai import rpc
 from synergai.oip import model_config_pb2, statistics_pb2
 
@@ -90,12 +90,7 @@ def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
         ],
         parameters={
             name: model_config_pb2.ModelParameter(string_value=value)
-            for name, value in {
-                "digest": engine.digest,
-                "preprocess": engine.preprocess,
-                "postprocess": engine.postprocess,
-            }.items()
-            if value
+            for name, value in properties_of(engine).items()
         },
         model_transaction_policy=model_config_pb2.ModelTransactionPolicy(decoupled=False),
     )

@@ -103,18 +103,13 @@ class InferenceServicer:
     ) -> oip.ModelMetadataResponse:
         """The engine's inputs and outputs."""
         engine = engine_of(self._catalogue, request.name, request.version)
-        properties = {
-            "digest": engine.digest,
-            "preprocess": engine.preprocess,
-            "postprocess": engine.postprocess,
-        }
         return oip.ModelMetadataResponse(
             name=engine.name,
             versions=[engine.version] if engine.version else [],
             platform=engine.backend,
             inputs=map(_tensor, engine.inputs),
             outputs=map(_tensor, engine.outputs),
-            properties={name: value for name, value in properties.items() if value},
+            properties=properties_of(engine),
         )
 
     async def model_infer(self, request: Raw[Envelope], context: Context) -> bytes:
@@ -154,6 +149,16 @@ def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:
     return oip.ModelMetadataResponse.TensorMetadata(
         name=spec.name, datatype=spec.datatype, shape=spec.shape
     )
+
+
+def properties_of(engine: Engine) -> dict[str, str]:
+    """What an engine is beyond the protocol's own words; only what there is to say."""
+    said = {
+        "digest": engine.digest,
+        "preprocess": engine.preprocess,
+        "postprocess": engine.postprocess,
+    }
+    return {name: value for name, value in said.items() if value}
 
 
 def engine_of(catalogue: Catalogue, name: str, asked_version: str) -> Engine:
