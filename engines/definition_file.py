@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
+_SHOWN_LETTERS: Final = 80
+"""Of a wrong value, in a fault."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
@@ -56,7 +58,7 @@ def read_definition(path: Path) -> DefinitionFile:
     for key in table:
         if key not in _KEYS:
             raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {key!r}; there are: {', '.join(_KEYS)}"
+                f"{DEFINITION_FILE}: unknown key {_shown(key)}; there are: {', '.join(_KEYS)}"
             )
     texts: dict[str, str] = {key: _text(key, table[key]) for key in _TEXTS if key in table}
     texts |= {key: _choice(key, table[key]) for key in _CHOICES if key in table}
@@ -85,16 +87,16 @@ def _read_table(path: Path) -> dict[str, Any]:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {value!r}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {_shown(value)}")
     if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {value!r}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {_shown(value)}")
     return value
 
 
 def _choice(key: str, value: object) -> str:
     if value not in _CHOICES[key]:
         raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}"
+            f"{DEFINITION_FILE}: {key} is one of {', '.join(_CHOICES[key])}, not {_shown(value)}"
         )
     return str(value)
 
@@ -107,16 +109,25 @@ def _sha256(value: str) -> str:
 
 def _share(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {value!r}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_shown(value)}")
     if not 0 <= value <= 1:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {value}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_shown(value)}")
     return float(value)
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {value!r}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {_shown(value)}")
     names = tuple(_text(key, name) for name in value)
     if len(set(names)) != len(names):
         raise InvalidInput(f"{DEFINITION_FILE}: {key} has a name twice")
     return names
+
+
+def _shown(value: object) -> str:
+    """A wrong value as a fault tells it."""
+    try:
+        text = repr(value)
+    except ValueError:  # of an integer with thousands of digits, which TOML takes in hexadecimal
+        return "a number that is far too large"
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"

@@ -89,15 +89,21 @@ def random_samples(
 
 
 def _read(where: str, path: Path) -> dict[str, Array]:
+    found: dict[str, Array] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size <= MAX_SAMPLES_BYTES:
             with np.load(path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                found = {name: archive[name] for name in archive.files}
+    except Exception as error:  # what unpacks and what parses raises each errors of its own
         raise InvalidInput(f"{where} is not an .npz archive of plain arrays") from error
-    raise InvalidInput(f"{where} unpacks to {size:,} bytes; the limit is {MAX_SAMPLES_BYTES:,}")
+    if size > MAX_SAMPLES_BYTES:
+        raise InvalidInput(f"{where} unpacks to {size:,} bytes; the limit is {MAX_SAMPLES_BYTES:,}")
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # a member without the suffix .npy comes as it is
+            raise InvalidInput(f"{where}: {name!r} is no array")
+    return found
 
 
 def _assemble(

@@ -87,6 +87,8 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         (r'file = "a\u0000b.onnx"', "control characters"),
         (r'title = "\u001b[31m"', "control characters"),
         ("accuracy = " + "[" * 5000, "nested too deeply"),
+        ("accuracy = 0x" + "f" * 6000, "from 0 to 1, not a number that is far too large"),
+        (f'accuracy = "{"9" * 6000}"', "must be a number, not '99999"),
         ('inputs = "x:0"', "inputs must be a list of texts"),
         ("outputs = [1]", "outputs must be a text"),
         ('outputs = ["a", "a"]', "a name twice"),

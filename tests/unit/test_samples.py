@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import zipfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from engines import samples as samples_module
 from engines.model_directory import EngineDefinition
@@ -103,6 +107,49 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> N
 
     with pytest.raises(InvalidInput, match=r"is not an \.npz archive"):
         load_samples(definition, [X])
+
+
+def npy(header: str) -> bytes:
+    """A member of an archive that begins as an array does."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "complaint"),
+    [
+        ("x:0.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2"), "plain arrays"),
+        (
+            "x:0.npy",
+            npy("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000000000,)}"),
+            "plain arrays",
+        ),
+        ("x:0", b"a text", "'x:0' is no array"),
+    ],
+)
+def test_archive_of_what_is_no_array_is_refused(
+    tmp_path: Path, member: str, content: bytes, complaint: str
+) -> None:
+    definition = saved(tmp_path, x_0=np.zeros(1))
+    assert definition.samples is not None
+    with zipfile.ZipFile(definition.samples, "w") as archive:
+        archive.writestr(member, content)
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_samples(definition, [X])
+
+
+@given(place=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_archive_is_read_or_refused(tmp_path: Path, place: int, byte: bytes) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez_compressed(path, x=np.arange(20, dtype=np.float32).reshape(10, 2))
+    content = path.read_bytes()
+    place %= len(content)
+    path.write_bytes(content[:place] + byte + content[place + 1 :])
+    definition = EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx", samples=path)
+
+    with suppress(InvalidInput):
+        assert load_samples(definition, [TensorSpec("x", "FP32", (-1, 2))])
 
 
 def test_archive_that_unpacks_to_too_much_is_refused_unread(
