@@ -344,8 +344,7 @@ class Hub:
     ) -> None:
         try:
             while batch := await orders.take():
-                if len(worker.outstanding) > 1:
-                    batch += await orders.gather(_GATHER_TURNS, _GATHER_S)
+                batch += await self._more(worker, orders, len(batch))
                 for parts in self._pack(batch):
                     line.send(parts)
                 await line.drain()
@@ -354,6 +353,22 @@ class Hub:
         finally:
             line.close()
             self._work_ended(worker, orders)
+
+    @staticmethod
+    async def _more(worker: ConnectedWorker, orders: Outbox[Order], held: int) -> list[Order]:
+        """What had better go to a busy worker in one message with the orders that are held.
+
+        A work line takes a message at once, so that nothing gathers by itself; to wake agent and
+        engine host for every single query costs them more than the query. Orders to a worker that
+        has something to do therefore wait until half of that is done. A slow worker gets them
+        earlier, while it still computes.
+        """
+        has = len(worker.outstanding) - held
+        if has < 1:
+            return []
+        return await orders.gather_until(
+            lambda more: 2 * (len(worker.outstanding) - held - more) <= has, _GATHER_S
+        )
 
     def _take_over(self, session: str) -> tuple[AgentLink, ConnectedWorker, Outbox[Order]]:
         """Who a work stream with this session is of, and what it has to send from now on."""
@@ -391,6 +406,7 @@ class Hub:
             self._dispatcher.progress(worker, progress, responses)
         for ended, responses in reports.ended:
             self._dispatcher.ended(worker, ended, responses)
+        worker.orders.nudge()
 
     def _pack(self, batch: list[Order]) -> Iterator[list[Buffer]]:
         """As few messages, each in parts, as the bound on their size allows, in order."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from synergai.errors import Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -62,11 +65,7 @@ class Outbox(Generic[T]):
                 raise self._error
             if self.closed:
                 return []
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._woken()
         return self.take_nowait()
 
     def take_nowait(self) -> list[T]:
@@ -89,6 +88,34 @@ class Outbox(Generic[T]):
             quiet = quiet + 1 if len(self._items) == known else 0
             known = len(self._items)
         return self.take_nowait()
+
+    async def gather_until(self, enough: Callable[[int], bool], longest_s: float) -> list[T]:
+        """What comes in from now on, in order, until there is enough.
+
+        Args:
+            enough: asked with the number of items whenever one came, or `nudge` was called.
+            longest_s: return after this in any case.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + longest_s
+        timer = loop.call_later(longest_s, self._wake)
+        try:
+            while not (self.closed or enough(len(self._items)) or loop.time() >= give_up_at):
+                await self._woken()
+        finally:
+            timer.cancel()
+        return self.take_nowait()
+
+    def nudge(self) -> None:
+        """Have `gather_until` ask again whether there is enough."""
+        self._wake()
+
+    async def _woken(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
