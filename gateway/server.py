@@ -1,4 +1,4 @@
-"""A gateway's life: what it is made of, how it starts, and how it stops."""
+"""A gateway's life: how it opens its ports, and how it stops."""
 
 from __future__ import annotations
 
@@ -11,21 +11,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
-from gateway.admission import Admission
-from gateway.clock import Clock
-from gateway.dispatcher import Dispatcher
-from gateway.event_log import EventLog
-from gateway.fleet import Catalogue
 from gateway.http import HttpServer
-from gateway.hub import Hub
-from gateway.inference import Inference
-from gateway.jobs import Jobs
-from gateway.journal import Journal
-from gateway.metrics import Metrics
-from gateway.model_control import ModelControl
-from gateway.power import PowerCollector
-from gateway.profiles import Profiles
-from gateway.scheduling.core import SchedulerCore
+from gateway.parts import assemble
 from gateway.servicers.elsewhere import NOT_OFFERED, Elsewhere
 from gateway.servicers.engine_details import EngineDetailsServicer
 from gateway.servicers.fleet import FleetServicer
@@ -33,10 +20,8 @@ from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
-from gateway.streamed import StreamedJobs
 from gateway.work_lines import WorkLines
 from synergai import rpc
-from synergai.machine import dictionary_in
 from synergai.ready_file import ready_file
 from synergai.tls import Identity, server_credentials
 
@@ -56,7 +41,6 @@ SERVICES: Final = (
     "synergai.v1.Jobs",
 )
 """What clients are offered."""
-_WINDOW_BYTES: Final = 16 * 1024 * 1024
 _MAX_STREAMS: Final = 65_536
 _GRACE_S: Final = 1.0
 _HARD_EXIT_S: Final = 10.0
@@ -111,59 +95,15 @@ class Gateway:
         """
         await self._stop_asked.wait()
         await self._shut_down()
-        if self._journal.broken.done():
-            raise self._journal.broken.result()
+        if self._parts.journal.broken.done():
+            raise self._parts.journal.broken.result()
 
     # --- start --------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         settings, stack = self._settings, self._stack
-        clock, metrics = Clock(), Metrics()
-        self._admission = admission = Admission(settings.max_requests, settings.max_request_bytes)
-        self._journal = journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
-        stack.push_async_callback(journal.close)
-        journal.broken.add_done_callback(lambda _: self.stop())
-        profiles = Profiles(settings.dictionary or dictionary_in(settings.state))
-        stack.push_async_callback(profiles.close)
-        core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
-        recorder = None
-        if settings.event_log is not None:
-            recorder = stack.enter_context(
-                EventLog(
-                    settings.event_log, settings.scheduling, profiles.dictionary, journal.epoch
-                )
-            )
-        known = await journal.engines()
-        catalogue = Catalogue(known.union(entry.engine for entry in profiles.dictionary))
-        dispatcher = Dispatcher(
-            core, journal, clock, metrics, learned=profiles.learned, recorder=recorder
-        )
-        stack.callback(dispatcher.close)
-        jobs = Jobs(
-            dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
-        )
-        restored = await jobs.restore()
-        streamed = StreamedJobs(
-            dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
-        )
-        inference = Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch)
-        model_control = ModelControl(dispatcher, catalogue, profiles.dictionary)
-        hub = Hub(
-            dispatcher,
-            catalogue,
-            model_control,
-            metrics,
-            clock,
-            remember=journal.remember,
-            heartbeat_s=settings.heartbeat_s,
-            max_message_bytes=settings.max_message_bytes,
-        )
-        metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
-        metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
-        metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
-        # As a list at once: it is read in another thread, while workers come and go.
-        metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
-
+        self._parts = parts = await assemble(settings, stack)
+        parts.journal.broken.add_done_callback(lambda _: self.stop())
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
         client_server = grpc.aio.server(
             options=_options(settings.max_message_bytes - _ENVELOPE_BYTES)
@@ -172,46 +112,32 @@ class Gateway:
         for_agents = server_credentials(identity, settings.tls_client_ca)
         self.hub_address = rpc.bind(hub_server, settings.hub, for_agents)
         self.address = rpc.bind(client_server, settings.listen, server_credentials(identity))
-        if settings.tls_cert is None:
+        if identity is None:
             # Under TLS, requests stay where they are encrypted.
-            lines = WorkLines(hub.open_line)
+            lines = WorkLines(parts.hub.open_line)
             stack.push_async_callback(lines.close)
             host = settings.hub.rpartition(":")[0]
-            hub.work_port = await lines.start(host, settings.work_port)
+            parts.hub.work_port = await lines.start(host, settings.work_port)
         hub_server.add_generic_rpc_handlers(
             (
-                hub.handler(),
+                parts.hub.handler(),
                 Elsewhere({}, f"agents connect here; {_port_of(self.address, 'clients')}"),
             )
         )
-        client_server.add_generic_rpc_handlers(
-            (
-                InferenceServicer(inference, catalogue, admission).handler(),
-                EngineDetailsServicer(catalogue, metrics, clock).handler(),
-                RepositoryServicer(model_control, catalogue).handler(),
-                JobsServicer(jobs, streamed).handler(),
-                FleetServicer(dispatcher, catalogue, profiles, clock).handler(),
-                HealthServicer(catalogue, admission).handler(),
-                *(_reflection() if settings.reflection else ()),
-                Elsewhere(
-                    {**NOT_OFFERED, "/synergai.v1.Hub/": _port_of(self.hub_address, "agents")},
-                    "there is no such call here",
-                ),
-            )
-        )
-        http = HttpServer(metrics.registry, lambda: admission.open)
+        client_server.add_generic_rpc_handlers(self._for_clients())
+        http = HttpServer(parts.metrics.registry, lambda: parts.admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
-        stack.push_async_callback(hub.close)
+        stack.push_async_callback(parts.hub.close)
         _log.info(
             "serving clients on %s, agents on %s, http on %s; %d jobs to go on with",
             self.address,
             self.hub_address,
             self.http_address,
-            restored,
+            parts.restored,
         )
         stack.enter_context(
             ready_file(
@@ -222,16 +148,35 @@ class Gateway:
             )
         )
 
+    def _for_clients(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """What the clients' port serves."""
+        parts = self._parts
+        catalogue, admission, metrics = parts.catalogue, parts.admission, parts.metrics
+        return (
+            InferenceServicer(parts.inference, catalogue, admission).handler(),
+            EngineDetailsServicer(catalogue, metrics, parts.clock).handler(),
+            RepositoryServicer(parts.model_control, catalogue).handler(),
+            JobsServicer(parts.jobs, parts.streamed).handler(),
+            FleetServicer(parts.dispatcher, catalogue, parts.profiles, parts.clock).handler(),
+            HealthServicer(catalogue, admission).handler(),
+            *(_reflection() if self._settings.reflection else ()),
+            Elsewhere(
+                {**NOT_OFFERED, "/synergai.v1.Hub/": _port_of(self.hub_address, "agents")},
+                "there is no such call here",
+            ),
+        )
+
     # --- stop ---------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
+        admission = self._parts.admission
         async with self._stopped:
-            self._admission.close()
-            if self._admission.requests:
-                _log.info("stopping: %d requests are under way", self._admission.requests)
+            admission.close()
+            if admission.requests:
+                _log.info("stopping: %d requests are under way", admission.requests)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.drain_s):
-                        await self._admission.wait_idle()
+                        await admission.wait_idle()
             await self._stack.aclose()
 
 

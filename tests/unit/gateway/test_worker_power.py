@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.power import PowerCollector, WorkerPower
+from gateway.power import WorkerPower
+from gateway.power_metrics import PowerCollector
 from gateway.registration import worker_of
 from gateway.reports import ProtocolViolation
 from synergai.domain import EngineName

@@ -1,0 +1,118 @@
+"""What a gateway is made of, put together. No port is open yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.admission import Admission
+from gateway.clock import Clock
+from gateway.dispatcher import Dispatcher
+from gateway.event_log import EventLog
+from gateway.fleet import Catalogue
+from gateway.hub import Hub
+from gateway.inference import Inference
+from gateway.jobs import Jobs
+from gateway.journal import Journal
+from gateway.metrics import Metrics
+from gateway.model_control import ModelControl
+from gateway.power_metrics import PowerCollector
+from gateway.profiles import Profiles
+from gateway.scheduling.core import SchedulerCore
+from gateway.streamed import StreamedJobs
+from synergai.machine import dictionary_in
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from gateway.settings import GatewaySettings
+
+_WINDOW_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts that ports are opened for.
+
+    Attributes:
+        restored: how many jobs of an earlier process are gone on with.
+    """
+
+    clock: Clock
+    metrics: Metrics
+    admission: Admission
+    journal: Journal
+    profiles: Profiles
+    catalogue: Catalogue
+    dispatcher: Dispatcher
+    jobs: Jobs
+    streamed: StreamedJobs
+    inference: Inference
+    model_control: ModelControl
+    hub: Hub
+    restored: int
+
+
+async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
+    """Put a gateway together; it is taken apart with `stack`.
+
+    Raises:
+        SynergaiError: the state directory or the dictionary cannot be used.
+    """
+    clock, metrics = Clock(), Metrics()
+    admission = Admission(settings.max_requests, settings.max_request_bytes)
+    journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
+    stack.push_async_callback(journal.close)
+    profiles = Profiles(settings.dictionary or dictionary_in(settings.state))
+    stack.push_async_callback(profiles.close)
+    core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
+    recorder = None
+    if settings.event_log is not None:
+        recorder = stack.enter_context(
+            EventLog(settings.event_log, settings.scheduling, profiles.dictionary, journal.epoch)
+        )
+    known = await journal.engines()
+    catalogue = Catalogue(known.union(entry.engine for entry in profiles.dictionary))
+    dispatcher = Dispatcher(
+        core, journal, clock, metrics, learned=profiles.learned, recorder=recorder
+    )
+    stack.callback(dispatcher.close)
+    jobs = Jobs(
+        dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
+    )
+    restored = await jobs.restore()
+    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary)
+    hub = Hub(
+        dispatcher,
+        catalogue,
+        model_control,
+        metrics,
+        clock,
+        remember=journal.remember,
+        heartbeat_s=settings.heartbeat_s,
+        max_message_bytes=settings.max_message_bytes,
+    )
+    # For a port that cannot be opened; once they are, agents are told before the servers stop.
+    stack.push_async_callback(hub.close)
+    metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
+    metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
+    metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
+    # As a list at once: it is read in another thread, while workers come and go.
+    metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
+    return Parts(
+        clock=clock,
+        metrics=metrics,
+        admission=admission,
+        journal=journal,
+        profiles=profiles,
+        catalogue=catalogue,
+        dispatcher=dispatcher,
+        jobs=jobs,
+        streamed=StreamedJobs(
+            dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
+        ),
+        inference=Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch),
+        model_control=model_control,
+        hub=hub,
+        restored=restored,
+    )
