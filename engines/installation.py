@@ -23,6 +23,7 @@ from engines.model_files import (
 )
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput
+from synergai.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -156,7 +157,6 @@ def add(
                 f"{source} keeps weights in other files; save it as one file first, with "
                 "onnx.save_model(model, path, save_as_external_data=False)"
             )
-        shown = "".join(each if each.isprintable() else "?" for each in os.fspath(source))
         write_definition(
             folder,
             {
@@ -165,7 +165,7 @@ def add(
                 "inputs": inputs,
                 "outputs": outputs,
                 "title": title,
-                "source": shown,
+                "source": printable(os.fspath(source)),
             },
         )
     return ModelDirectory(models).get(name)

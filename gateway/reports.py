@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from synergai.envelope import check_response
 from synergai.errors import InvalidInput
+from synergai.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ def checked_seconds(seconds: float, what: str) -> float:
 
 def shown(detail: str) -> str:
     """What a worker says of a fault, fit for a terminal: clients are told it."""
-    return "".join(each if each.isprintable() else " " for each in detail[:_MAX_DETAIL])
+    return printable(detail[:_MAX_DETAIL])
 
 
 def take_in(

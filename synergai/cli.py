@@ -6,6 +6,7 @@ asked for: the help is quick, and a machine needs what its own role needs, no mo
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from synergai.errors import InvalidSettings, NotSupported, SynergaiError
+from synergai.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,6 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Its event engine reads sockets on a thread of its own, which wakes the one that waits for
     # what was read. Without it that one reads them itself: 0.1 ms less on a request's way.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be text, nor need a terminal know every letter.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         typer.main.get_command(app)(args=arguments, prog_name="synergai")
     except InvalidSettings as error:
@@ -220,4 +225,4 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _complain(message: str) -> None:
     """One line on standard error, whatever the message has in it."""
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(" ".join(message.split()), err=True)
+    typer.echo(printable(" ".join(message.split())), err=True)

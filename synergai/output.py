@@ -16,6 +16,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from synergai.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -57,7 +59,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*map(_cell, row))
     console = Console()
     if not console.is_terminal:
         options = console.options.update(max_width=_WIDEST)
@@ -69,8 +71,15 @@ def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
     """Print facts about one thing, a line for each."""
     table = Table(show_header=False, box=None)
     for name, value in facts:
-        table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
+        table.add_row(Text(name, "dim"), _cell(value))
     Console().print(table)
+
+
+def _cell(value: str | Text) -> Text:
+    """A text as it is, but for what a terminal would obey."""
+    cell = value if isinstance(value, Text) else Text(value)
+    cell.plain = "\n".join(map(printable, cell.plain.split("\n")))
+    return cell
 
 
 def seconds(value: float | None) -> str:

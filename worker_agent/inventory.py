@@ -17,6 +17,7 @@ from engines.model_directory import EngineDefinition, ModelDirectory
 from engines.model_files import digest, parts
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.text import printable
 from synergai.wire import engine_from_proto, engine_to_proto
 from worker_agent.host_process import HostProcess
 
@@ -157,8 +158,11 @@ class Inventory:
     def _write_cache(self, known: dict[str, Description]) -> None:
         engines = {key: asdict(description) for key, description in known.items()}
         temporary = self._cache.with_suffix(".new")
-        temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "engines": engines}), "utf-8")
-        temporary.replace(self._cache)
+        try:
+            temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "engines": engines}), "utf-8")
+            temporary.replace(self._cache)
+        except OSError as error:  # costs time at the next start, and no engine now
+            _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
 
 def _look(models: Path) -> dict[EngineName, _Look]:
@@ -190,6 +194,7 @@ def _digests(definition: EngineDefinition) -> tuple[str, str]:
 
 
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:
+    fault = printable(fault)  # a name of a file that is no text could not be told the gateway
     _log.warning("engine %s cannot be used: %s", definition.name, fault)
     return Engine(
         name=definition.name,

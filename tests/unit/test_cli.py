@@ -179,3 +179,19 @@ def test_what_cannot_be_right_is_refused_before_asking(
     assert (code, out) == (1, "")
     assert complaint in err
     assert err.count("\n") == 1
+
+
+def test_no_error_commands_the_terminal(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(SynergaiError("no file \x1b[2J\udcff\nhere"))
+
+    assert run(["jobs"], capsys)[2] == "error: no file ?[2J? here\n"
+
+
+def test_path_that_is_no_text_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = typer.Typer()
+    app.command()(lambda: typer.echo("\udcff"))
+    monkeypatch.setattr("synergai.jobs_cli.app", app)
+
+    assert run(["jobs"], capsys)[:2] == (0, "\\udcff\n")

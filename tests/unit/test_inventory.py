@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import NotFound
+from synergai.wire import engine_to_proto
 from worker_agent.inventory import Description, Inventory
 from worker_agent.model_watch import ModelWatch
 
@@ -111,6 +113,26 @@ async def test_file_that_becomes_damaged_is_a_fault(inventory: Inventory, models
     engine = (await inventory.changed())[ONE]
     assert engine is not None
     assert "0 bytes" in engine.fault
+
+
+async def test_fault_can_be_told_whatever_files_are_called(
+    inventory: Inventory, models: Path
+) -> None:
+    for file in (b"\xff.onnx", b"\x1b[31m.onnx"):
+        (models / "one" / os.fsdecode(file)).write_bytes(b"")
+
+    engine = (await inventory.engines())[ONE]
+
+    assert "several model files (?[31m.onnx, model.onnx, ?.onnx)" in engine.fault
+    engine_to_proto(engine).SerializeToString()
+
+
+async def test_engines_are_told_where_nothing_can_be_kept_of_them(
+    models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
+
+    assert not (await inventory.engines())[ONE].fault
 
 
 async def test_watch_goes_on_where_the_directory_is_away_for_a_while(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.output import print_table
+from rich.text import Text
+
+from synergai.output import print_facts, print_table
 
 if TYPE_CHECKING:
     import pytest
@@ -22,3 +24,11 @@ def test_on_a_narrow_terminal_names_stay_whole_and_other_columns_are_folded(
     out = capsys.readouterr().out
     assert name in out
     assert max(map(len, out.splitlines())) < 100
+
+
+def test_no_text_of_others_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("engine",), [("a\x1b[2Jb\nc",), (Text("d\x9be", "red"),)])
+    print_facts([("file", "f\udcffg")])
+
+    out = capsys.readouterr().out
+    assert all(each in out for each in ("a?[2Jb", "c", "d?e", "f?g"))
