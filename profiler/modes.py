@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from synergai.errors import Unavailable
-from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
+from worker_agent.power.choosing import open_controller
+from worker_agent.power.controller import SwitchFailed, find_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

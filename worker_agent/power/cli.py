@@ -26,7 +26,7 @@ def modes(
     as_json: AsJson = False,
 ) -> None:
     """List this machine's power modes, and read back which is in force."""
-    from worker_agent.power.controller import open_controller
+    from worker_agent.power.choosing import open_controller
     from worker_agent.power.files import Files
 
     controller = open_controller(power, Files(root))

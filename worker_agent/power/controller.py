@@ -1,4 +1,4 @@
-"""What every way to control power modes offers, and how one is chosen.
+"""What every way to control power modes offers.
 
 Controllers are synchronous: they write to files that block inside the kernel, where asyncio
 could not help, and the helper with root's rights uses them without a loop. The agent drives them
@@ -7,18 +7,13 @@ from a thread of their own (``worker_agent.power.manager``).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from synergai.errors import InvalidInput, NotSupported, Unavailable
-from synergai.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from worker_agent.power.files import Files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,51 +103,6 @@ class PowerController(Protocol):
 
     def close(self) -> None:
         """Leave the machine in a sane state."""
-
-
-CONTROLLERS: Final = Registry[PowerController](
-    "synergai.power",
-    {
-        "cgroup": "worker_agent.power.shares:ProcessorShares",
-        "cpufreq": "worker_agent.power.cpufreq:CpuFrequency",
-        "none": "worker_agent.power.none:NoModes",
-        "nvpmodel": "worker_agent.power.nvpmodel:Nvpmodel",
-    },
-)
-AUTO: Final = "auto"
-_NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
-
-
-def detect(files: Files) -> str:
-    """The controller for this machine: its board's own, or none.
-
-    Changing clocks or shares of a machine that is not a dedicated board is for its owner to ask
-    for, by name.
-    """
-    return "nvpmodel" if files.exists("/etc/nvpmodel.conf") else "none"
-
-
-def open_controller(name: str, files: Files, modes: Sequence[str] = ()) -> PowerController:
-    """The controller called `name`, or with ``auto`` the one for this machine.
-
-    Without root's rights, switching is left to the helper ``synergai-power`` where it is needed.
-
-    Args:
-        name: a name in `CONTROLLERS`, or ``auto``.
-        files: the machine.
-        modes: names of the modes to offer; none means all that there are.
-
-    Raises:
-        InvalidInput: there is no controller or mode of such a name.
-        NotSupported: the machine does not have what the controller needs.
-    """
-    chosen = detect(files) if name == AUTO else name
-    controller = CONTROLLERS.get(chosen)(files, tuple(modes))
-    if chosen in _NEED_ROOT and files.root == Path("/") and os.geteuid() != 0:
-        from worker_agent.power.delegated import Delegated  # it builds on this module
-
-        return Delegated(controller)
-    return controller
 
 
 def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:

@@ -21,13 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput, SynergaiError
-from worker_agent.power.controller import (
-    AUTO,
-    CONTROLLERS,
-    ModeRefused,
-    SwitchFailed,
-    open_controller,
-)
+from worker_agent.power.choosing import AUTO, CONTROLLERS, open_controller
+from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:

@@ -8,13 +8,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from worker_agent.power.controller import (
-    AUTO,
-    PowerMode,
-    Reading,
-    SwitchFailed,
-    open_controller,
-)
+from worker_agent.power.choosing import AUTO, open_controller
+from worker_agent.power.controller import PowerMode, Reading, SwitchFailed
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
