@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from engines.model_files import MAX_MODEL_BYTES
 from synergai.errors import InvalidInput
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 MAX_UNPACKED_BYTES: Final = 2 * MAX_MODEL_BYTES
 """How far into an archive its members are looked for: a small one can unpack to terabytes."""
+_MAX_EXTENSION_BYTES: Final = 1 << 20
+"""Of a header that is longer than a block, which is read into memory as a whole."""
+_EXTENSIONS: Final = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 def extract(archive: Path, member: str, target: Path) -> None:
@@ -31,7 +40,7 @@ def extract(archive: Path, member: str, target: Path) -> None:
     """
     found = ""
     try:
-        with tarfile.open(archive, "r|gz") as tar:
+        with tarfile.open(archive, "r|gz", tarinfo=_Entry) as tar:
             for entry in tar:
                 if entry.offset_data + entry.size > MAX_UNPACKED_BYTES:
                     raise InvalidInput(
@@ -45,6 +54,22 @@ def extract(archive: Path, member: str, target: Path) -> None:
                 with source, target.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
                 return
+    except InvalidInput:
+        raise
     except (tarfile.TarError, EOFError, zlib.error) as error:
         found = f" ({error})"
+    except ValueError:  # of a header's numbers that are none
+        found = " (bad header)"
     raise InvalidInput(f"{archive.name} is damaged, or has no {member}{found}")
+
+
+class _Entry(tarfile.TarInfo):
+    """A member's header, which cannot make its reader take any amount of memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in a block."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENSIONS and header.size > _MAX_EXTENSION_BYTES:
+            raise InvalidInput(f"the archive has a header of {header.size:,} bytes")
+        return header

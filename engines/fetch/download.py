@@ -31,7 +31,8 @@ TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 10
 """Connections of one download, each of which has to gain something."""
 _CHUNK_BYTES: Final = 256 << 10
-_CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_CONTENT_RANGE: Final = re.compile(rf"bytes (?:({_LENGTH.pattern})-[0-9]+|\*)/({_LENGTH.pattern})")
 
 
 def download(url: str, target: Path, report: Report) -> None:
@@ -45,7 +46,7 @@ def download(url: str, target: Path, report: Report) -> None:
         Unavailable: the server cannot be reached or broke off; another attempt goes on from there.
         OSError: `target` cannot be written.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.startswith(("http://", "https://")):
         raise InvalidInput(f"{url} is no address of the web: it must begin with https://")
     partial = _Partial(target)
     most = -1
@@ -113,6 +114,8 @@ def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
             raise error(f"{url}: the server answered {refusal.code} {refusal.reason}") from None
     except (OSError, http.client.HTTPException) as failure:
         raise Unavailable(f"{url} cannot be reached: {_reason(failure)}") from failure
+    except ValueError as failure:  # of whoever takes an address apart, or encodes a host's name
+        raise Unavailable(f"{url} is, or leads to, an address that cannot be") from failure
     with closing(response):
         have, total = _where(url, response, have)
         if have == 0:
@@ -123,7 +126,8 @@ def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
 
 def _where(url: str, response: Any, have: int) -> tuple[int, int]:
     """Where in the file the response begins, and how long the file is."""
-    begins, total = 0, int(response.headers.get("Content-Length") or 0)
+    length = response.headers.get("Content-Length") or ""
+    begins, total = 0, int(length) if _LENGTH.fullmatch(length) else 0
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         begins, total = _content_range(response)
     if begins not in (0, have) or not 0 < total <= MAX_MODEL_BYTES:
@@ -138,7 +142,8 @@ def _receive(response: Any, file: IO[bytes], have: int, total: int, report: Repo
     """Append what comes to `file`; returns how many bytes are here when the connection ends."""
     report(have, total)
     try:
-        while chunk := response.read(_CHUNK_BYTES):
+        # A server may send on and on, whatever it has announced.
+        while chunk := response.read(min(_CHUNK_BYTES, total - have)):
             file.write(chunk)
             have += len(chunk)
             report(have, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -10,7 +11,7 @@ import tarfile
 import threading
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -39,7 +40,8 @@ class Site:
         content: of every file; none means that there is no file.
         ranges: parts of a file may be asked for.
         breaks: how many bytes each of the next responses sends at most.
-        longer: by how much the announced length exceeds the content's.
+        longer: by how much the announced length exceeds the content's; none is announced if negative.
+        status: of responses that begin at the beginning.
         headers: of every response.
         redirects: from path to address.
     """
@@ -48,6 +50,7 @@ class Site:
     ranges: bool = True
     breaks: list[int] = field(default_factory=list)
     longer: int = 0
+    status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
     redirects: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
@@ -77,7 +80,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = {"Content-Length": str(len(content) + site.longer)} if site.longer >= 0 else {}
         if begin:
             length["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
-        self.answer(206 if begin else 200, site.headers | length)
+        self.answer(206 if begin else site.status, site.headers | length)
         self.wfile.write(content[: site.breaks.pop(0)] if site.breaks else content)
 
     def answer(self, status: int, headers: dict[str, str]) -> None:
@@ -386,6 +389,32 @@ def test_member_that_is_no_regular_file_is_refused(
         get(models, site)
 
 
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ({"size": 2 << 20}, "a header of 2,097,152 bytes"),
+        ({"pax_headers": {"GNU.sparse.map": "a,b"}}, "bad header"),
+    ],
+)
+def test_header_that_is_too_long_or_has_no_numbers_is_refused(
+    site: Site,
+    models: Path,
+    header: dict[str, Any],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered(monkeypatch, archived=True)
+    entry = tarfile.TarInfo("weights.onnx")
+    if "size" in header:
+        entry.type = tarfile.XHDTYPE
+    for name, value in header.items():
+        setattr(entry, name, value)
+    site.content = gzip.compress(entry.tobuf() + bytes(3 << 20))
+
+    with pytest.raises(InvalidInput, match=complaint):
+        get(models, site)
+
+
 def test_archive_that_unpacks_to_too_much_is_refused(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +436,46 @@ def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
     site.longer = 0
     monkeypatch.setattr(download, "MAX_MODEL_BYTES", 100)
     with pytest.raises(InvalidInput, match="expected is a file of 1 to 100 bytes"):
+        get(models, site)
+
+
+@pytest.mark.parametrize("length", ["many", "9" * 5000, "-1"])
+def test_length_that_is_no_number_is_none(
+    site: Site, models: Path, length: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.longer = -1
+    site.headers["Content-Length"] = length
+    with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
+        get(models, site)
+    del site.headers["Content-Length"]
+    site.status, site.headers["Content-Range"] = 206, f"bytes 0-1/{length}"
+    with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
+        get(models, site)
+
+
+def test_no_more_is_taken_than_was_announced(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.longer = -1
+    site.status, site.headers["Content-Range"] = 206, f"bytes 0-9/{len(model)}"
+    site.content = model + bytes(10_000)
+
+    assert get(models, site)[-1] == (len(model), len(model))
+    assert (models / "colours" / "weights.onnx").read_bytes() == model
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://a..b", f"http://{'a' * 70}"])
+def test_address_that_cannot_be_is_said_so(
+    site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.redirects[PATH] = address
+    with pytest.raises(Unavailable, match="an address that cannot be"):
+        get(models, site)
+    site.address = address
+    with pytest.raises(Unavailable, match="an address that cannot be"):
         get(models, site)
 
 
