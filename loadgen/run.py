@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import mlperf_loadgen
 
+from engines.postprocess import CLASSES
 from loadgen.accuracy_log import ACCURACY_FILE
 from loadgen.completion import Completion
+from loadgen.dataset_library import dataset_library
 from loadgen.flowing_system import FlowingSystem
 from loadgen.gateway_line import GatewayLine
-from loadgen.library import library_for
 from loadgen.messages import MESSAGES, Counted, Failed, Message, Progressed
+from loadgen.sample_set import SampleSet, samples_for
 from loadgen.scenarios import scenario_settings
 from loadgen.scoreboard import Scoreboard
 from loadgen.settings import LoadgenSettings
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loadgen.library import SampleLibrary
+    from synergai.domain import Engine
 
 REPORT_INTERVAL_S: Final = 0.1
 
@@ -88,7 +91,7 @@ def _run(
     """
     with ExitStack() as stack:
         line = stack.enter_context(GatewayLine(settings.target, settings.tls_ca))
-        library = library_for(settings, line.engine(settings.engine))
+        library = _library(settings, line.engine(settings.engine))
         completion = Completion(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
         waiting = WaitingSystem(
@@ -125,6 +128,20 @@ def _run(
         test.start()
         _attend(board, test, settings.query_timeout, report)
     return _evaluated(board.counted(library.origin), library, settings)
+
+
+def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
+    """What is sent.
+
+    Raises:
+        InvalidInput: they are not samples, or not for this engine.
+        NotFound: the data set is not where it should be.
+    """
+    if settings.dataset is not None:
+        return dataset_library(settings.dataset, settings.data, engine)
+    samples, origin = samples_for(engine, settings.models, settings.samples)
+    has_classes = engine.postprocess == CLASSES
+    return SampleSet(samples, origin, engine.outputs[0].name, has_classes=has_classes)
 
 
 def _evaluated(counted: Counted, library: SampleLibrary, settings: LoadgenSettings) -> Counted:

@@ -43,8 +43,8 @@ class Curve(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """A rate that changes steadily from `first` to `last` requests per second.
+class _Ramp:
+    """From `first` to `last` requests per second within `duration` seconds.
 
     Raises:
         InvalidInput: on construction, if a rate or the duration is not positive.
@@ -55,7 +55,17 @@ class Linear:
     duration: float
 
     def __post_init__(self) -> None:
-        _check_rates(self.first, self.last, self.duration)
+        if not (self.first > 0 and self.last > 0 and self.duration > 0):
+            raise InvalidInput(
+                f"rates and duration of a trace must be positive, not {self.first:g}, "
+                f"{self.last:g} per second and {self.duration:g} s"
+            )
+
+
+class Linear(_Ramp):
+    """A rate that changes steadily; see `Curve`."""
+
+    __slots__ = ()
 
     @property
     def total(self) -> float:
@@ -70,20 +80,10 @@ class Linear:
         return min(self.duration, 2 * number / (self.first + root))
 
 
-@dataclass(frozen=True, slots=True)
-class Exponential:
-    """A rate that grows, or falls, by the same factor each second, from `first` to `last`.
+class Exponential(_Ramp):
+    """A rate that grows, or falls, by the same factor each second; see `Curve`."""
 
-    Raises:
-        InvalidInput: on construction, if a rate or the duration is not positive.
-    """
-
-    first: float
-    last: float
-    duration: float
-
-    def __post_init__(self) -> None:
-        _check_rates(self.first, self.last, self.duration)
+    __slots__ = ()
 
     @property
     def _growth(self) -> float:
@@ -208,11 +208,3 @@ def read_rates(path: Path) -> list[float]:
                     f"{path}: {row[-1]!r} in line {number + 1} is not a rate"
                 ) from None
     return rates
-
-
-def _check_rates(first: float, last: float, duration: float) -> None:
-    if not (first > 0 and last > 0 and duration > 0):
-        raise InvalidInput(
-            f"rates and duration of a trace must be positive, not {first:g}, {last:g} per second "
-            f"and {duration:g} s"
-        )

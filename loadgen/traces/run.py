@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from loadgen.library import samples_for
+from loadgen.sample_set import samples_for
 from loadgen.traces.driver import drive
 from loadgen.traces.ledger import Figures, Ledger, figures_of
 from loadgen.traces.search import Trial, find_goodput

@@ -12,7 +12,7 @@ import pytest
 from engines.datasets import Coco, ImageNet
 from engines.samples import Samples
 from loadgen.dataset_library import DatasetLibrary, dataset_library
-from loadgen.library import SampleSet
+from loadgen.sample_set import SampleSet
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from tests.tiny_datasets import save_coco, save_imagenet

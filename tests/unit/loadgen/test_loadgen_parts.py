@@ -11,7 +11,7 @@ import pytest
 
 from engines.samples import Samples
 from loadgen.accuracy_log import read_answers
-from loadgen.library import SampleSet
+from loadgen.sample_set import SampleSet
 from loadgen.scenarios import scenario_settings
 from loadgen.scoreboard import Scoreboard
 from loadgen.settings import LoadgenSettings
