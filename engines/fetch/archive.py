@@ -38,29 +38,34 @@ def extract(archive: Path, member: str, target: Path) -> None:
         InvalidInput: the archive is damaged or too large, or has no such regular file.
         OSError: the copy cannot be written.
     """
-    found = ""
+    damage = ""
     try:
         with tarfile.open(archive, "r|gz", tarinfo=_Entry) as tar:
-            for entry in tar:
-                if entry.offset_data + entry.size > MAX_UNPACKED_BYTES:
-                    raise InvalidInput(
-                        f"{archive.name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes"
-                    )
-                if entry.name.removeprefix("./") != member:
-                    continue
-                source = tar.extractfile(entry) if entry.isreg() else None
-                if source is None:
-                    raise InvalidInput(f"{member} in {archive.name} is no regular file")
-                with source, target.open("wb") as copy:
-                    shutil.copyfileobj(source, copy)
+            if _copy_from(tar, archive.name, member, target):
                 return
     except InvalidInput:
         raise
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        found = f" ({error})"
+        damage = f" ({error})"
     except ValueError:  # of a header's numbers that are none
-        found = " (bad header)"
-    raise InvalidInput(f"{archive.name} is damaged, or has no {member}{found}")
+        damage = " (bad header)"
+    raise InvalidInput(f"{archive.name} is damaged, or has no {member}{damage}")
+
+
+def _copy_from(tar: tarfile.TarFile, name: str, member: str, target: Path) -> bool:
+    """Write the member to `target`, if there is one; `name` is the archive's."""
+    for entry in tar:
+        if entry.offset_data + entry.size > MAX_UNPACKED_BYTES:
+            raise InvalidInput(f"{name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        if entry.name.removeprefix("./") != member:
+            continue
+        source = tar.extractfile(entry) if entry.isreg() else None
+        if source is None:
+            raise InvalidInput(f"{member} in {name} is no regular file")
+        with source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        return True
+    return False
 
 
 class _Entry(tarfile.TarInfo):

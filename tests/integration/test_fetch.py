@@ -40,7 +40,8 @@ class Site:
         content: of every file; none means that there is no file.
         ranges: parts of a file may be asked for.
         breaks: how many bytes each of the next responses sends at most.
-        longer: by how much the announced length exceeds the content's; none is announced if negative.
+        longer: by how much the announced length exceeds the content's; if negative, none is
+            announced.
         status: of responses that begin at the beginning.
         headers: of every response.
         redirects: from path to address.
