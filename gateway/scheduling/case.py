@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _EFFORT: Final = 9
 """About how many jobs are poured one after the other in a search."""
+_UNKNOWN_S: Final = 1e12
+"""Stands for infinity, of which two cannot be subtracted."""
 _KEEP: Final = 0.95
 """An assignment goes on undisturbed if the plan leaves it at least this part of its queries."""
 
@@ -86,13 +88,17 @@ class Case:
                 queries += lease.left
             else:
                 worker = self._view.workers[lease.assignment.worker_id]
-                busy_s = max(busy_s, worker.free_at(self._view.now) - self._view.now)
+                busy_s = max(busy_s, self._busy_s(worker))
         return queries, busy_s
+
+    def _busy_s(self, worker: WorkerRecord) -> float:
+        """How long a worker is still busy; very long, but not for ever, if nobody knows."""
+        return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_S)
 
     def _ready_s(self, worker: WorkerRecord) -> float:
         if all(lease.stopping or lease in self._movable for lease in worker.leases.values()):
             return 0.0
-        return min(worker.free_at(self._view.now) - self._view.now, 1e12)
+        return self._busy_s(worker)
 
     def _cost_of(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
         """What the jobs cost that just run to their end."""

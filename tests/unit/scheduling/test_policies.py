@@ -235,6 +235,39 @@ def test_malleable_lets_a_job_run_that_leaves_everybody_in_time() -> None:
     assert not [command for command in commands if isinstance(command, Stop)]
 
 
+def test_malleable_plans_around_a_worker_whose_work_ends_nobody_knows_when() -> None:
+    digits, new = DIGITS, EngineName("new")  # the dictionary lacks it: it is measured first
+    entry = ProfileEntry(
+        engine=digits, worker_class=WorkerClass("board"), configuration=ONE, qps=10.0
+    )
+    core = SchedulerCore(
+        # A worker is given more while it is still at work.
+        SchedulingSettings(policy="malleable", prefetch_s=1e6),
+        ConfigurationDictionary([entry]),
+    )
+    for name in ("b1", "b2"):
+        worker = Worker(
+            id=WorkerId(name),
+            worker_class=WorkerClass("board"),
+            engines=frozenset({digits, new}),
+            configurations=(ONE,),
+            sessions=frozenset({Session(digits, ONE)}),
+        )
+        core.handle(WorkerJoined(worker), 0.0)
+    given: dict[str, int] = {}
+    for number, engine in enumerate((digits, new, digits)):
+        job = Job(
+            id=JobId(str(number)), engine=engine, queries=500, arrival=number, deadline=math.inf
+        )
+        for command in core.handle(JobArrived(job, ready=500), float(number)):
+            if isinstance(command, Dispatch):
+                given[job.id] = given.get(job.id, 0) + command.assignment.count
+
+    assert given["0"] == 500
+    assert given["1"] > 0
+    assert "2" in given
+
+
 def test_malleable_gives_a_request_to_whoever_is_soonest_done() -> None:
     fleet = Fleet("malleable")
     assert places(given(fleet.submit(1, budget=1.0))) == ["s"]
