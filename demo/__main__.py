@@ -6,15 +6,13 @@ import asyncio
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from rich.console import Console
 
 from demo import fleet as fleets
 from demo import load, report
 from demo.plan import plan
+from demo.steps import console, exit_code_of, step
 from engines.catalogue import build, is_built
 from engines.model_directory import ModelDirectory
 from synergai import Client
@@ -24,7 +22,7 @@ from synergai.errors import SynergaiError
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import WorkerClass
 
@@ -32,18 +30,6 @@ PHOTOGRAPHS_ENGINE: Final = EngineName("onnx_mobilenet_op11")
 DIGITS_ENGINE: Final = EngineName("onnx_digits")
 ENGINES: Final = [PHOTOGRAPHS_ENGINE, DIGITS_ENGINE]
 REQUEST_DEADLINE_S: Final = 0.25
-
-# Wide enough for the table also where the output is a file.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-
-
-@contextmanager
-def step(title: str) -> Iterator[None]:
-    """Say what is being done, and how long it took."""
-    console.print(f"[bold]{title}[/]")
-    began = time.monotonic()
-    yield
-    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
 
 
 def build_engines(models: Path) -> None:
@@ -113,31 +99,27 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     console.print(f"Files: {run}")
 
 
-def main() -> int:
-    """Run the demo; the exit code is 0 if every step was possible."""
+def main() -> None:
+    """Run the demo.
+
+    Raises:
+        SynergaiError: a step was not possible.
+    """
     models = Path("models")
     run = Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     run.mkdir(parents=True)
     dictionary = run / "dictionary.db"
-    try:
-        with step("1. Engines"):
-            build_engines(models)
-        slowly, how = fleets.slowdown()
-        with step(f"2. Profiles; the slow worker is held down by {how}"):
-            profile(models, dictionary, run, fleets.FAST, ())
-            profile(models, dictionary, run, fleets.SLOW, slowly)
-        with LocalFleet(run / "fleet") as fleet:
-            with step("3. A gateway and two agents"):
-                fleets.start(fleet, models, dictionary, slowly)
-            asyncio.run(serve(fleet, models, dictionary, run))
-    except SynergaiError as error:
-        console.print(f"[red]error:[/] {error}", soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return 130
-    return 0
+    with step("1. Engines"):
+        build_engines(models)
+    slowly, how = fleets.slowdown()
+    with step(f"2. Profiles; the slow worker is held down by {how}"):
+        profile(models, dictionary, run, fleets.FAST, ())
+        profile(models, dictionary, run, fleets.SLOW, slowly)
+    with LocalFleet(run / "fleet") as fleet:
+        with step("3. A gateway and two agents"):
+            fleets.start(fleet, models, dictionary, slowly)
+        asyncio.run(serve(fleet, models, dictionary, run))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

@@ -14,7 +14,7 @@ from synergai.options import AsJson
 from synergai.output import plain, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.progress import TaskID
 
@@ -82,12 +82,7 @@ def build(
             else:
                 catalogue.build(recipe.name, models, report)
     directory = ModelDirectory(models)
-    built = [directory.get(recipe.name) for recipe in recipes]
-    if as_json:
-        print_json([_row(definition) for definition in built])
-        return
-    for definition in built:
-        typer.echo(f"{definition.name}: {definition.file}")
+    _tell([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
@@ -130,12 +125,8 @@ def fetch(
                 progress.update(task, completed=here, total=total)
 
             fetching.fetch(name, models, mirror=mirror, replace=replace, report=report)
-    fetched = [ModelDirectory(models).get(name) for name in names]
-    if as_json:
-        print_json([_row(definition) for definition in fetched])
-        return
-    for definition in fetched:
-        typer.echo(f"{definition.name}: {definition.file}")
+    directory = ModelDirectory(models)
+    _tell([directory.get(name) for name in names], as_json=as_json)
 
 
 @app.command(
@@ -238,6 +229,15 @@ def add(
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _tell(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
+    """Say which engines are there now."""
+    if as_json:
+        print_json([_row(definition) for definition in definitions])
+        return
+    for definition in definitions:
+        typer.echo(f"{definition.name}: {definition.file}")
 
 
 def _row(definition: EngineDefinition) -> Listed:

@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from demo import report
+from demo.steps import console, exit_code_of, step
 from engines.catalogue import build, is_built
 from examples.unlike_fleet import rounds, workers
 from synergai import Client
 from synergai.dictionary_forms import load_dictionary
-from synergai.errors import SynergaiError
 from synergai.output import joules, rate, seconds
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from examples.unlike_fleet.rounds import Round
-
-# Wide enough for the table also where the output is a file.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 def run(models: Path, directory: Path) -> list[Round]:
@@ -36,14 +28,14 @@ def run(models: Path, directory: Path) -> list[Round]:
         SynergaiError: it cannot be played here, or something of it failed.
     """
     workers.check_control_groups()
-    with _step(f"1. Profiles of {len(workers.WORKERS)} workers in two power modes each"):
+    with step(f"1. Profiles of {len(workers.WORKERS)} workers in two power modes each"):
         if not is_built(workers.ENGINE, models):
             build(workers.ENGINE, models)
         dictionary = workers.profile(models, directory)
     with LocalFleet(directory / "fleet") as fleet:
-        with _step("2. A gateway and three agents"):
+        with step("2. A gateway and three agents"):
             workers.start(fleet, models, dictionary)
-        with _step("3. Jobs"):
+        with step("3. Jobs"):
             return asyncio.run(_serve(fleet.address, dictionary))
 
 
@@ -52,14 +44,6 @@ async def _serve(address: str, dictionary: Path) -> list[Round]:
         return [
             await rounds.run(client, jobs) for jobs in rounds.planned(load_dictionary(dictionary))
         ]
-
-
-@contextmanager
-def _step(title: str) -> Iterator[None]:
-    console.print(f"[bold]{title}[/]")
-    began = time.monotonic()
-    yield
-    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
 
 
 def _show_profiles(dictionary: Path) -> None:
@@ -91,23 +75,19 @@ def _show(played: list[Round]) -> None:
     console.print(f"\nDeadlines met: {met} of {len(results)}")
 
 
-def main() -> int:
-    """Run the example; the exit code is 0 if every step was possible."""
+def main() -> None:
+    """Run the example.
+
+    Raises:
+        SynergaiError: a step was not possible.
+    """
     directory = Path("runs") / time.strftime("unlike-fleet-%Y%m%d-%H%M%S")
-    try:
-        directory.mkdir(parents=True)
-        played = run(Path("models"), directory)
-    except SynergaiError as error:
-        console.print(f"[red]error:[/] {error}", soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return 130
+    directory.mkdir(parents=True)
+    played = run(Path("models"), directory)
     _show_profiles(directory / "dictionary.db")
     _show(played)
     console.print(f"Files: {directory}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))
