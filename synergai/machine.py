@@ -19,11 +19,21 @@ def default_worker_class() -> WorkerClass:
 
 
 def gateway_state() -> Path:
-    """A gateway's state directory: where systemd says, else where the XDG base directories do."""
+    """A gateway's state directory."""
+    return _state("gateway")
+
+
+def agent_state() -> Path:
+    """An agent's state directory."""
+    return _state("agent")
+
+
+def _state(role: str) -> Path:
+    """Where systemd says, else where the XDG base directories do."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "synergai" / "gateway"
+    return Path(home) / "synergai" / role
 
 
 def dictionary_in(state: Path) -> Path:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.errors import InvalidInput
-from synergai.machine import default_worker_class
+from synergai.machine import agent_state, default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.settings import Address, Settings
 from synergai.wire import MAX_THREADS
@@ -87,7 +87,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         description="Folder that stands for / in all that is about power, as an emulated board.",
     )
     state: Path = Field(
-        default=Path(".synergai/agent"),
+        default_factory=agent_state,
         description="Directory for what the agent remembers of its engines.",
     )
     tls_ca: Path | None = Field(

@@ -9,6 +9,7 @@ import pytest
 from gateway.settings import GatewaySettings
 from profiler.settings import ProfilerSettings
 from synergai.machine import default_dictionary, dictionary_in
+from worker_agent.settings import AgentSettings
 
 
 @pytest.fixture(params=["systemd", "xdg", "home"])
@@ -24,6 +25,11 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pa
             return Path("/states/synergai/gateway")
     monkeypatch.setenv("HOME", "/home/me")
     return Path("/home/me/.local/state/synergai/gateway")
+
+
+def test_an_agent_keeps_its_state_beside_the_gateways(state: Path) -> None:
+    beside = state if state.name == "one" else state.with_name("agent")
+    assert AgentSettings.load({}).state == beside
 
 
 def test_a_profile_goes_where_the_gateway_reads_it(state: Path) -> None:
