@@ -8,7 +8,6 @@ from synergai.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -75,13 +74,6 @@ class Quantised(Protocol):
     @property
     def quantisations(self) -> Mapping[str, Quantisation]:
         """Of the quantised inputs and outputs, by name."""
-
-
-class BackendFactory(Protocol):
-    """Loads a model; see `Backend`."""
-
-    def __call__(self, path: Path, threads: int) -> Backend:
-        """Load the model at `path`."""
 
 
 BACKENDS: Final = Registry[Backend](

@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD: Any = json.loads((ROOT / "emulation/board.json").read_text())
-INT_MAX = 2**31 - 1
 BAD_INPUT = 234
 FAILURE = 255
 
