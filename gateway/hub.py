@@ -334,6 +334,7 @@ class Hub:
         line.take = partial(self._take_message, worker)
         line.max_bytes = self._max_message_bytes
         line.ended.add_done_callback(orders.follow)
+        orders.when_broken = line.close
         sender = asyncio.create_task(self._send_orders(link, worker, orders, line))
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)

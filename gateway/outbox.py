@@ -21,6 +21,11 @@ class Outbox(Generic[T]):
     Args:
         limit: how many items may wait; beyond, the peer is taken for one that does not read,
             and the stream ends.
+
+    Attributes:
+        closed: nothing more is taken in.
+        when_broken: called when the stream ends with an error: a handler that waits for its peer
+            would not notice.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,6 +34,7 @@ class Outbox(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.closed = False
+        self.when_broken: Callable[[], object] = _nobody_waits
 
     def put(self, item: T) -> None:
         """Add `item`, unless the stream has ended."""
@@ -48,6 +54,7 @@ class Outbox(Generic[T]):
         self._error = error
         if error is not None:
             self._items.clear()
+            self.when_broken()
         self._wake()
 
     def follow(self, reader: asyncio.Future[None]) -> None:
@@ -120,3 +127,7 @@ class Outbox(Generic[T]):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _nobody_waits() -> None:
+    pass

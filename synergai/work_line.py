@@ -75,9 +75,12 @@ class WorkLine(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def close(self, error: SynergaiError | None = None) -> None:
-        """End the line now, because of `error` if there is one."""
+        """End the line now, because of `error` if there is one.
+
+        What the peer has not taken yet is dropped: it may never take it.
+        """
         self._end(error)
-        self._transport.close()
+        self._transport.abort()
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Socket:
     def writelines(self, parts: list[bytes]) -> None:
         self.sent += b"".join(parts)
 
-    def close(self) -> None:
+    def abort(self) -> None:
         self.closed = True
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from synergai.v1 import hub_pb2
+from gateway.server import Gateway
+from synergai.v1 import fleet_pb2, hub_pb2
 from synergai.work_line import WorkLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from gateway.settings import GatewaySettings
     from synergai.envelope import Buffer
     from synergai.oip import inference_pb2 as oip
 
@@ -79,3 +81,26 @@ async def test_lost_line_takes_the_worker_out_of_the_fleet(agent: Any, caller: A
     await caller.workers(1)
     line.close()
     await caller.workers(0)
+
+
+async def test_agent_that_reads_nothing_keeps_neither_its_line_nor_the_gateway(
+    settings: GatewaySettings,
+    connect: Callable[[Gateway], Awaitable[Any]],
+    a_request: Callable[..., oip.ModelInferRequest],
+) -> None:
+    async with Gateway(settings) as gateway:
+        caller, agent = await connect(gateway)
+        _, stuck = await asyncio.open_connection("127.0.0.1", agent.work_port, limit=1)
+        stuck.write(len(agent.session).to_bytes(4, "little") + agent.session.encode())
+        await asyncio.wait_for(agent.ended.wait(), 5)
+        await caller.workers(1)
+        call = caller.oip.ModelInfer(a_request(6_000_000), timeout=1)
+        await caller.until(lambda worker: worker.state != fleet_pb2.WORKER_STATE_IDLE)
+
+        agent.heartbeats = False  # as an agent that is stopped
+
+        await caller.failure(call)
+        await caller.workers(0)
+        gateway.stop()
+        await asyncio.wait_for(gateway.wait_stopped(), 5)
+        stuck.close()
