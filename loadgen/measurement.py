@@ -59,7 +59,7 @@ def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> 
 
 
 def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
-    command = [sys.executable, "-m", "loadgen.run", settings.model_dump_json(exclude_unset=True)]
+    command = [sys.executable, "-m", "loadgen.run", settings.packed()]
     with reporting(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGES.decode(line):

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             os._exit(1)  # nobody waits for the result any more
 
-    settings = LoadgenSettings.model_validate_json(options.settings)
+    settings = LoadgenSettings.unpacked(options.settings)
     board = Scoreboard(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
         report(_run(settings, board, report))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -78,3 +79,13 @@ class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     as_json: Annotated[bool, Spelled("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
+
+    def packed(self) -> str:
+        """What was given, as JSON for the process of the run."""
+        return self.model_dump_json(exclude_unset=True)
+
+    @classmethod
+    def unpacked(cls, text: str) -> Self:
+        """The settings that were packed; what was given is still told from what was not."""
+        # Not model_validate_json: it wants JSON of the defaults as well, and a path is none.
+        return cls.model_validate(json.loads(text))

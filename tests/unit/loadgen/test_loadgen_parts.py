@@ -34,6 +34,16 @@ def settings(**given: Any) -> LoadgenSettings:
 # --- what LoadGen is told -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("given", [{}, {"models": "elsewhere", "qos_ms": "50", "enforce": True}])
+def test_a_runs_process_gets_its_settings_and_which_of_them_were_given(
+    given: dict[str, object],
+) -> None:
+    packed = settings(**given)
+    unpacked = LoadgenSettings.unpacked(packed.packed())
+    assert unpacked == packed
+    assert unpacked.model_fields_set == packed.model_fields_set
+
+
 def test_loadgen_prepares_queries_enough_for_the_time() -> None:
     found = scenario_settings(settings(scenario="MultiStream", samples_per_query=4), FASTEST_S)
     assert found.multi_stream_expected_latency_ns == 1_000_000, "half of the fastest"
