@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from engines.builders.architectures import Architecture
+    from engines.builders.canvas import Drawing
     from engines.recipes import Report
 
 SEED: Final = 20190912
@@ -45,7 +45,7 @@ def range_name(layer: Dense) -> str:
 
 
 def seeded_weights(
-    architecture: Architecture, images: Array, subjects: NDArray[np.int64], report: Report
+    architecture: Drawing, images: Array, subjects: NDArray[np.int64], report: Report
 ) -> Weights:
     """All weights by name; the same on every call on one kind of machine.
 

@@ -111,6 +111,13 @@ class Canvas(Protocol[Value]):
         """Cells one after another along the second axis."""
 
 
+class Drawing(Protocol):
+    """An architecture, as far as it can be drawn."""
+
+    def draw(self, canvas: Canvas[Value], image: Value) -> object:
+        """Draw all layers, from the image on; what the last of them give."""
+
+
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """TensorFlow's SAME padding before and after: the odd pixel goes after."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
