@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from engines.model_files import DEFINITION_FILE
+from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ _CHOICES: Final = {
     "postprocess": ("classes", "boxes"),
 }
 _LISTS: Final = ("inputs", "outputs")
-_KEYS: Final = ("accuracy", *_TEXTS, *_CHOICES, *_LISTS)
+_BATCHES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
+_KEYS: Final = ("accuracy", "max_batch", *_TEXTS, *_CHOICES, *_LISTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class DefinitionFile:
     preprocess: str = ""
     postprocess: str = ""
     accuracy: float | None = None
+    max_batch: int = 1
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -67,6 +70,7 @@ def read_definition(path: Path) -> DefinitionFile:
     return DefinitionFile(
         **texts,
         accuracy=_share("accuracy", table["accuracy"]) if "accuracy" in table else None,
+        max_batch=_batch("max_batch", table.get("max_batch", 1)),
         inputs=_names("inputs", table.get("inputs", [])),
         outputs=_names("outputs", table.get("outputs", [])),
     )
@@ -113,6 +117,16 @@ def _share(key: str, value: object) -> float:
     if not 0 <= value <= 1:
         raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_shown(value)}")
     return float(value)
+
+
+def _batch(key: str, value: object) -> int:
+    # Batches are profiled at powers of two, and none larger than the largest profiled is made.
+    if isinstance(value, bool) or value not in _BATCHES:
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: {key} is one of {', '.join(map(str, _BATCHES))}, "
+            f"not {_shown(value)}"
+        )
+    return int(value)
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ say more::
     source = "where it is from"
     preprocess = "mobilenet"    # takes encoded images too, prepared as MLPerf's reference does it
     postprocess = "classes"     # gives an output of this name as well, to whoever asks for it
+    max_batch = 8               # requests that wait may be computed together; default: 1, alone
 
 A ``samples.npz`` beside it is the engine's sample set, see ``engines.samples``. What is in the
 directory is not trusted: every path is confined to it, and an entry that cannot be right becomes
@@ -63,6 +64,7 @@ class EngineDefinition:
             takes tensors only.
         postprocess: what is made of its outputs on request, see ``engines.postprocess``; empty:
             nothing.
+        max_batch: how many queries may be computed together; 1: each by itself.
         fault: why it cannot be used; empty when nothing speaks against it so far.
     """
 
@@ -79,6 +81,7 @@ class EngineDefinition:
     source: str = ""
     preprocess: str = ""
     postprocess: str = ""
+    max_batch: int = 1
     fault: str = ""
 
     def verified_digest(self) -> str:
@@ -199,6 +202,7 @@ class ModelDirectory:
             source=said.source,
             preprocess=said.preprocess,
             postprocess=said.postprocess,
+            max_batch=said.max_batch,
         )
 
     def _model(self, path: Path) -> Path:

@@ -86,6 +86,10 @@ class Configuration:
         return cls(int(threads), fields.get("mode", ""), fields.get("provider", ""))
 
 
+MAX_BATCH: Final = 64
+"""The largest `Engine.max_batch`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that an engine takes or gives.
@@ -113,6 +117,8 @@ class Engine:
             sent in the tensor's place; empty: only tensors are taken.
         postprocess: name of the output that its worker derives from the model's when a request
             asks for it, ``classes`` or ``boxes``; empty: none.
+        max_batch: how many queries of different requests its worker may compute together; 1:
+            each by itself.
     """
 
     name: EngineName
@@ -125,6 +131,7 @@ class Engine:
     fault: str = ""
     preprocess: str = ""
     postprocess: str = ""
+    max_batch: int = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.dictionary import ProfileEntry
 from synergai.domain import (
+    MAX_BATCH,
     Configuration,
     Engine,
     EngineName,
@@ -109,6 +110,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         fault=engine.fault[:_MAX_TEXT],
         preprocess=engine.preprocess,
         postprocess=engine.postprocess,
+        max_batch=engine.max_batch,
     )
 
 
@@ -129,6 +131,8 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         checked_name(message.preprocess, "pre-processing")
     if message.postprocess:
         checked_name(message.postprocess, "post-processing")
+    if message.max_batch > MAX_BATCH:
+        raise InvalidInput(f"{where} cannot compute {message.max_batch} queries together")
     if max(len(message.inputs), len(message.outputs)) > _MAX_TENSORS:
         raise InvalidInput(f"{where} has more than {_MAX_TENSORS} inputs or outputs")
     inputs = tuple(map(tensor_from_proto, message.inputs))
@@ -149,6 +153,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         fault=_checked_text(message.fault, f"the fault of {where}"),
         preprocess=message.preprocess,
         postprocess=message.postprocess,
+        max_batch=message.max_batch or 1,
     )
 
 

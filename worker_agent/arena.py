@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SLOTS: Final = 4
 """Large queries that can be on their way to a host at a time; it computes one of them."""
 SLOT_BYTES: Final = 128 << 20
+_MOST_SLOTS: Final = 32
+"""Each is address space only until it is used, but of that, too, there is not any amount."""
 
 INLINE_BYTES: Final = 16 << 10
 """Up to this size messages pass through the socket.
@@ -30,6 +32,11 @@ Measured by ``benchmarks/host_transport.py``: both ways are equally fast at 4 Ki
 7% faster at 16 KiB, twice as fast at 128 KiB, where the socket's buffer no longer holds a message,
 and four times at 1 MiB.
 """
+
+
+def slots_for(max_batch: int) -> int:
+    """How many slots a host needs to compute a batch of large queries while the next one comes."""
+    return SLOTS if max_batch == 1 else max(SLOTS, min(2 * max_batch, _MOST_SLOTS))
 
 
 class Arena:
@@ -43,8 +50,25 @@ class Arena:
         self.fd = os.memfd_create("synergai-arena") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, SLOTS * SLOT_BYTES)
+        self._slots = SLOTS
         self._memory = mmap.mmap(self.fd, SLOTS * SLOT_BYTES)
         self._free = list(range(SLOTS))
+
+    def grow(self, slots: int) -> None:
+        """Have at least so many slots. Views of the memory must be gone.
+
+        Both sides grow by themselves, the host first: the file is as large as either needs.
+        """
+        if slots <= self._slots:
+            return
+        size = slots * SLOT_BYTES
+        if os.fstat(self.fd).st_size < size:
+            os.ftruncate(self.fd, size)
+        self._memory.close()
+        self._memory = mmap.mmap(self.fd, size)
+        # The first ones are used first, so that those seldom needed take no memory.
+        self._free = [*range(slots - 1, self._slots - 1, -1), *self._free]
+        self._slots = slots
 
     @property
     def has_room(self) -> bool:
@@ -78,7 +102,7 @@ class Arena:
         Raises:
             ValueError: there is no such place.
         """
-        if not (0 <= place.slot < SLOTS and 0 <= place.size <= SLOT_BYTES):
+        if not (0 <= place.slot < self._slots and 0 <= place.size <= SLOT_BYTES):
             raise ValueError(f"{place} is not a place in the arena")
         begin = place.slot * SLOT_BYTES
         return memoryview(self._memory)[begin : begin + place.size]

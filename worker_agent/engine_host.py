@@ -23,7 +23,7 @@ from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.processes import die_first, die_with
-from worker_agent.arena import Arena
+from worker_agent.arena import Arena, slots_for
 from worker_agent.cores import own_cores
 from worker_agent.frames import Broken, Ready
 
@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from worker_agent.interrupts import Interrupts
 
         arena = Arena(options.arena)
+        arena.grow(slots_for(engine.max_batch))
         interrupts = (
             Interrupts(options.interrupts, backend) if isinstance(backend, Interruptible) else None
         )
@@ -112,6 +113,7 @@ def _load(
     # These bring NumPy and the runtime, which read the thread variables when imported.
     from engines.samples import load_samples
     from worker_agent.backends import BACKENDS
+    from worker_agent.batches import check_batchable
     from worker_agent.processing import Processing
 
     definition = ModelDirectory(models).get(name)
@@ -155,12 +157,15 @@ def _load(
         samples=len(samples),
         preprocess=definition.preprocess,
         postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
     )
+    check_batchable(engine)
     processing = Processing(engine, backend, threads)
     ready = Ready(
         inputs=engine.inputs,
         outputs=engine.outputs,
         samples=engine.samples,
+        max_batch=engine.max_batch,
         backend_start_s=started - spawned_at,
         model_load_s=(loaded - started) + (warm - prepared),
         data_preparation_s=prepared - loaded,

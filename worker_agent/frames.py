@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import struct
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.domain import Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
+from synergai.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | memoryview
 
 _HEADER: Final = struct.Struct("<IBBxxQ")
-_RANGE: Final = struct.Struct("<QQ")
-_TALLY: Final = struct.Struct("<QQQd")
+_BATCHABLE: Final = struct.Struct("<Bd")
+_RANGE: Final = struct.Struct("<QQQ")
+_TALLY: Final = struct.Struct("<QQQdQ")
 _ENDED: Final = struct.Struct("<BB6x")
 _LENGTH: Final = struct.Struct("<Q")
 _INLINE: Final = 0xFF
@@ -37,6 +40,7 @@ class _Kind(enum.IntEnum):
     QUERY = 1
     RANGE = 2
     STOP = 3
+    BATCHABLE = 4
     READY = 16
     BROKEN = 17
     PROGRESS = 18
@@ -58,12 +62,14 @@ class Tally:
         labelled: queries whose right answer is known.
         correct: those of them that were answered right.
         compute_s: time inside the engine.
+        batch: how many queries it computed at once, of which a single query was one.
     """
 
     done: int = 0
     labelled: int = 0
     correct: int = 0
     compute_s: float = 0.0
+    batch: int = 1
 
 
 # --- agent to host ------------------------------------------------------------------------
@@ -71,16 +77,28 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Run one query that comes with its tensors, a serialised ``ModelInferRequest``."""
+    """Run one query that comes with its tensors, a serialised ``ModelInferRequest``.
+
+    Attributes:
+        pace: how long batches take, if it may be computed together with others.
+        due: instant on the machine's monotonic clock by which it should have been computed.
+    """
 
     run: int
     request: Buffer | InSlot
+    pace: Pace | None = None
+    due: float = math.inf
 
     def encode(self) -> bytes:
         """The frame."""
+        kind, head = _Kind.QUERY, b""
+        if self.pace is not None:
+            times = self.pace.by_size
+            kind = _Kind.BATCHABLE
+            head = _BATCHABLE.pack(len(times), self.due) + struct.pack(f"<{len(times)}d", *times)
         if isinstance(self.request, InSlot):
-            return _frame(_Kind.QUERY, self.run, _LENGTH.pack(self.request.size), self.request.slot)
-        return _frame(_Kind.QUERY, self.run, self.request)
+            return _frame(kind, self.run, head + _LENGTH.pack(self.request.size), self.request.slot)
+        return _frame(kind, self.run, head + self.request if head else self.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +107,18 @@ class Range:
 
     Attributes:
         job: whose they are; empty if nobody's in particular.
+        batch: how many of them are computed at once, for measuring; the last ones may be fewer.
     """
 
     run: int
     first: int
     count: int
     job: str = ""
+    batch: int = 1
 
     def encode(self) -> bytes:
         """The frame."""
-        body = _RANGE.pack(self.first, self.count) + self.job.encode()
+        body = _RANGE.pack(self.first, self.count, self.batch) + self.job.encode()
         return _frame(_Kind.RANGE, self.run, body)
 
 
@@ -122,6 +142,7 @@ class Ready:
 
     Attributes:
         samples: size of its sample set.
+        max_batch: how many queries it may compute together.
         backend_start_s: until the process and the runtime were up.
         model_load_s: until the model was loaded, and for warming it up.
         data_preparation_s: until the sample set was in memory.
@@ -133,6 +154,7 @@ class Ready:
     backend_start_s: float
     model_load_s: float
     data_preparation_s: float
+    max_batch: int = 1
 
     @property
     def setup_s(self) -> float:
@@ -242,7 +264,7 @@ def _frame(kind: _Kind, run: int, body: Buffer = b"", slot: int = _INLINE) -> by
 
 
 def _pack(tally: Tally) -> bytes:
-    return _TALLY.pack(tally.done, tally.labelled, tally.correct, tally.compute_s)
+    return _TALLY.pack(tally.done, tally.labelled, tally.correct, tally.compute_s, tally.batch)
 
 
 def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
@@ -250,6 +272,8 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
         match kind:
             case _Kind.QUERY:
                 return Query(run, _content(slot, body))
+            case _Kind.BATCHABLE:
+                return _decode_batchable(slot, run, body)
             case _Kind.ENDED:
                 outcome, fault = _ENDED.unpack_from(body)
                 tally = Tally(*_TALLY.unpack_from(body, _ENDED.size))
@@ -261,8 +285,7 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
             case _Kind.PROGRESS:
                 return Progress(run, Tally(*_TALLY.unpack(body)))
             case _Kind.RANGE:
-                first, count = _RANGE.unpack_from(body)
-                return Range(run, first, count, body[_RANGE.size :].decode())
+                return _decode_range(run, body)
             case _Kind.STOP:
                 return Stop(run)
             case _Kind.READY:
@@ -272,6 +295,22 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
     except (struct.error, ValueError, TypeError, KeyError) as error:
         raise InvalidInput(f"a malformed frame on an engine host's socket: {error}") from error
     raise InvalidInput(f"a frame of the unknown kind {kind} on an engine host's socket")
+
+
+def _decode_range(run: int, body: bytes) -> Range:
+    first, count, batch = _RANGE.unpack_from(body)
+    if not batch:
+        raise ValueError("batches of no queries")
+    return Range(run, first, count, body[_RANGE.size :].decode(), batch)
+
+
+def _decode_batchable(slot: int, run: int, body: bytes) -> Query:
+    count, due = _BATCHABLE.unpack_from(body)
+    if not count:
+        raise ValueError("a batch of no size")
+    times = struct.Struct(f"<{count}d")
+    pace = Pace(times.unpack_from(body, _BATCHABLE.size))
+    return Query(run, _content(slot, body[_BATCHABLE.size + times.size :]), pace, due)
 
 
 def _content(slot: int, body: bytes) -> bytes | InSlot:

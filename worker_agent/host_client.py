@@ -84,14 +84,16 @@ class HostClient:
             self._arena.release(content.slot)
         return ended, data
 
-    def run_samples(self, first: int, count: int = 1) -> Ended:
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> Ended:
         """Run the queries [first, first + count) of the sample set, as a job would.
+
+        Of an engine that allows of it, `batch` of them are computed at once.
 
         Raises:
             EngineUnusable: the engine failed.
         """
         self._runs += 1
-        self._send(Range(self._runs, first, count).encode())
+        self._send(Range(self._runs, first, count, batch=batch).encode())
         ended = self._wait_ended()
         if ended.outcome is Outcome.FAILED:
             raise EngineUnusable(ended.detail)

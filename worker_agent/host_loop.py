@@ -7,103 +7,40 @@ queries a look at the socket shows whether the agent has called the run off.
 from __future__ import annotations
 
 import logging
-import select
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.domain import Fault, Outcome
-from synergai.envelope import open_envelope
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
-from synergai.tensors import check_request
-from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.answers import Answers
 from worker_agent.backends import Interrupted, JobAware
-from worker_agent.frames import Decoder, Ended, InSlot, Progress, Query, Range, Stop, Tally
-from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
+from worker_agent.batches import Candidate, Gathering, divided, joined, kind_of
+from worker_agent.frames import Ended, Progress, Query, Range, Tally
+from worker_agent.inbox import AgentGone, Inbox
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from engines.samples import Samples
     from synergai.domain import Engine
+    from synergai.pace import Pace
+    from worker_agent.answers import Opened
     from worker_agent.arena import Arena
     from worker_agent.backends import Backend
     from worker_agent.interrupts import Interrupts
     from worker_agent.processing import Processing
 
+    Array: TypeAlias = NDArray[Any]
     Run: TypeAlias = Query | Range
 
 PROGRESS_INTERVAL: Final = 0.05
 HOLD_S: Final = 0.0005
 """How long an answer may wait for those of the runs behind it, to be sent with them."""
-_RECEIVE_BYTES: Final = 256 << 10
 
 _log = logging.getLogger(__name__)
-
-
-class AgentGone(Exception):
-    """The agent closed the socket or died; there is nobody to work for."""
-
-
-class Inbox:
-    """The runs that the agent has asked for, and which of them it has called off."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._decoder = Decoder()
-        self._runs: deque[Run] = deque()
-        self._stopped: set[int] = set()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
-
-    def take(self) -> Run:
-        """The next run; waits for one.
-
-        Raises:
-            AgentGone: there will be none.
-        """
-        while not self._runs:
-            self._receive()
-        return self._runs.popleft()
-
-    def has_query(self) -> bool:
-        """The next run is a single query, as far as we have looked."""
-        return bool(self._runs) and isinstance(self._runs[0], Query)
-
-    def is_stopped(self, run: int) -> bool:
-        """Whether the agent, as of now, has called `run` off.
-
-        Raises:
-            AgentGone: it has called off everything.
-        """
-        self._look()
-        return run in self._stopped
-
-    def forget(self, run: int) -> None:
-        """The run is over, so nobody asks about it any more."""
-        if self._stopped:
-            # Runs rise and end in order: what is left of earlier ones came too late.
-            self._stopped = {stopped for stopped in self._stopped if stopped > run}
-
-    def _look(self) -> None:
-        while self._poll.poll(0):
-            self._receive()
-
-    def _receive(self) -> None:
-        try:
-            data = self._connection.recv(_RECEIVE_BYTES)
-        except ConnectionError as error:
-            raise AgentGone from error
-        if not data:
-            raise AgentGone
-        for message in self._decoder.feed(data):
-            match message:
-                case Query() | Range():
-                    self._runs.append(message)
-                case Stop(run):
-                    self._stopped.add(run)
-                case _:
-                    raise InvalidInput(f"an engine host cannot receive {message}")
 
 
 class HostLoop:
@@ -131,8 +68,10 @@ class HostLoop:
     ) -> None:
         self._connection = connection
         self._inbox = Inbox(connection)
-        self._arena = arena
-        self._engine = engine
+        self._answers = Answers(arena, engine, processing)
+        self._max_batch = engine.max_batch
+        # Of queries that were looked at for a batch and are still to be computed, by run.
+        self._opened: dict[int, Opened] = {}
         self._backend = backend
         self._samples = samples
         self._processing = processing
@@ -148,21 +87,27 @@ class HostLoop:
             while True:
                 run = self._inbox.take()
                 begin = time.perf_counter()
-                answers.append(self._run(run).encode())
-                self._inbox.forget(run.run)
+                if isinstance(run, Query) and run.pace is not None:
+                    ended = self._run_batch(run, run.pace)
+                else:
+                    ended = [self._run(run)]
+                answers += [each.encode() for each in ended]
+                self._inbox.forget(ended[-1].run)
                 end = time.perf_counter()
-                if len(answers) == 1:
+                if not held_since:
                     held_since = end
                 # Waking the agent costs it more than a short query costs us.
                 next_is_short = self._inbox.has_query() and end - begin < HOLD_S
                 if not next_is_short or end - held_since > HOLD_S:
                     self._connection.sendall(b"".join(answers))
                     answers.clear()
+                    held_since = 0.0
         except (AgentGone, ConnectionError):
             return
 
     def _run(self, run: Run) -> Ended:
         if self._inbox.is_stopped(run.run):
+            self._opened.pop(run.run, None)
             return Ended(run.run, Outcome.STOPPED)
         if self._interrupts is None:
             return self._compute(run)
@@ -177,45 +122,92 @@ class HostLoop:
 
     def _run_query(self, query: Query) -> Ended:
         try:
-            return self._answer(query)
+            opened = self._opened.pop(query.run, None) or self._answers.open(query)
+            begin = self._begin_queries()
+            arrays = self._backend.run(opened.inputs, opened.names)
+            return self._answers.write(opened, arrays, time.perf_counter() - begin)
         except Interrupted:
             return Ended(query.run, Outcome.STOPPED)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
             return _failed(query.run, Tally(), error)
 
-    def _answer(self, query: Query) -> Ended:
-        if isinstance(query.request, InSlot):
-            envelope = open_envelope(self._arena.view(query.request))
-        else:
-            envelope = open_envelope(query.request)
-        header, processing = envelope.header, self._processing
-        check_request(header, self._engine, envelope.raw)
-        names = processing.to_compute(header)
-        inputs = read_inputs(envelope)
+    def _begin_queries(self) -> float:
+        """Say that single queries are computed from this instant on."""
         if self._job_aware is not None:
             self._job_aware.begin("")
-        begin = time.perf_counter()
-        inputs = processing.prepared(inputs)
-        prepared = time.perf_counter()
-        arrays = self._backend.run(inputs, names)
-        computed = time.perf_counter()
-        compute_s = computed - prepared
-        outputs = processing.asked_for(header, dict(zip(names, arrays, strict=True)))
-        parts = write_response(header, self._engine.version, outputs)
-        if header.parameters and header.parameters[TIMINGS].bool_param:
-            finished = time.perf_counter()
-            parts.append(write_timings(prepared - begin, compute_s, finished - computed))
-        size = sum(map(len, parts))
-        response: bytes | InSlot
-        if isinstance(query.request, InSlot) and INLINE_BYTES < size <= SLOT_BYTES:
-            # The inputs have served, and the response may take their place.
-            response = self._arena.write(query.request.slot, parts)
-        else:
-            response = b"".join(parts)
-        return Ended(query.run, Outcome.COMPLETED, Tally(1, compute_s=compute_s), response)
+        return time.perf_counter()
+
+    # --- batches ----------------------------------------------------------------------------
+
+    def _run_batch(self, first: Query, pace: Pace) -> list[Ended]:
+        """Compute `first` together with what of the queries behind it goes with it.
+
+        What goes wrong in a batch may be the fault of one of its queries: which, shows when
+        each is computed by itself.
+        """
+        queries = self._gathered(first, pace)
+        if len(queries) == 1:
+            return [self._run(first)]
+        opened = [self._opened[query.run] for query in queries]
+        try:
+            shares, compute_s = self._compute_batch(opened)
+        except Interrupted:  # all of them were called off
+            return [self._run(query) for query in queries]
+        except Exception:  # noqa: BLE001 - a model may fail in any way; each is tried again
+            _log.exception("a batch of %d queries failed; each is run alone", len(queries))
+            return [self._run(query) for query in queries]
+        return [
+            self._written(self._opened.pop(one.query.run), share, compute_s, len(opened))
+            for one, share in zip(opened, shares, strict=True)
+        ]
+
+    def _gathered(self, first: Query, pace: Pace) -> list[Query]:
+        """`first`, and those behind it that had best be computed with it."""
+        gathering = Gathering(pace, self._max_batch, time.monotonic())
+        for query in (first, *self._inbox.following(self._max_batch - 1)):
+            candidate = self._candidate(query)
+            if candidate is None or not gathering.add(candidate) or gathering.is_full:
+                break
+        behind = [self._inbox.take() for _ in range(gathering.size - 1)]
+        return [first, *cast("list[Query]", behind)]
+
+    def _candidate(self, query: Query) -> Candidate | None:
+        """What `query` is for a batch; None if it has to be run alone."""
+        if query.pace is None:
+            return None
+        try:
+            opened = self._opened.get(query.run) or self._answers.open(query)
+        except SynergaiError:  # it is answered so when its turn comes
+            return None
+        self._opened[query.run] = opened
+        kind = kind_of(opened.inputs, opened.names)
+        return None if kind is None else Candidate(*kind, query.due)
+
+    def _compute_batch(self, opened: Sequence[Opened]) -> tuple[list[list[Array]], float]:
+        """The outputs of each, and the seconds that all took together."""
+        if self._interrupts is not None:
+            self._interrupts.begin(*(one.query.run for one in opened))
+        try:
+            begin = self._begin_queries()
+            arrays = self._backend.run(joined([one.inputs for one in opened]), opened[0].names)
+            compute_s = time.perf_counter() - begin
+        finally:
+            if self._interrupts is not None:
+                self._interrupts.end()
+        return divided(arrays, [one.rows for one in opened]), compute_s
+
+    def _written(
+        self, opened: Opened, outputs: Sequence[Array], compute_s: float, batch: int
+    ) -> Ended:
+        try:
+            return self._answers.write(opened, outputs, compute_s, batch)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _failed(opened.query.run, Tally(), error)
 
     def _run_range(self, run: Range) -> Ended:
         samples, labels = self._samples.inputs, self._samples.labels
+        if run.batch > 1:
+            labels = None  # it is for measuring, and nobody asks what was right
         labelled = correct = 0
         compute_s = 0.0
         done = 0
@@ -223,15 +215,19 @@ class HostLoop:
         try:
             if self._job_aware is not None:
                 self._job_aware.begin(run.job)
-            for query in range(run.first, run.first + run.count):
+            for query in range(run.first, run.first + run.count, run.batch):
                 if self._inbox.is_stopped(run.run):
                     break
                 index = query % len(samples)
+                size = min(run.batch, run.count - done)
                 begin = time.perf_counter()
-                arrays = self._backend.run(samples[index], self._outputs)
+                inputs = samples[index]
+                if size > 1:
+                    inputs = joined([samples[(query + i) % len(samples)] for i in range(size)])
+                arrays = self._backend.run(inputs, self._outputs)
                 now = time.perf_counter()
                 compute_s += now - begin
-                done += 1
+                done += size
                 if labels is not None:
                     labelled += 1
                     correct += self._processing.answer(arrays) == labels[index]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent import interrupts
-from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.arena import INLINE_BYTES, SLOT_BYTES, slots_for
 from worker_agent.frames import (
     Broken,
     Decoder,
@@ -147,6 +147,7 @@ class HostProcess(asyncio.Protocol):
             reason = first.reason if isinstance(first, Broken) else f"it began with {first}"
             raise EngineUnusable(reason)
         host.ready = first
+        host._arena.grow(slots_for(first.max_batch))
         return host
 
     @property

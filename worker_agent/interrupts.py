@@ -1,4 +1,4 @@
-"""Gives up a query that is computing, when whoever wanted it does not any more.
+"""Gives up a query, or a batch, that is computing, when nobody wants it any more.
 
 While a query computes, the host's only thread is inside of the runtime and does not look at its
 socket. The agent says on a pipe of its own which run is to be given up; a second thread listens.
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from worker_agent.backends import Interruptible
 
 _RUN: Final = struct.Struct("<Q")
-NO_RUN: Final = 0
-"""Runs are counted from 1."""
 
 
 def encode(run: int) -> bytes:
@@ -25,7 +23,7 @@ def encode(run: int) -> bytes:
 
 
 class Interrupts:
-    """The agent's word on the run that computes, if it is about that one.
+    """The agent's word on the runs that compute, if it is about these.
 
     Args:
         descriptor: end of the pipe to read from; closed when the agent closes the other one.
@@ -36,27 +34,30 @@ class Interrupts:
         self._backend = backend
         # Between the look at which run computes and its interruption another one may begin.
         self._lock = threading.Lock()
-        self._computing = NO_RUN
+        self._wanted: set[int] = set()
         self._interrupted = False
         threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
 
-    def begin(self, run: int) -> None:
-        """From now on `run` computes."""
+    def begin(self, *runs: int) -> None:
+        """From now on these compute, all together."""
         with self._lock:
-            self._computing = run
+            self._wanted.update(runs)
 
     def end(self) -> None:
-        """It does not any more, and the next one is not interrupted for it."""
+        """They do not any more, and the next one is not interrupted for them."""
         with self._lock:
-            self._computing = NO_RUN
+            self._wanted.clear()
             if self._interrupted:
                 self._interrupted = False
                 self._backend.resume()
 
     def interrupt(self, run: int) -> None:
-        """Give up `run`, if it is the one that computes."""
+        """Give up `run`, if it computes; others that compute with it go on."""
         with self._lock:
-            if run == self._computing and not self._interrupted:
+            if run not in self._wanted:
+                return
+            self._wanted.remove(run)
+            if not self._wanted:
                 self._interrupted = True
                 self._backend.interrupt()
 

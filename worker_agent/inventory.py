@@ -131,6 +131,7 @@ class Inventory:
             samples=known[key].samples,
             preprocess=definition.preprocess,
             postprocess=definition.postprocess,
+            max_batch=definition.max_batch,
         )
         try:
             # A gateway would refuse the whole worker over one engine that cannot be said.
@@ -190,7 +191,9 @@ def _digests(definition: EngineDefinition) -> tuple[str, str]:
     of_samples = digest(definition.samples) if definition.samples else ""
     processing = f"{definition.preprocess}:{definition.postprocess}"
     tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
-    return f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}", of_file
+    # Whether a model allows of batches shows when it is loaded, too.
+    key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
+    return f"{key}:{definition.max_batch}", of_file
 
 
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:

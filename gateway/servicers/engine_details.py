@@ -68,23 +68,28 @@ def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
     """The configuration of `engine` in Triton's words.
 
     Its shapes are whole, with the batch dimension if it has one, which is what a largest batch
-    of 0 means.
+    of 0 means. Those of an engine with batching are without it, as Triton's are.
     """
+    batched = engine.max_batch > 1
+    leading = 1 if batched else 0
     return model_config_pb2.ModelConfig(
         name=engine.name,
         platform=engine.backend,
         backend=engine.backend,
         version_policy=_version_policy(engine.version),
-        max_batch_size=0,
+        max_batch_size=engine.max_batch if batched else 0,
+        dynamic_batching=model_config_pb2.ModelDynamicBatching()
+        if batched
+        else None,
         input=[
             model_config_pb2.ModelInput(
-                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape
+                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape[leading:]
             )
             for spec in engine.inputs
         ],
         output=[
             model_config_pb2.ModelOutput(
-                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape
+                name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape[leading:]
             )
             for spec in engine.outputs
         ],

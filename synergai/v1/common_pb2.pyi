@@ -93,6 +93,7 @@ class Engine(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     PREPROCESS_FIELD_NUMBER: _builtins.int
     POSTPROCESS_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -107,6 +108,8 @@ class Engine(_message.Message):
     """how it prepares encoded images; empty: it takes tensors only"""
     postprocess: _builtins.str
     """the output that it derives on request; empty: none"""
+    max_batch: _builtins.int
+    """queries that may be computed together; 0 and 1: none"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -124,10 +127,11 @@ class Engine(_message.Message):
         fault: _builtins.str = ...,
         preprocess: _builtins.str = ...,
         postprocess: _builtins.str = ...,
+        max_batch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "name", b"name", "outputs", b"outputs", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
+from synergai.pace import Pace
 from worker_agent.arena import SLOT_BYTES, SLOTS, Arena
 from worker_agent.frames import (
     Broken,
@@ -28,14 +30,16 @@ from worker_agent.frames import (
 
 NUMBERS = st.integers(0, 2**64 - 1)
 CONTENTS = st.binary(max_size=50) | st.builds(InSlot, st.integers(0, 3), NUMBERS)
-TALLIES = st.builds(Tally, NUMBERS, NUMBERS, NUMBERS, st.floats(allow_nan=False))
+TALLIES = st.builds(Tally, NUMBERS, NUMBERS, NUMBERS, st.floats(allow_nan=False), NUMBERS)
+PACES = st.lists(st.floats(0, 1e6), min_size=1, max_size=7).map(tuple).map(Pace)
 SPECS = st.builds(
     TensorSpec, st.text(), st.just("FP32"), st.lists(st.integers(-1, 9), max_size=3).map(tuple)
 )
 SECONDS = st.floats(0, 1e6)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Query, NUMBERS, CONTENTS),
-    st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text()),
+    st.builds(Query, NUMBERS, CONTENTS, PACES, st.floats(allow_nan=False)),
+    st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
     st.builds(Stop, NUMBERS),
     st.builds(Broken, st.text()),
     st.builds(Progress, NUMBERS, TALLIES),
@@ -53,6 +57,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         inputs=st.lists(SPECS, max_size=2).map(tuple),
         outputs=st.lists(SPECS, max_size=2).map(tuple),
         samples=st.integers(0, 9),
+        max_batch=st.integers(1, 64),
         backend_start_s=SECONDS,
         model_load_s=SECONDS,
         data_preparation_s=SECONDS,
@@ -123,6 +128,18 @@ def test_arena_has_room_until_all_slots_are_taken(arena: Arena) -> None:
     arena.release(places[0].slot)
     assert arena.put(b"y").slot == places[0].slot
     arena.close()
+
+
+def test_arena_grows_on_both_sides_and_what_is_in_it_stays(arena: Arena) -> None:
+    places = [arena.put(bytes([slot])) for slot in range(SLOTS)]
+    theirs = Arena(os.dup(arena.fd))
+    theirs.grow(SLOTS + 2)
+    arena.grow(SLOTS + 2)
+    places += [arena.put(bytes([slot])) for slot in range(SLOTS, SLOTS + 2)]
+    assert not arena.has_room
+    assert [theirs.read(place)[0] for place in places] == [*range(SLOTS + 2)]
+    arena.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,20 @@ def test_run_that_computes_is_interrupted_once_and_the_next_is_not() -> None:
     assert backend.told == ["interrupt", "resume"]
 
 
+def test_batch_is_interrupted_once_nobody_wants_any_of_it() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    backend = Computing()
+    interrupts = Interrupts(reading, backend)
+    interrupts.begin(7, 8)
+    interrupts.interrupt(8)
+    interrupts.interrupt(8)
+    assert backend.told == []
+    interrupts.interrupt(7)
+    interrupts.end()
+    assert backend.told == ["interrupt", "resume"]
+
+
 def test_word_of_a_run_that_does_not_compute_is_of_no_consequence() -> None:
     reading, writing = os.pipe()
     os.close(writing)

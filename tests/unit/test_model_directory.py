@@ -53,7 +53,8 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         tmp_path,
         "resnet",
         'name = "resnet"\nversion = "3"\nbackend = "other"\nfile = "b.bin"\n'
-        f'sha256 = "{"A" * 64}"\ntitle = "T"\naccuracy = 1\nsource = "S"\n',
+        f'sha256 = "{"A" * 64}"\ntitle = "T"\naccuracy = 1\nsource = "S"\n'
+        "max_batch = 8\n",
         file="b.bin",
     )
     (folder / "samples.npz").write_bytes(b"")
@@ -63,6 +64,7 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
     assert (engine.version, engine.backend, engine.file.name) == ("3", "other", "b.bin")
     assert (engine.title, engine.accuracy, engine.source) == ("T", 1.0, "S")
     assert engine.sha256 == "a" * 64
+    assert engine.max_batch == 8
     assert engine.samples == folder / "samples.npz"
     assert not engine.fault
 
@@ -80,6 +82,8 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         ('sha256 = "12"', "64 hexadecimal digits"),
         ("accuracy = 98.0", "from 0 to 1"),
         ("accuracy = true", "must be a number"),
+        ("max_batch = 6", "one of 1, 2, 4, 8, 16, 32, 64, not 6"),
+        ("max_batch = true", "one of 1, 2, 4, 8, 16, 32, 64, not True"),
         ('preprocess = "vgg"', "preprocess is one of resnet50, mobilenet, ssd, not 'vgg'"),
         ("postprocess = 1", "postprocess is one of classes, boxes, not 1"),
         ('name = "another"', "rename the folder"),

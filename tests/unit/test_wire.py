@@ -39,6 +39,7 @@ ENGINES = st.builds(
     fault=st.text(max_size=50),
     preprocess=st.just("") | NAMES,
     postprocess=st.just("") | NAMES,
+    max_batch=st.integers(1, 64),
 )
 FIGURES = st.floats(0, 1e9)
 WORDS = st.text(max_size=20).filter(str.isprintable)
@@ -104,6 +105,7 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(inputs=[spec(name="")]), "has no name"),
         (engine(fault="x" * 5000), "longer than"),
         (engine(preprocess="a b"), "not a valid pre-processing"),
+        (engine(max_batch=65), "cannot compute 65 queries together"),
         (engine(postprocess="\n"), "not a valid post-processing"),
     ],
 )

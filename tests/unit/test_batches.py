@@ -1,0 +1,169 @@
+"""What is computed together, and that nobody loses by it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import EngineUnusable
+from synergai.pace import Pace
+from worker_agent.batches import (
+    Candidate,
+    Gathering,
+    check_batchable,
+    divided,
+    joined,
+    kind_of,
+)
+
+if TYPE_CHECKING:
+    from worker_agent.batches import Kind
+
+LARGE: Kind = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
+SMALL: Kind = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
+PACES = (
+    st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5)
+    .map(lambda times: tuple(np.cumsum(times).tolist()))
+    .map(Pace)
+)
+QUERIES = st.lists(
+    st.builds(
+        Candidate,
+        st.integers(1, 3),
+        st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
+        st.floats(-1.0, 4.0) | st.just(math.inf),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def gathered(pace: Pace, limit: int, queries: list[Candidate]) -> list[Candidate]:
+    gathering = Gathering(pace, limit, now=0.0)
+    for query in queries:
+        if not gathering.add(query):
+            break
+    return queries[: gathering.size]
+
+
+@given(PACES, st.sampled_from([2, 4, 8, 64]), QUERIES)
+def test_batch_is_of_one_kind_and_no_larger_than_allowed(
+    pace: Pace, limit: int, queries: list[Candidate]
+) -> None:
+    batch = gathered(pace, limit, queries)
+    assert len({query.kind for query in batch}) <= 1
+    assert sum(query.rows for query in batch) <= min(limit, pace.most)
+
+
+@given(PACES, QUERIES)
+def test_no_query_that_alone_would_be_in_time_is_late_by_its_batch(
+    pace: Pace, queries: list[Candidate]
+) -> None:
+    batch = gathered(pace, 64, queries)
+    if batch:
+        seconds = pace.seconds(sum(query.rows for query in batch))
+        for query in batch:
+            assert seconds <= query.due or pace.seconds(query.rows) > query.due
+
+
+@given(PACES, QUERIES)
+def test_larger_batch_takes_less_time_per_row(pace: Pace, queries: list[Candidate]) -> None:
+    batch = gathered(pace, 64, queries)
+    if batch:
+        rows = sum(query.rows for query in batch)
+        assert pace.seconds(rows) / rows <= pace.seconds(batch[0].rows) / batch[0].rows
+
+
+def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
+    pace = Pace((1.0, 1.1, 1.2, 1.3))
+    ample, tight = Candidate(1, LARGE, math.inf), Candidate(1, LARGE, 1.2)
+    assert len(gathered(pace, 8, [ample] * 9)) == 8
+    assert len(gathered(pace, 8, [ample, tight, *[ample] * 6])) == 4
+
+
+def test_query_that_is_late_anyhow_holds_nobody_back() -> None:
+    late, ample = Candidate(1, LARGE, 0.5), Candidate(1, LARGE, math.inf)
+    assert len(gathered(Pace((1.0, 1.1)), 8, [late, ample])) == 2
+
+
+def test_batches_that_gain_nothing_are_not_made() -> None:
+    ample = Candidate(1, LARGE, math.inf)
+    assert len(gathered(Pace((1.0, 2.5)), 8, [ample, ample])) == 1
+
+
+def test_time_between_two_sizes_lies_between_theirs() -> None:
+    pace = Pace((1.0, 1.5, 2.0))
+    assert [pace.seconds(rows) for rows in (1, 2, 3, 4)] == [1.0, 1.5, 1.75, 2.0]
+
+
+@given(
+    st.lists(
+        st.integers(1, 4).flatmap(
+            lambda rows: st.lists(st.integers(-9, 9), min_size=2 * rows, max_size=2 * rows)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) -> None:
+    queries = [{"x": np.array(each, np.float32).reshape(-1, 2)} for each in values]
+    whole = joined(queries)["x"]
+    shares = divided([whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries])
+    for query, (plus, total) in zip(queries, shares, strict=True):
+        assert np.array_equal(plus, query["x"] + 1)
+        assert np.array_equal(total, query["x"].sum(axis=1))
+
+
+def test_what_metadata_say_of_a_datatype_is_kept() -> None:
+    marked = np.dtype("u2", metadata={"is": "bfloat16"})
+    whole = joined([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])["x"]
+    assert dict(whole.dtype.metadata or {}) == {"is": "bfloat16"}
+    assert whole.tolist() == [[0, 0], [1, 1], [1, 1]]
+
+
+def test_output_without_a_row_per_query_is_refused() -> None:
+    with pytest.raises(EngineUnusable, match="as many rows"):
+        divided([np.zeros(3)], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"x": np.float32(1)}, {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}]
+)
+def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, Any]) -> None:
+    assert kind_of({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
+
+
+def test_queries_differ_in_kind_by_shape_type_and_wanted_outputs() -> None:
+    def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> Kind:
+        found = kind_of({"x": np.zeros(shape, dtype)}, outputs)
+        assert found is not None
+        return found[1]
+
+    assert of((1, 2), "f4", "y") == of((3, 2), "f4", "y")
+    kinds = {of((1, 2), "f4", "y"), of((1, 3), "f4", "y"), of((1, 2), "f8", "y")}
+    assert len(kinds | {of((1, 2), "f4", "z")}) == 4
+
+
+@pytest.mark.parametrize(("shape", "usable"), [((-1, 3), True), ((1, 3), False), ((), False)])
+def test_engine_with_a_fixed_first_dimension_has_no_batches(
+    shape: tuple[int, ...], usable: bool
+) -> None:
+    engine = Engine(
+        name=EngineName("e"),
+        version="1",
+        backend="b",
+        inputs=(TensorSpec("x", "FP32", shape),),
+        outputs=(TensorSpec("y", "FP32", (-1,)),),
+        max_batch=8,
+    )
+    if usable:
+        check_batchable(engine)
+        return
+    with pytest.raises(EngineUnusable, match="first dimension of 'x' is not open"):
+        check_batchable(engine)

@@ -1,0 +1,114 @@
+"""A query's request opened, up to what the model takes, and its response written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from synergai.domain import Outcome
+from synergai.envelope import open_envelope
+from synergai.tensors import check_request
+from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.frames import Ended, InSlot, Tally
+from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from synergai.domain import Engine
+    from synergai.oip.inference_pb2 import ModelInferRequest
+    from worker_agent.arena import Arena
+    from worker_agent.frames import Query
+    from worker_agent.processing import Processing
+
+    Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A query about to be computed.
+
+    Attributes:
+        header: the request without its tensors.
+        inputs: as the model takes them; views of the request's bytes where possible.
+        names: the outputs to compute.
+        prepared_s: seconds that decoding and preparing took.
+    """
+
+    query: Query
+    header: ModelInferRequest
+    inputs: dict[str, Array]
+    names: Sequence[str]
+    prepared_s: float
+
+    @property
+    def rows(self) -> int:
+        """The size of its inputs' first axis."""
+        return len(next(iter(self.inputs.values())))
+
+
+class Answers:
+    """Opens requests to one engine and writes the responses.
+
+    Args:
+        arena: where large ones lie.
+        engine: what requests are checked against.
+        processing: what is done to the queries before and after the model.
+    """
+
+    def __init__(self, arena: Arena, engine: Engine, processing: Processing) -> None:
+        self._arena = arena
+        self._engine = engine
+        self._processing = processing
+
+    def open(self, query: Query) -> Opened:
+        """Make the model's inputs of a request.
+
+        Raises:
+            InvalidInput: the request is not one that the engine can answer.
+        """
+        if isinstance(query.request, InSlot):
+            envelope = open_envelope(self._arena.view(query.request))
+        else:
+            envelope = open_envelope(query.request)
+        header = envelope.header
+        check_request(header, self._engine, envelope.raw)
+        names = self._processing.to_compute(header)
+        inputs = read_inputs(envelope)
+        begin = time.perf_counter()
+        inputs = self._processing.prepared(inputs)
+        return Opened(query, header, inputs, names, time.perf_counter() - begin)
+
+    def write(
+        self, opened: Opened, outputs: Sequence[Array], compute_s: float, batch: int = 1
+    ) -> Ended:
+        """Make the response of what the model computed.
+
+        Args:
+            opened: the query.
+            outputs: those that it names, in that order.
+            compute_s: seconds that the model took, for all of the batch.
+            batch: how many queries it computed together.
+
+        Raises:
+            InvalidInput: an output cannot be had in the form that was asked for.
+        """
+        computed = time.perf_counter()
+        header, request = opened.header, opened.query.request
+        asked = self._processing.asked_for(header, dict(zip(opened.names, outputs, strict=True)))
+        parts = write_response(header, self._engine.version, asked)
+        if header.parameters and header.parameters[TIMINGS].bool_param:
+            finished_s = time.perf_counter() - computed
+            parts.append(write_timings(opened.prepared_s, compute_s, finished_s))
+        size = sum(map(len, parts))
+        response: bytes | InSlot
+        if isinstance(request, InSlot) and INLINE_BYTES < size <= SLOT_BYTES:
+            # The inputs have served, and the response may take their place.
+            response = self._arena.write(request.slot, parts)
+        else:
+            response = b"".join(parts)
+        tally = Tally(1, compute_s=compute_s, batch=batch)
+        return Ended(opened.query.run, Outcome.COMPLETED, tally, response)
