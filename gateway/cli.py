@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import typer
 
 from gateway.settings import GatewaySettings
@@ -19,10 +17,7 @@ def run(settings: GatewaySettings) -> None:
     """
     from gateway.server import GatewayProcess  # gRPC, which the help can do without
 
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
-    )
-    run_service(lambda: GatewayProcess(settings))
+    run_service(lambda: GatewayProcess(settings), settings.log_level)
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gateway.scheduling.events import SchedulingSettings
 from synergai.machine import gateway_state
-from synergai.settings import Address, Settings
+from synergai.settings import Address, LogLevel, Settings
 
 _MIB = 1024 * 1024
 _SCHEDULING = SchedulingSettings()
@@ -139,7 +139,7 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         description="File that is written once the gateway serves: its addresses and process "
         "id, as JSON.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
+    log_level: LogLevel = Field(
         default="info", description="How much is logged, to standard error."
     )
 

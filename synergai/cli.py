@@ -152,7 +152,8 @@ app: Final = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog=(
-        "Two engines on one machine: [bold]synergai engines build[/bold], "
+        "Two engines on one machine: "
+        "[bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold], "
         "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
         "[bold]synergai agent[/bold] in terminals of their own, and "
         "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."

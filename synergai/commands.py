@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
+import logging
 import os
 import signal
 from importlib.util import find_spec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from pydantic.fields import FieldInfo
+
+    from synergai.settings import LogLevel
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -189,16 +192,22 @@ class Service(Protocol):
         """Return once it has stopped."""
 
 
-def run_service(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+def run_service(
+    make: Callable[[], AbstractAsyncContextManager[Service]], log_level: LogLevel
+) -> None:
     """Run a service on uvloop until it stops; SIGINT or SIGTERM tells it to.
 
     A second signal ends the process at once: whoever sends it has waited long enough.
 
     Args:
         make: makes the service; called on the running loop, since gRPC objects belong to one.
+        log_level: from which level on messages go to standard error.
     """
     import uvloop  # here, so that showing a command's help stays quick
 
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
+    )
     keep_freed_memory()
     uvloop.run(_serve(make))
 

@@ -25,6 +25,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Literal,
     Self,
     TypeAlias,
     Union,
@@ -73,6 +74,10 @@ def checked_address(text: str) -> str:
 
 Address: TypeAlias = Annotated[str, AfterValidator(checked_address)]
 """``HOST:PORT`` of a listener or a server."""
+
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+"""From which level on messages are logged."""
 
 
 class _Positional:

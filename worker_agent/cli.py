@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import typer
@@ -19,10 +18,7 @@ def _run(settings: AgentSettings) -> None:
     """Make this machine's engines available: dial a gateway and run what it assigns."""
     from worker_agent.agent import Agent  # gRPC, which the help can do without
 
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
-    )
-    run_service(lambda: Agent(settings))
+    run_service(lambda: Agent(settings), settings.log_level)
 
 
 app.callback(

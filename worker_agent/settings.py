@@ -15,7 +15,7 @@ from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.errors import InvalidInput
 from synergai.machine import agent_state, default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.settings import Address, Settings
+from synergai.settings import Address, LogLevel, Settings
 from synergai.wire import MAX_THREADS
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=None,
         description="File that is written once the agent has read its engines: its address and "
         "process id, as JSON.",
+    )
+    log_level: LogLevel = Field(
+        default="info", description="How much is logged, to standard error."
     )
 
     def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:

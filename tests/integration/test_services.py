@@ -36,7 +36,7 @@ class Lamp:
     async def wait_stopped(self):
         await self.stopped.wait()
 
-run_service(Lamp)
+run_service(Lamp, "info")
 print("over", flush=True)
 """
 
