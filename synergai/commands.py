@@ -1,31 +1,22 @@
-"""Commands whose options are the fields of a settings model, and services that they run."""
+"""Commands whose options are the fields of a settings model."""
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import inspect
-import logging
-import os
-import signal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic_core import PydanticUndefined
 
-from synergai.memory import keep_freed_memory
-from synergai.service_manager import announced
 from synergai.settings import POSITIONAL, Address, Settings, bare_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
     from pydantic.fields import FieldInfo
-
-    from synergai.settings import LogLevel
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -180,61 +171,3 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={part}" for key, part in value.items())
     return str(value.value if isinstance(value, enum.Enum) else value)
-
-
-class Service(Protocol):
-    """What runs until it is told to stop."""
-
-    def stop(self) -> None:
-        """Begin to stop; again is harmless."""
-
-    async def wait_stopped(self) -> None:
-        """Return once it has stopped."""
-
-
-def run_service(
-    make: Callable[[], AbstractAsyncContextManager[Service]], log_level: LogLevel
-) -> None:
-    """Run a service on uvloop until it stops; SIGINT or SIGTERM tells it to.
-
-    A second signal ends the process at once: whoever sends it has waited long enough.
-
-    Args:
-        make: makes the service; called on the running loop, since gRPC objects belong to one.
-        log_level: from which level on messages go to standard error.
-    """
-    import uvloop  # here, so that showing a command's help stays quick
-
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
-    )
-    keep_freed_memory()
-    uvloop.run(_serve(make))
-
-
-async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
-    loop = asyncio.get_running_loop()
-    starting = asyncio.current_task()
-    started: Service | None = None
-    told = False
-
-    def tell(number: signal.Signals) -> None:
-        nonlocal told
-        if told:
-            os._exit(128 + number)
-        told = True
-        if started is not None:
-            started.stop()
-        elif starting is not None:
-            starting.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, tell, number)
-    try:
-        async with make() as service, announced():
-            started = service
-            await service.wait_stopped()
-    except asyncio.CancelledError:
-        # Told to stop while it was still starting: that is no error either.
-        if not told:
-            raise

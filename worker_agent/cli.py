@@ -6,7 +6,8 @@ from typing import Final
 
 import typer
 
-from synergai.commands import run_service, settings_command
+from synergai.commands import settings_command
+from synergai.services import run_service
 from worker_agent.installer_cli import install, uninstall
 from worker_agent.power.cli import modes
 from worker_agent.settings import AgentSettings

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SERVICE = """
 import asyncio, sys
-from synergai.commands import run_service
+from synergai.services import run_service
 
 class Lamp:
     async def __aenter__(self):
