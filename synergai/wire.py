@@ -6,6 +6,7 @@ gets `InvalidInput`, and nothing unchecked enters the domain.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from synergai.dictionary import ProfileEntry
@@ -20,10 +21,13 @@ from synergai.domain import (
     checked_name,
 )
 from synergai.errors import InvalidInput
+from synergai.pace import Pace
 from synergai.tensors import DATATYPES
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.oip import inference_pb2
 
 HUB_VERSION: Final = 1
@@ -173,6 +177,19 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
         preprocess=message.properties.get("preprocess", ""),
         postprocess=message.properties.get("postprocess", ""),
     )
+
+
+def pace_from_proto(seconds: Sequence[float]) -> Pace | None:
+    """The pace of an assignment that may share a batch; None if it may not.
+
+    Raises:
+        InvalidInput: a time is not one, or there are more than batches have sizes.
+    """
+    if not seconds:
+        return None
+    if len(seconds) > MAX_BATCH.bit_length() or not all(0 <= each < math.inf for each in seconds):
+        raise InvalidInput("batches cannot take the times that an assignment says")
+    return Pace(tuple(seconds))
 
 
 def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 from synergai import wire
@@ -29,14 +31,20 @@ class Assignments:
         runner: runs them.
         outbox: takes serialised ``WorkReports``.
         configurations: what this worker can be switched to.
+        clock: the machine's monotonic clock, which engine hosts look at as well.
     """
 
     def __init__(
-        self, runner: Runner, outbox: Outbox, configurations: Sequence[Configuration]
+        self,
+        runner: Runner,
+        outbox: Outbox,
+        configurations: Sequence[Configuration],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._outbox = outbox
         self._configurations = configurations
+        self._clock = clock
         self._work: dict[int, Work] = {}
 
     def take(self, orders: Orders) -> None:
@@ -58,7 +66,7 @@ class Assignments:
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
         report = _AssignmentReport(assignment.id, self._outbox, self._forget)
         try:
-            work = _work(assignment, requests, report)
+            work = _work(assignment, requests, report, self._clock())
         except InvalidInput as error:
             report.ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
             return
@@ -74,7 +82,9 @@ class Assignments:
         self._work.pop(assignment_id, None)
 
 
-def _work(assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Report) -> Work:
+def _work(
+    assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Report, now: float
+) -> Work:
     if not assignment.count or len(requests) not in (0, assignment.count):
         raise InvalidInput(
             f"an assignment of {assignment.count} queries with {len(requests)} requests"
@@ -87,6 +97,8 @@ def _work(assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Re
         first=assignment.first,
         count=assignment.count,
         job=assignment.job_id,
+        pace=wire.pace_from_proto(assignment.batch_s),
+        due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
     )
 
 
@@ -133,4 +145,5 @@ class _AssignmentReport:
             labelled=tally.labelled,
             correct=tally.correct,
             compute_s=tally.compute_s,
+            batch=tally.batch,
         )

@@ -163,6 +163,8 @@ class HostLoop:
 
     def _gathered(self, first: Query, pace: Pace) -> list[Query]:
         """`first`, and those behind it that had best be computed with it."""
+        if self._inbox.is_stopped(first.run):
+            return [first]
         gathering = Gathering(pace, self._max_batch, time.monotonic())
         for query in (first, *self._inbox.following(self._max_batch - 1)):
             candidate = self._candidate(query)

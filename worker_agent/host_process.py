@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Session
     from synergai.envelope import Buffer
+    from synergai.pace import Pace
     from worker_agent.arena import Arena
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
@@ -169,18 +171,28 @@ class HostProcess(asyncio.Protocol):
         """A query of `size` bytes can be fed now."""
         return len(self._runs) < WINDOW and (not self._is_large(size) or self._arena.has_room)
 
-    def query(self, request: Buffer, when_ended: WhenEnded) -> int:
+    def query(
+        self,
+        request: Buffer,
+        when_ended: WhenEnded,
+        pace: Pace | None = None,
+        due: float = math.inf,
+    ) -> int:
         """Feed a query that comes with its tensors, a serialised ``ModelInferRequest``.
 
-        There must be room for it. Returns the run, for `stop`.
+        There must be room for it. With a `pace`, it may be computed together with others that
+        have one, if all of them are still computed by when they are `due`.
+
+        Returns:
+            The run, for `stop`.
         """
         self._last_run += 1
         run = self._last_run
         if self._is_large(len(request)):
             place = self._arena.put(request)
-            self._feed(run, _Run(when_ended, slot=place.slot), Query(run, place))
+            self._feed(run, _Run(when_ended, slot=place.slot), Query(run, place, pace, due))
         else:
-            self._feed(run, _Run(when_ended), Query(run, request))
+            self._feed(run, _Run(when_ended), Query(run, request, pace, due))
         return run
 
     def samples(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine, EngineName
     from synergai.envelope import Buffer
+    from synergai.pace import Pace
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
     WhenProgressed: TypeAlias = Callable[[Tally], None]
@@ -53,8 +54,10 @@ class Host(Protocol):
     def has_room(self, size: int) -> bool:
         """A query of `size` bytes can be fed now."""
 
-    def query(self, request: Buffer, when_ended: WhenEnded) -> int:
-        """Feed a query; return the run."""
+    def query(
+        self, request: Buffer, when_ended: WhenEnded, pace: Pace | None = None, due: float = ...
+    ) -> int:
+        """Feed a query, with the terms on which it may share a batch; return the run."""
 
     def samples(
         self,
@@ -111,6 +114,8 @@ class Work:
         first: the range's first query.
         count: how many queries.
         job: whose they are; empty if nobody's in particular.
+        pace: how long batches take, if it may share one with other work of the session.
+        due: instant by which it should be computed if it shares a batch.
     """
 
     session: Session
@@ -119,6 +124,8 @@ class Work:
     first: int = 0
     count: int = 1
     job: str = ""
+    pace: Pace | None = None
+    due: float = math.inf
 
     fed: int = field(default=0, init=False)
     runs: set[int] = field(default_factory=set, init=False)
@@ -285,7 +292,9 @@ class Runner:
             if not host.has_room(len(request)):
                 return False
             work.fed += 1
-            run = host.query(request, lambda ended: self._query_ended(work, ended))
+            run = host.query(
+                request, lambda ended: self._query_ended(work, ended), work.pace, work.due
+            )
         if not work.runs and (not self._running or self._running[-1] is not work):
             self._running.append(work)
         work.runs.add(run)
@@ -311,7 +320,8 @@ class Runner:
             if work.responses and work.waiting_bytes + len(response) > self._max_response_bytes:
                 self._report_progress(work)
             compute_s = work.tally.compute_s + ended.tally.compute_s
-            work.tally = Tally(work.tally.done + 1, compute_s=compute_s)
+            batch = ended.tally.batch
+            work.tally = Tally(work.tally.done + 1, compute_s=compute_s, batch=batch)
             work.responses.append(response)
             work.waiting_bytes += len(response)
             late = self._clock() - work.reported_at >= REPORT_INTERVAL

@@ -518,18 +518,30 @@ class Assignment(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
+    BATCH_S_FIELD_NUMBER: _builtins.int
+    BUDGET_S_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """a fencing token: unique over the gateway's restarts, rising"""
     job_id: _builtins.str
     engine: _builtins.str
     first: _builtins.int
     count: _builtins.int
+    budget_s: _builtins.float
+    """So many seconds from now on it should have been computed; it may be negative. Absent means
+    that there is no hurry. Counted only for batches: who is late is still run.
+    """
     @_builtins.property
     def configuration(self) -> _common_pb2.Configuration: ...
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """One serialised inference.ModelInferRequest per query; none means: query i is sample
         i modulo the size of the engine's sample set on the worker.
+        """
+
+    @_builtins.property
+    def batch_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of a single query that may be computed together with others: seconds that batches of 1, 2, 4,
+        8, ... queries are taken to need on this worker. None means that it is to be run alone.
         """
 
     def __init__(
@@ -542,12 +554,16 @@ class Assignment(_message.Message):
         first: _builtins.int = ...,
         count: _builtins.int = ...,
         requests: _abc.Iterable[_builtins.bytes] | None = ...,
+        batch_s: _abc.Iterable[_builtins.float] | None = ...,
+        budget_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
+    _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_s) -> _WhichOneofReturnType__budget_s | None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
@@ -589,6 +605,7 @@ class Progress(_message.Message):
     LABELLED_FIELD_NUMBER: _builtins.int
     CORRECT_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.int
     done: _builtins.int
     """from the assignment's start; a prefix of its queries"""
@@ -598,6 +615,8 @@ class Progress(_message.Message):
     """from the assignment's start"""
     compute_s: _builtins.float
     """from the assignment's start, inside the engine"""
+    batch: _builtins.int
+    """queries computed together with a single one, it included; 0: 1"""
     @_builtins.property
     def responses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """those not yet sent, in order, if it came with requests"""
@@ -611,10 +630,11 @@ class Progress(_message.Message):
         labelled: _builtins.int = ...,
         correct: _builtins.int = ...,
         compute_s: _builtins.float = ...,
+        batch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "batch", b"batch", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any
 
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec
+from synergai.pace import Pace
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.work_stream import Orders
 from worker_agent.assignments import Assignments
@@ -32,6 +34,40 @@ class HostsThatNeverLoad:
         return asyncio.get_running_loop().create_future()
 
 
+class HostsThatAreUp:
+    """One host for all, which writes down the terms of its queries."""
+
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.terms: list[tuple[Pace | None, float]] = []
+
+    def resident(self, _session: object) -> HostsThatAreUp:
+        return self
+
+    def load(self, _session: object) -> asyncio.Future[Any]:
+        raise NotImplementedError
+
+    def has_room(self, size: int) -> bool:  # noqa: ARG002 - the protocol's
+        return True
+
+    def query(
+        self,
+        request: object,  # noqa: ARG002 - the protocol's, as below
+        when_ended: object,  # noqa: ARG002
+        pace: Pace | None = None,
+        due: float = math.inf,
+    ) -> int:
+        self.terms.append((pace, due))
+        return len(self.terms)
+
+    def samples(self, *_args: object, **_more: object) -> int:
+        raise NotImplementedError
+
+    def stop(self, run: int) -> None:
+        raise NotImplementedError
+
+
 async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
     outbox = Outbox(merge=True)
@@ -47,3 +83,21 @@ async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() 
     engines[bad] = replace(engines[bad], fault="it turned out to be broken")
     assignments.abandon()
     assert runner.is_idle
+
+
+async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() -> None:
+    engines = {EngineName("good"): an_engine("good")}
+    hosts = HostsThatAreUp()
+    runner = Runner(hosts, engines, lambda: 0.0)
+    assignments = Assignments(runner, Outbox(merge=True), [Configuration(1)], lambda: 100.0)
+    one_thread = common_pb2.Configuration(threads=1)
+    alone, hurried, leisurely = (
+        hub_pb2.Assignment(id=number, engine="good", count=1, configuration=one_thread)
+        for number in range(3)
+    )
+    hurried.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2], budget_s=-3))
+    leisurely.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2]))
+    for order in (alone, hurried, leisurely):
+        assignments.take(Orders([(order, [b"request"])], stops=()))
+    pace = Pace((1.0, 2.0))
+    assert hosts.terms == [(None, math.inf), (pace, 97.0), (pace, math.inf)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from synergai.pace import Pace
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))
@@ -47,9 +50,15 @@ class FakeHost:
     def has_room(self, _size: int) -> bool:
         return len(self.runs) < self.room
 
-    def query(self, request: bytes | memoryview, when_ended: Callable[[Ended], None]) -> int:
+    def query(
+        self,
+        request: bytes | memoryview,
+        when_ended: Callable[[Ended], None],
+        pace: Pace | None = None,
+        due: float = math.inf,
+    ) -> int:
         self.last += 1
-        self.runs[self.last] = (when_ended, request)
+        self.runs[self.last] = (when_ended, request, pace, due)
         return self.last
 
     def samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -112,6 +113,12 @@ def engine(**fields: object) -> common_pb2.Engine:
 def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         wire.engine_from_proto(nonsense)
+
+
+@pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
+def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
+    with pytest.raises(InvalidInput, match="batches"):
+        wire.pace_from_proto(seconds)
 
 
 def test_faulty_engine_needs_no_tensors() -> None:
