@@ -8,6 +8,7 @@ that it was calibrated on, and 40 random parts that it was not. ``pytest -s`` sh
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,8 +21,10 @@ from engines.fetch.published import PUBLISHED
 from engines.model_files import digest
 from engines.photographs import photographs, random_parts, views
 from synergai.arrays import outputs_of, request_of
+from synergai.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip import inference_pb2 as oip
+from synergai.testing import LocalFleet
 from worker_agent.host_client import HostClient
 
 if TYPE_CHECKING:
@@ -125,3 +128,30 @@ def test_building_again_gives_the_same_bytes(models: Path, tmp_path: Path, name:
 
     (first,) = (models / name).glob(again.file.name)
     assert digest(again.file) == digest(first)
+
+
+async def test_all_twelve_are_served_through_a_gateway_on_the_photographs(
+    models: Path, tmp_path: Path
+) -> None:
+    with LocalFleet(tmp_path) as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("all", models=models)
+        fleet.wait_for_workers(1)
+        async with Client(fleet.address) as client:
+            for name in TWELVE:
+                derived = "boxes" if "ssd" in name else "classes"
+                taken = (await client.engine(name)).inputs[0].name
+                for photograph in photographs():
+                    began = time.monotonic()
+                    answer = await client.infer(
+                        name,
+                        {taken: np.array([photograph.jpeg], object)},
+                        outputs=[derived],
+                        deadline=120.0,
+                    )
+                    found = answer.outputs[derived]
+                    print(
+                        f"{name}, {photograph.name}: {derived} {found[:1].tolist()}, "
+                        f"{time.monotonic() - began:.2f} s"
+                    )
+                    assert found.shape[1:] == ((7,) if derived == "boxes" else ())
