@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Configuration, EngineName, WorkerClass, checked_name
+from synergai.domain import (
+    MAX_BATCH,
+    BatchTimes,
+    Configuration,
+    EngineName,
+    WorkerClass,
+    checked_name,
+)
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ class ProfileEntry:
         queries: how many queries the figures rest on.
         label: ``measured``, ``observed`` in service, ``reconstructed`` or ``emulated``.
         measured_at: ISO 8601, UTC.
+        batch_qps: queries per second if 2, 4, 8, … are computed at once, in this order; empty
+            where that was not measured, and nothing is computed in batches.
 
     Raises:
         InvalidInput: on construction, if a figure is negative, `qps` is 0, or one is beyond
@@ -57,15 +66,20 @@ class ProfileEntry:
     queries: int = 0
     label: str = "measured"
     measured_at: str = ""
+    batch_qps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         checked_name(self.engine, "engine name")
         checked_name(self.worker_class, "worker class")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
-        if not 1 / MAX_FIGURE <= self.qps <= MAX_FIGURE:
-            raise InvalidInput(
-                f"{where}: qps must be positive, at most {MAX_FIGURE:g}, not {self.qps}"
-            )
+        for name, rates in (("qps", (self.qps,)), ("batch_qps", self.batch_qps)):
+            for rate in rates:
+                if not 1 / MAX_FIGURE <= rate <= MAX_FIGURE:
+                    raise InvalidInput(
+                        f"{where}: {name} must be positive, at most {MAX_FIGURE:g}, not {rate}"
+                    )
+        if 1 << len(self.batch_qps) > MAX_BATCH:
+            raise InvalidInput(f"{where}: batch_qps is of batches beyond {MAX_BATCH}")
         for name in (
             "backend_start_s",
             "model_load_s",
@@ -86,6 +100,14 @@ class ProfileEntry:
     def t_pre_s(self) -> float:
         """Pre-processing time of the thesis: all that comes before a cold engine's first query."""
         return self.backend_start_s + self.model_load_s + self.data_preparation_s
+
+    @property
+    def batch_times(self) -> BatchTimes | None:
+        """How long its batches take; None if it has none."""
+        if not self.batch_qps:
+            return None
+        rates = (self.qps, *self.batch_qps)
+        return BatchTimes(tuple((1 << power) / rate for power, rate in enumerate(rates)))
 
     @property
     def joules(self) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.dictionary import ProfileEntry
 from synergai.domain import Configuration
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,9 +24,10 @@ KEY: Final = ("engine", "worker_class", *CONFIGURATION)
 
 
 def to_record(entry: ProfileEntry) -> dict[str, Any]:
-    """The entry's fields by column."""
+    """The entry's fields by column; the rates of batches are one text, with blanks between."""
     record = asdict(entry)
     record.update(record.pop("configuration"))
+    record["batch_qps"] = " ".join(map(repr, entry.batch_qps))
     return {name: record[name] for name in COLUMNS}
 
 
@@ -37,4 +39,15 @@ def from_record(record: Mapping[str, Any]) -> ProfileEntry:
     """
     values = dict(record)
     configuration = {name: values.pop(name) for name in CONFIGURATION if name in values}
+    if "batch_qps" in values:
+        values["batch_qps"] = _rates(values["batch_qps"])
     return ProfileEntry(configuration=Configuration(**configuration), **values)
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split()))
+    except ValueError as error:
+        raise InvalidInput(
+            f"batch_qps must be numbers with blanks between, not {text!r}"
+        ) from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synergai.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND", so that a file of somebody else is known
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BUSY_TIMEOUT_MS: Final = 5000
 
 _SCHEMA: Final = f"""
@@ -38,11 +38,17 @@ CREATE TABLE profile (
     queries INTEGER NOT NULL,
     label TEXT NOT NULL,
     measured_at TEXT NOT NULL,
+    batch_qps TEXT NOT NULL,
     PRIMARY KEY (engine, worker_class, threads, power_mode, execution_provider)
 ) STRICT, WITHOUT ROWID;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+_FROM_1: Final = """
+ALTER TABLE profile ADD COLUMN batch_qps TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 2;
+"""
+"""Version 1 knew of no batches."""
 _HEADER_BYTES: Final = 100
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
 
@@ -125,6 +131,8 @@ class DictionaryStore:
             self._connection.execute(_SCHEMA)
         elif application_id != APPLICATION_ID:
             raise InvalidInput(f"{self._path} is a database, but no configuration dictionary")
+        elif version == 1:
+            self._connection.execute(_FROM_1)
         elif version != SCHEMA_VERSION:
             raise InvalidInput(
                 f"{self._path} is a configuration dictionary of version {version}, but this "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 JSON_VERSION: Final = 1
 
-_TEXTS: Final = ("engine", "worker_class", "label", "measured_at", *CONFIGURATION[1:])
+_TEXTS: Final = ("engine", "worker_class", "label", "measured_at", "batch_qps", *CONFIGURATION[1:])
 _WHOLE: Final = {"threads": 1024, "queries": 1 << 53}
 """Columns of whole numbers, and the largest that makes sense."""
 _REQUIRED: Final = ("engine", "worker_class", "qps")

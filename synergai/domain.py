@@ -91,6 +91,30 @@ MAX_BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """How long batches take: what dictionary, gateway and worker tell each other of them.
+
+    Attributes:
+        by_size: seconds for a batch of 1, 2, 4, 8, … rows, in this order; at least one.
+    """
+
+    by_size: tuple[float, ...]
+
+    @property
+    def most(self) -> int:
+        """The largest batch that is known of, in rows."""
+        return 1 << len(self.by_size) - 1
+
+    def seconds(self, rows: int) -> float:
+        """Time of a batch of `rows`, 1 to `most`, on the line between its neighbours' times."""
+        power = rows.bit_length() - 1
+        known, low = self.by_size[power], 1 << power
+        if rows == low:
+            return known
+        return known + (rows - low) / low * (self.by_size[power + 1] - known)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that an engine takes or gives.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.dictionary import ProfileEntry
 from synergai.domain import (
     MAX_BATCH,
+    BatchTimes,
     Configuration,
     Engine,
     EngineName,
@@ -21,7 +22,6 @@ from synergai.domain import (
     checked_name,
 )
 from synergai.errors import InvalidInput
-from synergai.pace import Pace
 from synergai.tensors import DATATYPES
 from synergai.v1 import common_pb2
 
@@ -179,8 +179,8 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
     )
 
 
-def pace_from_proto(seconds: Sequence[float]) -> Pace | None:
-    """The pace of an assignment that may share a batch; None if it may not.
+def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
+    """The times of batches in an assignment that may share a batch; None if it may not.
 
     Raises:
         InvalidInput: a time is not one, or there are more than batches have sizes.
@@ -189,7 +189,7 @@ def pace_from_proto(seconds: Sequence[float]) -> Pace | None:
         return None
     if len(seconds) > MAX_BATCH.bit_length() or not all(0 <= each < math.inf for each in seconds):
         raise InvalidInput("batches cannot take the times that an assignment says")
-    return Pace(tuple(seconds))
+    return BatchTimes(tuple(seconds))
 
 
 def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
@@ -209,6 +209,7 @@ def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
         queries=entry.queries,
         label=entry.label,
         measured_at=entry.measured_at,
+        batch_qps=entry.batch_qps,
     )
 
 
@@ -233,6 +234,7 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
         queries=message.queries,
         label=_checked_words(message.label, "the label of a dictionary entry"),
         measured_at=_checked_words(message.measured_at, "the date of a dictionary entry"),
+        batch_qps=tuple(message.batch_qps),
     )
 
 

@@ -97,7 +97,7 @@ def _work(
         first=assignment.first,
         count=assignment.count,
         job=assignment.job_id,
-        pace=wire.pace_from_proto(assignment.batch_s),
+        batch_times=wire.batch_times_from_proto(assignment.batch_s),
         due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
     )
 

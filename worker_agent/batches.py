@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.domain import Engine
-    from synergai.pace import Pace
+    from synergai.domain import BatchTimes, Engine
 
     Array: TypeAlias = NDArray[Any]
     Kind: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]]
@@ -79,14 +78,14 @@ class Gathering:
     """A batch while it is put together, query by query.
 
     Args:
-        pace: how long batches take.
-        limit: the most rows, whatever the pace says.
+        batch_times: how long batches take.
+        limit: the most rows, whatever the times are known of.
         now: the instant at which the batch would begin.
     """
 
-    def __init__(self, pace: Pace, limit: int, now: float) -> None:
-        self._pace = pace
-        self._limit = min(limit, pace.most)
+    def __init__(self, batch_times: BatchTimes, limit: int, now: float) -> None:
+        self._times = batch_times
+        self._limit = min(limit, batch_times.most)
         self._now = now
         self._kind: Kind | None = None
         self._rows = 0
@@ -105,10 +104,10 @@ class Gathering:
         if (self._count and query.kind != self._kind) or rows > self._limit:
             return False
         due = query.due
-        if self._now + self._pace.seconds(query.rows) > due:
+        if self._now + self._times.seconds(query.rows) > due:
             due = math.inf  # it is late even alone, and others need not hurry for it
         due = min(self._due, due)
-        seconds = self._pace.seconds(rows)
+        seconds = self._times.seconds(rows)
         if self._now + seconds > due:
             return False
         self._kind, self._rows, self._due = query.kind, rows, due

@@ -17,9 +17,8 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from synergai.domain import Fault, Outcome, TensorSpec
+from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,20 +79,20 @@ class Query:
     """Run one query that comes with its tensors, a serialised ``ModelInferRequest``.
 
     Attributes:
-        pace: how long batches take, if it may be computed together with others.
+        batch_times: how long batches take, if it may be computed together with others.
         due: instant on the machine's monotonic clock by which it should have been computed.
     """
 
     run: int
     request: Buffer | InSlot
-    pace: Pace | None = None
+    batch_times: BatchTimes | None = None
     due: float = math.inf
 
     def encode(self) -> bytes:
         """The frame."""
         kind, head = _Kind.QUERY, b""
-        if self.pace is not None:
-            times = self.pace.by_size
+        if self.batch_times is not None:
+            times = self.batch_times.by_size
             kind = _Kind.BATCHABLE
             head = _BATCHABLE.pack(len(times), self.due) + struct.pack(f"<{len(times)}d", *times)
         if isinstance(self.request, InSlot):
@@ -309,8 +308,8 @@ def _decode_batchable(slot: int, run: int, body: bytes) -> Query:
     if not count:
         raise ValueError("a batch of no size")
     times = struct.Struct(f"<{count}d")
-    pace = Pace(times.unpack_from(body, _BATCHABLE.size))
-    return Query(run, _content(slot, body[_BATCHABLE.size + times.size :]), pace, due)
+    batch_times = BatchTimes(times.unpack_from(body, _BATCHABLE.size))
+    return Query(run, _content(slot, body[_BATCHABLE.size + times.size :]), batch_times, due)
 
 
 def _content(slot: int, body: bytes) -> bytes | InSlot:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from engines.samples import Samples
-    from synergai.domain import Engine
-    from synergai.pace import Pace
+    from synergai.domain import BatchTimes, Engine
     from worker_agent.answers import Opened
     from worker_agent.arena import Arena
     from worker_agent.backends import Backend
@@ -87,8 +86,8 @@ class HostLoop:
             while True:
                 run = self._inbox.take()
                 begin = time.perf_counter()
-                if isinstance(run, Query) and run.pace is not None:
-                    ended = self._run_batch(run, run.pace)
+                if isinstance(run, Query) and run.batch_times is not None:
+                    ended = self._run_batch(run, run.batch_times)
                 else:
                     ended = [self._run(run)]
                 answers += [each.encode() for each in ended]
@@ -139,13 +138,13 @@ class HostLoop:
 
     # --- batches ----------------------------------------------------------------------------
 
-    def _run_batch(self, first: Query, pace: Pace) -> list[Ended]:
+    def _run_batch(self, first: Query, batch_times: BatchTimes) -> list[Ended]:
         """Compute `first` together with what of the queries behind it goes with it.
 
         What goes wrong in a batch may be the fault of one of its queries: which, shows when
         each is computed by itself.
         """
-        queries = self._gathered(first, pace)
+        queries = self._gathered(first, batch_times)
         if len(queries) == 1:
             return [self._run(first)]
         opened = [self._opened[query.run] for query in queries]
@@ -161,11 +160,11 @@ class HostLoop:
             for one, share in zip(opened, shares, strict=True)
         ]
 
-    def _gathered(self, first: Query, pace: Pace) -> list[Query]:
+    def _gathered(self, first: Query, batch_times: BatchTimes) -> list[Query]:
         """`first`, and those behind it that had best be computed with it."""
         if self._inbox.is_stopped(first.run):
             return [first]
-        gathering = Gathering(pace, self._max_batch, time.monotonic())
+        gathering = Gathering(batch_times, self._max_batch, time.monotonic())
         for query in (first, *self._inbox.following(self._max_batch - 1)):
             candidate = self._candidate(query)
             if candidate is None or not gathering.add(candidate) or gathering.is_full:
@@ -175,7 +174,7 @@ class HostLoop:
 
     def _candidate(self, query: Query) -> Candidate | None:
         """What `query` is for a batch; None if it has to be run alone."""
-        if query.pace is None:
+        if query.batch_times is None:
             return None
         try:
             opened = self._opened.get(query.run) or self._answers.open(query)

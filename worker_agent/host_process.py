@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from synergai.domain import Session
+    from synergai.domain import BatchTimes, Session
     from synergai.envelope import Buffer
-    from synergai.pace import Pace
     from worker_agent.arena import Arena
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
@@ -175,12 +174,12 @@ class HostProcess(asyncio.Protocol):
         self,
         request: Buffer,
         when_ended: WhenEnded,
-        pace: Pace | None = None,
+        batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
         """Feed a query that comes with its tensors, a serialised ``ModelInferRequest``.
 
-        There must be room for it. With a `pace`, it may be computed together with others that
+        There must be room for it. With `batch_times`, it may be computed together with others that
         have one, if all of them are still computed by when they are `due`.
 
         Returns:
@@ -190,9 +189,9 @@ class HostProcess(asyncio.Protocol):
         run = self._last_run
         if self._is_large(len(request)):
             place = self._arena.put(request)
-            self._feed(run, _Run(when_ended, slot=place.slot), Query(run, place, pace, due))
+            self._feed(run, _Run(when_ended, slot=place.slot), Query(run, place, batch_times, due))
         else:
-            self._feed(run, _Run(when_ended), Query(run, request, pace, due))
+            self._feed(run, _Run(when_ended), Query(run, request, batch_times, due))
         return run
 
     def samples(

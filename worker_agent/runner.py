@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from synergai.domain import Engine, EngineName
+    from synergai.domain import BatchTimes, Engine, EngineName
     from synergai.envelope import Buffer
-    from synergai.pace import Pace
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
     WhenProgressed: TypeAlias = Callable[[Tally], None]
@@ -55,7 +54,11 @@ class Host(Protocol):
         """A query of `size` bytes can be fed now."""
 
     def query(
-        self, request: Buffer, when_ended: WhenEnded, pace: Pace | None = None, due: float = ...
+        self,
+        request: Buffer,
+        when_ended: WhenEnded,
+        batch_times: BatchTimes | None = None,
+        due: float = ...,
     ) -> int:
         """Feed a query, with the terms on which it may share a batch; return the run."""
 
@@ -114,7 +117,7 @@ class Work:
         first: the range's first query.
         count: how many queries.
         job: whose they are; empty if nobody's in particular.
-        pace: how long batches take, if it may share one with other work of the session.
+        batch_times: how long batches take, if it may share one with other work of the session.
         due: instant by which it should be computed if it shares a batch.
     """
 
@@ -124,7 +127,7 @@ class Work:
     first: int = 0
     count: int = 1
     job: str = ""
-    pace: Pace | None = None
+    batch_times: BatchTimes | None = None
     due: float = math.inf
 
     fed: int = field(default=0, init=False)
@@ -293,7 +296,7 @@ class Runner:
                 return False
             work.fed += 1
             run = host.query(
-                request, lambda ended: self._query_ended(work, ended), work.pace, work.due
+                request, lambda ended: self._query_ended(work, ended), work.batch_times, work.due
             )
         if not work.runs and (not self._running or self._running[-1] is not work):
             self._running.append(work)

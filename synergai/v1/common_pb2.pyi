@@ -182,6 +182,7 @@ class ProfileEntry(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     MEASURED_AT_FIELD_NUMBER: _builtins.int
+    BATCH_QPS_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     worker_class: _builtins.str
     qps: _builtins.float
@@ -203,6 +204,10 @@ class ProfileEntry(_message.Message):
     """ISO 8601, UTC"""
     @_builtins.property
     def configuration(self) -> Global___Configuration: ...
+    @_builtins.property
+    def batch_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """with 2, 4, 8, ... computed at once; none: not measured"""
+
     def __init__(
         self,
         *,
@@ -220,10 +225,11 @@ class ProfileEntry(_message.Message):
         queries: _builtins.int = ...,
         label: _builtins.str = ...,
         measured_at: _builtins.str = ...,
+        batch_qps: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "engine", b"engine", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "batch_qps", b"batch_qps", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "engine", b"engine", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from synergai.domain import Configuration, Engine, EngineName, TensorSpec
-from synergai.pace import Pace
+from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.work_stream import Orders
 from worker_agent.assignments import Assignments
@@ -40,7 +39,7 @@ class HostsThatAreUp:
     is_gone = False
 
     def __init__(self) -> None:
-        self.terms: list[tuple[Pace | None, float]] = []
+        self.terms: list[tuple[BatchTimes | None, float]] = []
 
     def resident(self, _session: object) -> HostsThatAreUp:
         return self
@@ -55,10 +54,10 @@ class HostsThatAreUp:
         self,
         request: object,  # noqa: ARG002 - the protocol's, as below
         when_ended: object,  # noqa: ARG002
-        pace: Pace | None = None,
+        batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
-        self.terms.append((pace, due))
+        self.terms.append((batch_times, due))
         return len(self.terms)
 
     def samples(self, *_args: object, **_more: object) -> int:
@@ -99,5 +98,5 @@ async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() 
     leisurely.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2]))
     for order in (alone, hurried, leisurely):
         assignments.take(Orders([(order, [b"request"])], stops=()))
-    pace = Pace((1.0, 2.0))
-    assert hosts.terms == [(None, math.inf), (pace, 97.0), (pace, math.inf)]
+    batch_times = BatchTimes((1.0, 2.0))
+    assert hosts.terms == [(None, math.inf), (batch_times, 97.0), (batch_times, math.inf)]

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
-from synergai.pace import Pace
 from worker_agent.batches import (
     Candidate,
     Gathering,
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 LARGE: Kind = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
 SMALL: Kind = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
-PACES = (
+TIMES = (
     st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5)
     .map(lambda times: tuple(np.cumsum(times).tolist()))
-    .map(Pace)
+    .map(BatchTimes)
 )
 QUERIES = st.lists(
     st.builds(
@@ -44,62 +43,62 @@ QUERIES = st.lists(
 )
 
 
-def gathered(pace: Pace, limit: int, queries: list[Candidate]) -> list[Candidate]:
-    gathering = Gathering(pace, limit, now=0.0)
+def gathered(times: BatchTimes, limit: int, queries: list[Candidate]) -> list[Candidate]:
+    gathering = Gathering(times, limit, now=0.0)
     for query in queries:
         if not gathering.add(query):
             break
     return queries[: gathering.size]
 
 
-@given(PACES, st.sampled_from([2, 4, 8, 64]), QUERIES)
+@given(TIMES, st.sampled_from([2, 4, 8, 64]), QUERIES)
 def test_batch_is_of_one_kind_and_no_larger_than_allowed(
-    pace: Pace, limit: int, queries: list[Candidate]
+    times: BatchTimes, limit: int, queries: list[Candidate]
 ) -> None:
-    batch = gathered(pace, limit, queries)
+    batch = gathered(times, limit, queries)
     assert len({query.kind for query in batch}) <= 1
-    assert sum(query.rows for query in batch) <= min(limit, pace.most)
+    assert sum(query.rows for query in batch) <= min(limit, times.most)
 
 
-@given(PACES, QUERIES)
+@given(TIMES, QUERIES)
 def test_no_query_that_alone_would_be_in_time_is_late_by_its_batch(
-    pace: Pace, queries: list[Candidate]
+    times: BatchTimes, queries: list[Candidate]
 ) -> None:
-    batch = gathered(pace, 64, queries)
+    batch = gathered(times, 64, queries)
     if batch:
-        seconds = pace.seconds(sum(query.rows for query in batch))
+        seconds = times.seconds(sum(query.rows for query in batch))
         for query in batch:
-            assert seconds <= query.due or pace.seconds(query.rows) > query.due
+            assert seconds <= query.due or times.seconds(query.rows) > query.due
 
 
-@given(PACES, QUERIES)
-def test_larger_batch_takes_less_time_per_row(pace: Pace, queries: list[Candidate]) -> None:
-    batch = gathered(pace, 64, queries)
+@given(TIMES, QUERIES)
+def test_larger_batch_takes_less_time_per_row(times: BatchTimes, queries: list[Candidate]) -> None:
+    batch = gathered(times, 64, queries)
     if batch:
         rows = sum(query.rows for query in batch)
-        assert pace.seconds(rows) / rows <= pace.seconds(batch[0].rows) / batch[0].rows
+        assert times.seconds(rows) / rows <= times.seconds(batch[0].rows) / batch[0].rows
 
 
 def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
-    pace = Pace((1.0, 1.1, 1.2, 1.3))
+    times = BatchTimes((1.0, 1.1, 1.2, 1.3))
     ample, tight = Candidate(1, LARGE, math.inf), Candidate(1, LARGE, 1.2)
-    assert len(gathered(pace, 8, [ample] * 9)) == 8
-    assert len(gathered(pace, 8, [ample, tight, *[ample] * 6])) == 4
+    assert len(gathered(times, 8, [ample] * 9)) == 8
+    assert len(gathered(times, 8, [ample, tight, *[ample] * 6])) == 4
 
 
 def test_query_that_is_late_anyhow_holds_nobody_back() -> None:
     late, ample = Candidate(1, LARGE, 0.5), Candidate(1, LARGE, math.inf)
-    assert len(gathered(Pace((1.0, 1.1)), 8, [late, ample])) == 2
+    assert len(gathered(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
 
 
 def test_batches_that_gain_nothing_are_not_made() -> None:
     ample = Candidate(1, LARGE, math.inf)
-    assert len(gathered(Pace((1.0, 2.5)), 8, [ample, ample])) == 1
+    assert len(gathered(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
 
 
 def test_time_between_two_sizes_lies_between_theirs() -> None:
-    pace = Pace((1.0, 1.5, 2.0))
-    assert [pace.seconds(rows) for rows in (1, 2, 3, 4)] == [1.0, 1.5, 1.75, 2.0]
+    times = BatchTimes((1.0, 1.5, 2.0))
+    assert [times.seconds(rows) for rows in (1, 2, 3, 4)] == [1.0, 1.5, 1.75, 2.0]
 
 
 @given(

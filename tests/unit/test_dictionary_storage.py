@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import apsw
@@ -41,6 +42,7 @@ ENTRIES = st.builds(
     queries=st.integers(0, 1 << 53),
     label=TEXTS,
     measured_at=TEXTS,
+    batch_qps=st.lists(st.floats(min_value=1e-6, max_value=1e9), max_size=6).map(tuple),
 )
 DICTIONARIES = st.lists(ENTRIES, max_size=5).map(ConfigurationDictionary)
 THESIS = (
@@ -131,6 +133,9 @@ def test_columns_that_are_left_out_take_their_defaults() -> None:
         ("engine,worker_class,qps\ne,x86,0\n", "line 2: .* qps must be positive"),
         ("engine,worker_class,qps\ne,x86,nan\n", "line 2: .* qps must be positive"),
         ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: .* qps must be positive"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,2 x\n", "line 2: batch_qps must be numbers"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,0\n", "line 2: .* batch_qps must be positive"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1\n", "of batches beyond 64"),
         ("engine,worker_class,qps\ne/f,x86,1\n", "line 2: .* not a valid engine name"),
         ("engine,worker_class,qps\ne,x86\n", "line 2: 2 columns instead of 3"),
         ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: .* there already"),
@@ -226,8 +231,28 @@ def test_dictionary_of_another_version_is_refused(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 7")
     connection.close()
 
-    with pytest.raises(InvalidInput, match="version 7, but this program reads version 1"):
+    with pytest.raises(InvalidInput, match="version 7, but this program reads version 2"):
         load_dictionary(path)
+
+
+def test_dictionary_from_before_there_were_batches_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry("older")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE profile DROP COLUMN batch_qps")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+    newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
+    add_to_dictionary(path, [newer])
+    assert content(load_dictionary(path)) == {an_entry("older"), newer}
+
+
+def test_times_of_batches_follow_from_their_rates() -> None:
+    times = replace(an_entry(qps=10.0), batch_qps=(16.0, 20.0)).batch_times
+    assert times is not None
+    assert times.by_size == (0.1, 0.125, 0.2)
+    assert an_entry().batch_times is None
 
 
 def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -286,7 +311,7 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 16
+    assert len(set(COLUMNS)) == len(COLUMNS) == 17
 
 
 def test_unbounded_figures_are_refused() -> None:

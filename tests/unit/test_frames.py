@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.domain import Fault, Outcome, TensorSpec
+from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.pace import Pace
 from worker_agent.arena import SLOT_BYTES, SLOTS, Arena
 from worker_agent.frames import (
     Broken,
@@ -31,14 +30,14 @@ from worker_agent.frames import (
 NUMBERS = st.integers(0, 2**64 - 1)
 CONTENTS = st.binary(max_size=50) | st.builds(InSlot, st.integers(0, 3), NUMBERS)
 TALLIES = st.builds(Tally, NUMBERS, NUMBERS, NUMBERS, st.floats(allow_nan=False), NUMBERS)
-PACES = st.lists(st.floats(0, 1e6), min_size=1, max_size=7).map(tuple).map(Pace)
+TIMES = st.lists(st.floats(0, 1e6), min_size=1, max_size=7).map(tuple).map(BatchTimes)
 SPECS = st.builds(
     TensorSpec, st.text(), st.just("FP32"), st.lists(st.integers(-1, 9), max_size=3).map(tuple)
 )
 SECONDS = st.floats(0, 1e6)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Query, NUMBERS, CONTENTS),
-    st.builds(Query, NUMBERS, CONTENTS, PACES, st.floats(allow_nan=False)),
+    st.builds(Query, NUMBERS, CONTENTS, TIMES, st.floats(allow_nan=False)),
     st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
     st.builds(Stop, NUMBERS),
     st.builds(Broken, st.text()),

@@ -17,7 +17,7 @@ from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.pace import Pace
+    from synergai.domain import BatchTimes
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))
@@ -54,11 +54,11 @@ class FakeHost:
         self,
         request: bytes | memoryview,
         when_ended: Callable[[Ended], None],
-        pace: Pace | None = None,
+        batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
         self.last += 1
-        self.runs[self.last] = (when_ended, request, pace, due)
+        self.runs[self.last] = (when_ended, request, batch_times, due)
         return self.last
 
     def samples(

@@ -60,6 +60,7 @@ ENTRIES = st.builds(
     queries=st.integers(0, 2**53),
     label=WORDS,
     measured_at=WORDS,
+    batch_qps=st.lists(st.floats(1e-9, 1e9), max_size=6).map(tuple),
 )
 
 
@@ -118,7 +119,7 @@ def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: 
 @pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
 def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
     with pytest.raises(InvalidInput, match="batches"):
-        wire.pace_from_proto(seconds)
+        wire.batch_times_from_proto(seconds)
 
 
 def test_faulty_engine_needs_no_tensors() -> None:

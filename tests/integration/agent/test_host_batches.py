@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
+from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.pace import Pace
 from worker_agent.host_process import HostProcess
 from worker_agent.inventory import Inventory
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from worker_agent.frames import Ended
 
 TWICE = Session(EngineName("twice"), Configuration(1))
-GAINING = Pace((1.0, 1.1, 1.2, 1.3))
+GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))
 """Of the times that a host is told, only how they compare matters to it."""
 
 
@@ -89,13 +88,12 @@ async def test_answers_of_a_batch_are_those_of_its_queries_alone_in_order(
     host: HostProcess, rows: int
 ) -> None:
     requests = [request(np.full((rows, 2), number)) for number in range(6)]
-    pace = GAINING
     alone, together = Asked(host), Asked(host)
     for each in requests:
         alone.query(each)
     singles = await alone.ends()
     for each in requests:
-        together.query(each, pace)
+        together.query(each, GAINING)
     batched = await together.ends()
     assert [tensors(end) for end in batched] == [tensors(end) for end in singles]
     assert together.order == [*range(6)]
