@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +36,10 @@ def profile(settings: ProfilerSettings) -> None:
     from profiler.sessions import sessions
     from worker_agent.power.files import Files
 
-    with MeasuredModes(settings.power, settings.modes, Files(settings.root)) as modes:
+    with (
+        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        MeasuredModes(settings.power, settings.modes, Files(settings.root)) as modes,
+    ):
         wanted = sessions(settings.models, settings.engines, settings.threads, modes.modes)
         measurements = list(_measure(settings, wanted, modes))
     if settings.as_json:
@@ -48,6 +53,19 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 app.command(epilog="Example: [bold]synergai profile --engines onnx_digits --threads 1,2[/bold]")(
     settings_command(ProfilerSettings, profile)
 )
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Take signals for Ctrl-C: a lost line to a board may not leave it in a mode of ours."""
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _measure(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +37,30 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mode_of(board: EmulatedBoard) -> str:
     return Nvpmodel(board.files).read().mode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
+    nx: EmulatedBoard, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert mode_of(nx) == MODES[0]
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("profiler.measurement.measure", interrupted)
+    catalogue.build("onnx_identity", tmp_path / "models")
+    own = mode_of(nx)
+    settings = {
+        "models": tmp_path / "models",
+        "root": nx.root,
+        "modes": MODES[0],
+        "dictionary": tmp_path / "dictionary.db",
+    }
+
+    with pytest.raises(KeyboardInterrupt):
+        profile(ProfilerSettings.load(settings))
+
+    assert mode_of(nx) == own != MODES[0]
 
 
 def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
