@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_REQUESTS: Final = 10_000_000
+MAX_RATE: Final = 1e6
+"""Requests per second that no machine sends one by one."""
 _STRAIGHT: Final = 1e-9
 """Relative change of rate below which a curve is taken for a straight line."""
 
@@ -115,15 +117,18 @@ class Recorded:
         rates: requests per second in each second; 0 is a second without any.
 
     Raises:
-        InvalidInput: on construction, if there are none, or one is negative or no number.
+        InvalidInput: on construction, if there are none, or one is negative, no number, or above
+            `MAX_RATE`.
     """
 
     rates: Sequence[float]
     _sums: list[float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.rates or not all(math.isfinite(rate) and rate >= 0 for rate in self.rates):
-            raise InvalidInput("a recorded trace needs a rate of 0 or more for each second")
+        if not self.rates or not all(0 <= rate <= MAX_RATE for rate in self.rates):
+            raise InvalidInput(
+                f"a recorded trace needs a rate from 0 to {MAX_RATE:,.0f} for each second"
+            )
         object.__setattr__(self, "_sums", list(accumulate(self.rates)))
 
     @property

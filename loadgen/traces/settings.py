@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from loadgen.asking import AskingSettings
-from loadgen.traces.arrivals import Exponential, Linear, Recorded, arrivals, constant, read_rates
+from loadgen.traces.arrivals import (
+    MAX_RATE,
+    Exponential,
+    Linear,
+    Recorded,
+    arrivals,
+    constant,
+    read_rates,
+)
 from synergai.errors import InvalidInput
 from synergai.settings import Spelled
 
@@ -27,10 +35,10 @@ class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
         "a line or by a constant factor, constant with random gaps, or as recorded.",
     )
     rate: float = Field(
-        default=10.0, gt=0, le=1e6, description="Requests per second, at the beginning."
+        default=10.0, gt=0, le=MAX_RATE, description="Requests per second, at the beginning."
     )
     to_rate: float | None = Field(
-        default=None, gt=0, le=1e6, description="Requests per second at the end of a ramp."
+        default=None, gt=0, le=MAX_RATE, description="Requests per second at the end of a ramp."
     )
     duration: float = Field(
         default=10.0, gt=0, le=86_400, description="For how long requests are sent, in seconds."

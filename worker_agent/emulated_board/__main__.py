@@ -22,7 +22,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.folder.exists():
         sys.exit(f"error: {options.folder} exists; choose a new folder")
-    EmulatedBoard.create(KINDS[options.kind], options.folder, options.jetpack)
+    try:
+        EmulatedBoard.create(KINDS[options.kind], options.folder, options.jetpack)
+    except OSError as error:
+        sys.exit(f"error: {error.filename} cannot be written: {error.strerror}")
 
 
 if __name__ == "__main__":

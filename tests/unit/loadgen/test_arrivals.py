@@ -109,7 +109,7 @@ def test_rates_and_duration_are_positive(
         kind(first, last, duration)
 
 
-@pytest.mark.parametrize("rates", [[], [1.0, -1.0], [math.nan], [math.inf]])
+@pytest.mark.parametrize("rates", [[], [1.0, -1.0], [math.nan], [math.inf], [1e308] * 2])
 def test_a_recording_has_a_rate_for_each_second(rates: list[float]) -> None:
     with pytest.raises(InvalidInput, match="for each second"):
         Recorded(rates)
