@@ -64,12 +64,14 @@ class Plan:
         min_duration_s: and for at least so long.
         per_query_s: what a query took, issued from here.
         fastest_s: what the fastest of them took.
+        max_batch: the largest size of batches that are measured.
     """
 
     queries: int
     min_duration_s: float
     per_query_s: float
     fastest_s: float
+    max_batch: int = 1
 
     @classmethod
     def of(cls, host: HostClient, queries: int, min_duration_s: float) -> Plan:
@@ -79,7 +81,8 @@ class Plan:
             started = time.monotonic()
             host.run_samples(index)
             taken.append(time.monotonic() - started)
-        return cls(queries, min_duration_s, sum(taken) / len(taken), min(taken))
+        per_query_s = sum(taken) / len(taken)
+        return cls(queries, min_duration_s, per_query_s, min(taken), host.ready.max_batch)
 
     @property
     def single_stream_s(self) -> float:
@@ -94,7 +97,7 @@ class Plan:
     @property
     def total_s(self) -> float:
         """Expected duration of all."""
-        return self.single_stream_s + self.service_s
+        return self.single_stream_s + self.service_s * self.max_batch.bit_length()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,6 +138,10 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
     with MeanPower(Files(options.root)) as power:
         queries, seconds = service(host, plan, reporter)
     ready = host.ready
+    batch_qps: list[float] = []
+    for size in batch_sizes(ready.max_batch):
+        in_batches, took_s = service(host, plan, reporter, batch=size)
+        batch_qps.append(in_batches / took_s)
     return Measured(
         backend_start_s=ready.backend_start_s,
         model_load_s=ready.model_load_s,
@@ -142,6 +149,7 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
         service_queries=queries,
         service_s=seconds,
         watts=power.watts,
+        batch_qps=batch_qps,
     )
 
 
@@ -186,24 +194,31 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
         loadgen.DestroySUT(sut)
 
 
+def batch_sizes(max_batch: int) -> list[int]:
+    """The sizes that are measured of an engine, beyond single queries."""
+    return [1 << power for power in range(1, max_batch.bit_length())]
+
+
 def service(
     host: HostClient,
     plan: Plan,
     reporter: Reporter,
+    batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, float]:
-    """Run ranges of queries as a job does; returns how many, and the seconds they took."""
+    """Run ranges of queries as a job does, `batch` at once; return how many, and their seconds."""
     queries, seconds = 0, 0.0
     per_query_s = plan.per_query_s
     while seconds < plan.service_s:
-        count = max(1, round(SERVICE_ROUND_S / per_query_s))
+        count = batch * max(1, round(SERVICE_ROUND_S / (batch * per_query_s)))
         started = clock()
-        host.run_samples(queries, count)
+        host.run_samples(queries, count, batch)
         now = clock()
         queries += count
         seconds += now - started
         per_query_s = seconds / queries
-        reporter.progress((plan.single_stream_s + seconds) / plan.total_s, now)
+        before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
+        reporter.progress((before_s + seconds) / plan.total_s, now)
     return queries, seconds
 
 

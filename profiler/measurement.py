@@ -126,5 +126,6 @@ def _entry(
         watts=measured.watts,
         queries=result.queries,
         label="measured",
+        batch_qps=tuple(measured.batch_qps),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

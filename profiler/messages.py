@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from synergai.report_pipe import Messages
@@ -24,6 +24,7 @@ class Measured:
         service_queries: how many queries were run as ranges.
         service_s: how long they took together.
         watts: mean power of the machine meanwhile; 0 where it is not measured.
+        batch_qps: queries per second in batches of 2, 4, 8, …, of an engine that has them.
     """
 
     backend_start_s: float
@@ -32,6 +33,7 @@ class Measured:
     service_queries: int
     service_s: float
     watts: float = 0.0
+    batch_qps: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

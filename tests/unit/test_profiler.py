@@ -5,7 +5,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from profiler.loadgen_run import Plan, Reporter, service
+from profiler.loadgen_run import Plan, Reporter, batch_sizes, service
 from profiler.logs import parse_detail_log, read_detail_log
 from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from profiler.settings import ProfilerSettings
@@ -39,6 +39,7 @@ some other line
             data_preparation_s=0.3,
             service_queries=7,
             service_s=0.9,
+            batch_qps=[11.5, 19.0],
         ),
     ],
 )
@@ -76,19 +77,25 @@ class SteadyHost:
         self.ranges: list[tuple[int, int]] = []
         self._per_query_s = per_query_s
 
-    def run_samples(self, first: int, count: int = 1) -> None:
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> None:
+        assert count % batch == 0
         self.ranges.append((first, count))
         self.now += count * self._per_query_s
 
 
+@pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("per_query_s", [5e-6, 0.01, 0.7])
-def test_service_is_measured_on_successive_ranges_as_jobs_run_them(per_query_s: float) -> None:
+def test_service_is_measured_on_successive_ranges_as_jobs_run_them(
+    per_query_s: float, batch: int
+) -> None:
     host = SteadyHost(per_query_s)
     reporter = create_autospec(Reporter, instance=True)
     # What a query took when it was issued alone is far from what it takes in a range.
     plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
 
-    queries, seconds = service(cast("HostClient", host), plan, reporter, clock=lambda: host.now)
+    queries, seconds = service(
+        cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
+    )
 
     assert queries / seconds == pytest.approx(1 / per_query_s)
     assert seconds >= plan.service_s == 2.0
@@ -98,6 +105,11 @@ def test_service_is_measured_on_successive_ranges_as_jobs_run_them(per_query_s: 
     if per_query_s < 0.1:
         # Long enough ranges, from the second on, that the socket between them is nothing.
         assert all(count * per_query_s > 0.2 for _, count in host.ranges[1:])
+
+
+def test_batches_are_measured_at_powers_of_two_up_to_the_largest() -> None:
+    assert batch_sizes(1) == []
+    assert batch_sizes(8) == [2, 4, 8]
 
 
 def test_lists_are_given_with_commas() -> None:
