@@ -46,14 +46,17 @@ def settings_command(
     Raises (the command):
         InvalidSettings: see ``Settings.load``.
     """
+    flags = _flags(model)
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:
             return
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: options[name] for name in model.model_fields if options[name] is not None}
+        given |= {name: False for name in flags if options[_negated(name)]}
         run(model.load(given, config))
 
     parameters = [_parameter(model, name, field) for name, field in model.model_fields.items()]
+    parameters += [_negation(model, name) for name in flags]
     # Arguments come first, as in the usage line; Python's signature knows no other order here.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
     parameters.append(_config_parameter(model))
@@ -80,6 +83,11 @@ def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> st
         f"Every option has a variable as well: --{model.option(options[0])} is "
         f"{model.variable(options[0])}, and so on."
     )
+    if flags := _flags(model):
+        paragraphs[-1] += (
+            f" A flag that a variable or a file has set is taken back with --no-, as in "
+            f"--no-{model.option(flags[0])}."
+        )
     return "\n\n".join(paragraphs)
 
 
@@ -103,22 +111,48 @@ def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Pa
 
     Every value but a flag reaches the model as text: one place judges it, wherever it is from.
     """
-    is_flag = bare_type(field.annotation) is bool
+    is_flag = _is_flag(field)
     text = _plain(field.description or "")
     if _is_argument(field):
         required = ... if field.is_required() else None
         default: Any = typer.Argument(required, help=text, show_default=False)
     else:
+        if choices := _folded_choices(field):
+            text = f"{text} [dim]{_plain(f'[one of: {choices}]')}[/dim]".lstrip()
         # The model itself fills in the default; here it is only named.
         if value := _default(field):
             text = f"{text} [dim]{_plain(f'[default: {value}]')}[/dim]".lstrip()
-        option = model.option(name)
-        spelled = f"--{option}/--no-{option}" if is_flag else f"--{option}"
         metavar = None if is_flag else _metavar(field)
-        default = typer.Option(None, spelled, help=text, metavar=metavar, show_default=False)
+        default = typer.Option(
+            None, f"--{model.option(name)}", help=text, metavar=metavar, show_default=False
+        )
     annotation = (bool if is_flag else str) | None
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _is_flag(field: FieldInfo) -> bool:
+    return bare_type(field.annotation) is bool
+
+
+def _flags(model: type[Settings]) -> list[str]:
+    return [name for name, field in model.model_fields.items() if _is_flag(field)]
+
+
+def _negated(flag: str) -> str:
+    return f"no_{flag}"
+
+
+def _negation(model: type[Settings], flag: str) -> inspect.Parameter:
+    """``--no-…``, for a flag that is set elsewhere.
+
+    An option of its own that the help does not list: beside each flag, typer gives it a column,
+    which on a narrow terminal takes the room of the texts.
+    """
+    option = typer.Option(False, f"--no-{model.option(flag)}", hidden=True)
+    return inspect.Parameter(
+        _negated(flag), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool
     )
 
 
@@ -138,6 +172,8 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
 
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
 _ADDRESS = get_args(Address)[1]
+_WIDEST_METAVAR = 16
+"""Columns; the names of more choices stand in the text, for a narrow terminal's sake."""
 
 
 def _metavar(field: FieldInfo) -> str:
@@ -152,11 +188,24 @@ def _metavar_of(kind: Any) -> str:
         return f"{_metavar_of(bare_type(get_args(kind)[0]))},…"
     if get_origin(kind) is dict:
         return "KEY=VALUE,…"
-    if get_origin(kind) is Literal:
-        return "|".join(str(choice) for choice in get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return "|".join(str(choice.value) for choice in kind)
+    if choices := _choices(kind):
+        joined = "|".join(choices)
+        return joined if len(joined) <= _WIDEST_METAVAR else "NAME"
     return _METAVARS.get(kind, "TEXT")
+
+
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [str(choice.value) for choice in kind]
+    return []
+
+
+def _folded_choices(field: FieldInfo) -> str:
+    """The choices of a field whose metavar has no room for them."""
+    choices = _choices(bare_type(field.annotation))
+    return ", ".join(choices) if len("|".join(choices)) > _WIDEST_METAVAR else ""
 
 
 def _default(field: FieldInfo) -> str:

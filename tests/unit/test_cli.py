@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -82,6 +83,15 @@ def test_every_application_explains_itself(name: str, capsys: pytest.CaptureFixt
     assert code == 0, err
     assert "Usage: synergai" in out
     assert "install-completion" not in out
+
+
+@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
+def test_help_names_every_option_in_full_on_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run([name, "--help"], capsys)
+    assert not re.search(r"--[\w-]*…", out)
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

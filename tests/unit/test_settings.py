@@ -39,6 +39,7 @@ class Shop(Settings, env_prefix="SHOP_"):
     labels: dict[str, str] = Field(default={})
     colour: Colour = Colour.RED
     infeasible: Literal["defer", "reject"] = "defer"
+    delivery: Literal["bicycle", "lorry", "on foot"] = "bicycle"
     verbose: bool = False
     models: Path | None = None
 
@@ -168,6 +169,7 @@ def test_help_shows_every_option_with_its_default_and_how_variables_are_named() 
     assert "--listen is SHOP_LISTEN" in output
     assert "HOST:PORT" in output
     assert "defer|reject" in output
+    assert "[one of: bicycle, lorry, on foot]" in output, "too long for the column of values"
     assert "default: 127.0.0.1:80" in output
     assert "[bold]customers[/bold]" in output, "a description is text, not markup"
 
