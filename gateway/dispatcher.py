@@ -255,6 +255,7 @@ class Dispatcher:
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
             shown(report.detail),
             report.progress.compute_s,
+            outstanding.batch,
         )
         self._handle_in_order(event, work)
 
@@ -286,8 +287,8 @@ class Dispatcher:
             new_s = max(0.0, outstanding.compute_s - computed_s)
             metrics = self._metrics.engine(outstanding.assignment.engine)
             metrics.queries += new
-            metrics.statistics.computed(new, new_s, now)
-            worker.power.computed(outstanding.assignment.engine, new_s)
+            metrics.statistics.computed(new, new_s, now, outstanding.batch)
+            worker.power.computed(outstanding.assignment.engine, new_s / outstanding.batch)
             if work is not None:
                 work.recorded(worker, outstanding, responses, now)
 

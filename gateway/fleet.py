@@ -51,6 +51,7 @@ class Outstanding:
     Attributes:
         dispatched_at: when it was sent.
         compute_s: how long its queries that are done took inside the engine.
+        batch: how many queries were computed together with its only one, it included.
     """
 
     assignment: Assignment
@@ -59,6 +60,7 @@ class Outstanding:
     labelled: int = 0
     correct: int = 0
     compute_s: float = 0.0
+    batch: int = 1
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from dataclasses import dataclass, field
 from functools import partial
@@ -412,9 +413,9 @@ class Hub:
     def _pack(self, batch: list[Order]) -> Iterator[list[Buffer]]:
         """As few messages, each in parts, as the bound on their size allows, in order."""
         parts: list[Buffer] = []
-        size = 0
+        size, now = 0, self._clock.now()
         for order in batch:
-            added = _serialised(order)
+            added = _serialised(order, now)
             added_bytes = sum(map(len, added))
             if size and size + added_bytes > self._batch_bytes:
                 yield parts
@@ -443,7 +444,7 @@ class Hub:
                     self._forget(link)
 
 
-def _serialised(order: Order) -> list[Buffer]:
+def _serialised(order: Order, now: float) -> list[Buffer]:
     """The parts of a serialised ``WorkOrders`` of one order; such messages merge by following."""
     match order:
         case Run(assignment, requests):
@@ -455,6 +456,10 @@ def _serialised(order: Order) -> list[Buffer]:
                 first=assignment.first,
                 count=assignment.count,
             )
+            if assignment.batch_times is not None:
+                message.batch_s.extend(assignment.batch_times.by_size)
+                if assignment.compute_by < math.inf:
+                    message.budget_s = assignment.compute_by - now
             return assignment_order(message, requests)
         case Halt(assignment_id):
             return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]

@@ -75,6 +75,11 @@ def take_in(
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have {report.correct} correct answers"
         )
+    times = assignment.batch_times
+    if report.batch > (1 if times is None else times.most):
+        raise ProtocolViolation(
+            f"assignment {assignment.id} cannot have been one of {report.batch} queries at once"
+        )
     checked_seconds(report.compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
         wanted = new if with_tensors else 0
@@ -89,6 +94,7 @@ def take_in(
     outstanding.labelled = report.labelled
     outstanding.correct = report.correct
     outstanding.compute_s = report.compute_s
+    outstanding.batch = report.batch or 1
     return new
 
 

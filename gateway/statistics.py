@@ -5,6 +5,7 @@ Plain numbers that the event loop adds to: a request is counted in less than a m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,9 @@ class EngineStatistics:
         rejected: those that were turned away: too many, or no worker in time.
         expired: those whose deadline passed.
         cancelled: those whose client left.
-        compute: all queries, those of jobs included, inside the engine.
+        compute: all queries, those of jobs included, inside the engine; each of a batch counts
+            with the time of the whole batch.
+        batches: those of them that were computed together with others, by the batch's size.
         last_query_at: when the last query was done, on the gateway's clock; None if none was.
     """
 
@@ -51,13 +54,27 @@ class EngineStatistics:
     expired: Duration = field(default_factory=Duration)
     cancelled: Duration = field(default_factory=Duration)
     compute: Duration = field(default_factory=Duration)
+    batches: dict[int, Duration] = field(default_factory=dict)
     last_query_at: float | None = None
 
-    def computed(self, queries: int, seconds: float, now: float) -> None:
-        """A worker is further by so many queries."""
+    def computed(self, queries: int, seconds: float, now: float, batch: int = 1) -> None:
+        """A worker is further by so many queries, `batch` of which were computed at once."""
         self.compute.count += queries
         self.compute.seconds += seconds
         self.last_query_at = now
+        if batch > 1:
+            self.batches.setdefault(batch, Duration()).add(seconds)
+
+    def executions(self) -> dict[int, Duration]:
+        """How often the engine ran, and for how long, by how many queries it ran with."""
+        single = Duration(self.compute.count, self.compute.seconds)
+        found = {1: single}
+        for size, queries in sorted(self.batches.items()):
+            single.count -= queries.count
+            single.seconds = max(0.0, single.seconds - queries.seconds)
+            # Of a batch, single queries may have been given up and never reported.
+            found[size] = Duration(math.ceil(queries.count / size), queries.seconds / size)
+        return {size: duration for size, duration in found.items() if duration.count}
 
     def answered(self, queue_s: float, transfer_s: float, compute_s: float) -> None:
         """A request has its response, after these times one after the other."""

@@ -285,6 +285,7 @@ class SchedulerCore:
         if lease is None:
             return
         done = max(event.done, lease.done)
+        lease.batch = event.batch
         self._leases.progressed(lease, done, event.compute_s, self._now, last=True)
         if lease.done:
             self._learn(lease)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import Session
+from synergai.domain import BatchTimes, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +56,15 @@ class Estimate(NamedTuple):
             self.entry,
             self.session,
         )
+
+    @property
+    def batch_times(self) -> BatchTimes | None:
+        """How long batches take, at the worker's observed pace; None if there are none."""
+        profiled = self.entry.batch_times
+        if profiled is None:
+            return None
+        pace = self.per_query_s * self.entry.qps
+        return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
         """Time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""

@@ -5,11 +5,13 @@ Both are plain immutable values, so that a recorded run can be replayed and comp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import (
     AssignmentId,
+    BatchTimes,
     Configuration,
     EngineName,
     Fault,
@@ -59,6 +61,8 @@ class Assignment:
         query_s: estimated time of each of its queries; 0 if nobody knows.
         probe: the first queries of an engine that the dictionary lacks on this worker's class;
             they become its profile.
+        batch_times: how long batches take there, if it may be computed together with others.
+        compute_by: instant by which no batch may have made it late.
     """
 
     id: AssignmentId
@@ -72,6 +76,8 @@ class Assignment:
     estimate_s: float = 0.0
     query_s: float = 0.0
     probe: bool = False
+    batch_times: BatchTimes | None = None
+    compute_by: float = math.inf
 
 
 # --- events -----------------------------------------------------------------------------
@@ -191,7 +197,12 @@ class QueriesDone:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentEnded:
-    """The assignment is over; its first `done` queries are recorded."""
+    """The assignment is over; its first `done` queries are recorded.
+
+    Attributes:
+        compute_s: time inside the engine; 0 if unknown.
+        batch: how many queries were computed in that time, of which its only one was one.
+    """
 
     assignment_id: AssignmentId
     done: int
@@ -199,6 +210,7 @@ class AssignmentEnded:
     fault: Fault = Fault.UNSPECIFIED
     detail: str = ""
     compute_s: float = 0.0
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,12 @@ def learn(
         began = lease.head_at
     entry = estimate.entry
     if lease.job.job.with_tensors:
-        estimator.observe_pace(lease, worker, compute_s)
+        estimator.observe_pace(lease, worker, _alone_s(lease, compute_s))
         since = lease.reported_at if lease.reported_at is not None else began
         spent_s = compute_s - lease.compute_s
-        if since is not None and spent_s > 0:
+        # Of a batch only the first tells: the others became first when all of it was over.
+        is_first = lease.batch == 1 or (since is not None and now - since > spent_s)
+        if since is not None and spent_s > 0 and is_first:
             estimator.observe_transfer(worker, entry.engine, (now - since - spent_s) / new)
     elif began is not None and now > began:
         elapsed_s = now - began
@@ -48,3 +50,11 @@ def learn(
         by_profile_s = lease.done / entry.qps
         lease.job.paces[worker.id] = (elapsed_s + prior_s) / (by_profile_s + prior_s)
     lease.compute_s = max(lease.compute_s, compute_s)
+
+
+def _alone_s(lease: Lease, compute_s: float) -> float:
+    """What a query that shared a batch would have taken by itself, by the profile."""
+    times = lease.assignment.batch_times
+    if times is None or lease.batch == 1:
+        return compute_s
+    return compute_s * times.seconds(1) / times.seconds(min(lease.batch, times.most))

@@ -84,9 +84,14 @@ class Leases:
             first, stop = taken
             count -= stop - first
             seconds = math.inf
+            batch_times = None
             if estimate is not None:
                 setup_s = self._view.setup_s(job, worker, estimate)
                 per_query_s = self._view.per_query_s(job, worker, estimate)
+                if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
+                    batch_times = estimate.batch_times
+                if batch_times is not None and worker.gathers(estimate.session):
+                    per_query_s = batch_times.seconds(batch_times.most) / batch_times.most
                 seconds = setup_s + (stop - first) * per_query_s
             estimate_s = worker.free_at(now) - now + seconds
             assignment = Assignment(
@@ -101,6 +106,10 @@ class Leases:
                 estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
                 query_s=per_query_s,
                 probe=estimate is None,
+                batch_times=batch_times,
+                compute_by=math.inf
+                if batch_times is None or estimate is None
+                else job.job.deadline - estimate.transfer_s,
             )
             self._next_id += 1
             lease = Lease(assignment, job, estimate, seconds, now)

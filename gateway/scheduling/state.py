@@ -32,6 +32,7 @@ class Lease:
         compute_s: time inside the engine so far, as far as it was reported.
         setup_s: what its setup took, if the worker said so.
         stopping: it was told to stop.
+        batch: how many queries were computed together, of which its only one was one.
         session: what is resident on its worker while it runs.
     """
 
@@ -48,6 +49,7 @@ class Lease:
     compute_s: float = 0.0
     setup_s: float = 0.0
     stopping: bool = False
+    batch: int = 1
     session: Session = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +114,8 @@ class WorkerRecord:
         head_ends_at: when the first of them is expected to end.
         behind_head_s: what all the others are expected to take.
         idle_since: when it last ran out of work.
+        batch: the largest batch that all it has to do may be part of; 1 if that is not all of
+            one session, or not for batches.
         available_at: from when on it may be given work, unless something happens before.
         last_job: what it was given last.
         estimates: what engines cost on it, as far as anybody asked since it changed.
@@ -127,6 +131,7 @@ class WorkerRecord:
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
+    batch: int = 1
     available_at: float = math.inf
     last_job: JobRecord | None = None
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
@@ -146,15 +151,22 @@ class WorkerRecord:
         """Whether `job` would only go on here, without a pause and so without a setup."""
         return self.last_job is job and (bool(self.leases) or self.idle_since == now)
 
+    def gathers(self, session: Session) -> bool:
+        """Whether what comes next for `session` would wait among others to be in its batch."""
+        return self.batch > 1 and next(iter(self.leases.values())).session == session
+
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """From when on it may be given work: idle, or so nearly that the network would gain.
 
         Time alone brings a worker no nearer to idleness than the rest of its work behind the
-        first assignment; so it may be that only an event can make it available.
+        first assignment; so it may be that only an event can make it available. One that computes
+        batches gets the next one while it computes.
         """
         if self.draining or len(self.leases) >= settings.prefetch_count:
             return math.inf
         if not self.leases:
+            return -math.inf
+        if self.batch > 1 and len(self.leases) < 2 * self.batch:
             return -math.inf
         if self.behind_head_s > settings.prefetch_s:
             return math.inf
@@ -162,9 +174,13 @@ class WorkerRecord:
 
     def append(self, lease: Lease, now: float) -> None:
         """Put `lease` at the end of its work."""
+        times = lease.assignment.batch_times
         if self.leases:
             self.behind_head_s += lease.seconds
+            if times is None or not self.gathers(lease.session):
+                self.batch = 1
         else:
+            self.batch = 1 if times is None else times.most
             lease.head_at = now
             self.head_ends_at = now + lease.seconds
         self.last_job = lease.job
@@ -184,6 +200,7 @@ class WorkerRecord:
         del self.leases[lease.assignment.id]
         if not self.leases:
             self.idle_since = now
+            self.batch = 1
         elif was_head:
             head = next(iter(self.leases.values()))
             head.head_at = now

@@ -78,9 +78,7 @@ def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
         backend=engine.backend,
         version_policy=_version_policy(engine.version),
         max_batch_size=engine.max_batch if batched else 0,
-        dynamic_batching=model_config_pb2.ModelDynamicBatching()
-        if batched
-        else None,
+        dynamic_batching=model_config_pb2.ModelDynamicBatching() if batched else None,
         input=[
             model_config_pb2.ModelInput(
                 name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape[leading:]
@@ -120,6 +118,7 @@ def statistics_of(
     """The message for `statistics`."""
     last = statistics.last_query_at
     infer, queries = _message(statistics.compute), statistics.compute.count
+    executions = statistics.executions()
     transfer = _message(statistics.transfer)
     output = statistics_pb2.StatisticDuration(count=statistics.transfer.count)
     return statistics_pb2.ModelStatistics(
@@ -127,7 +126,7 @@ def statistics_of(
         version=engine.version,
         last_inference=0 if last is None else round(clock.unix(last) * 1e3),
         inference_count=queries,
-        execution_count=queries,
+        execution_count=sum(duration.count for duration in executions.values()),
         inference_stats=statistics_pb2.InferStatistics(
             success=_message(statistics.success),
             fail=_message(statistics.fail),
@@ -141,11 +140,14 @@ def statistics_of(
         ),
         batch_stats=[
             statistics_pb2.InferBatchStatistics(
-                batch_size=1, compute_input=transfer, compute_infer=infer, compute_output=output
+                batch_size=size,
+                # What is not computing is not told apart by size.
+                compute_input=transfer if size == 1 else None,
+                compute_infer=_message(duration),
+                compute_output=output if size == 1 else None,
             )
-        ]
-        if queries
-        else [],
+            for size, duration in executions.items()
+        ],
         # Where Triton's own tools look for cancellations.
         response_stats={
             "0": statistics_pb2.InferResponseStatistics(

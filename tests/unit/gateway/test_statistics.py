@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.reports import ProtocolViolation
 from gateway.servicers.engine_details import config_of, statistics_of
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded
@@ -80,6 +81,35 @@ async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engi
     assert (stats.compute_infer.count, stats.compute_infer.ns) == (4, 2_000_000_000)
     assert stats.cancelled.count == message.response_stats["0"].cancel.count == 1
     assert [batch.batch_size for batch in message.batch_stats] == [1]
+
+
+async def test_batch_counts_as_one_execution_of_its_size(office: Any, engine: Engine) -> None:
+    found = statistics(office)
+    found.computed(3, 0.5, 0.0)
+    for _ in range(8):
+        found.computed(1, 0.25, 0.0, batch=4)
+    message = statistics_of(engine, found, office.clock)
+    assert (message.inference_count, message.execution_count) == (11, 5)
+    assert message.inference_stats.compute_infer.ns == 2_500_000_000
+    sizes = {each.batch_size: each.compute_infer for each in message.batch_stats}
+    assert (sizes[1].count, sizes[1].ns) == (3, 500_000_000)
+    assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
+
+
+async def test_worker_cannot_claim_a_batch_that_was_never_allowed(office: Any) -> None:
+    worker = office.join()
+    office.begin()
+    (assignment,) = office.given(worker)
+    with pytest.raises(ProtocolViolation, match="one of 2 queries at once"):
+        office.end(worker, assignment, [b""], done=1, batch=2)
+
+
+def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -> None:
+    config = config_of(replace(engine, max_batch=8))
+    assert config.max_batch_size == 8
+    assert config.HasField("dynamic_batching")
+    assert [list(tensor.dims) for tensor in config.input] == [[]]
+    assert [list(tensor.dims) for tensor in config.output] == [[]]
 
 
 def test_configuration_has_whole_shapes_and_tritons_names_of_datatypes(engine: Engine) -> None:
