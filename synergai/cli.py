@@ -136,6 +136,8 @@ def _load(name: str) -> Any:
     # Completion is installed once, for `synergai` as a whole.
     completion = ("install_completion", "show_completion")
     command.params = [each for each in command.params if each.name not in completion]
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.help = _flowing(each.help or "")
     run = command.invoke
 
     def invoke(ctx: Any) -> Any:
@@ -144,6 +146,11 @@ def _load(name: str) -> Any:
 
     command.invoke = invoke  # type: ignore[method-assign]  # some libraries are imported late
     return command
+
+
+def _flowing(text: str) -> str:
+    """`text` without the line breaks of a docstring, which suit no terminal but the author's."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 app: Final = typer.Typer(

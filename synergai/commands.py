@@ -75,8 +75,7 @@ _CONTEXT = inspect.Parameter(
 
 
 def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> str:
-    # Typer keeps the line breaks of a docstring, which suit no terminal but the author's.
-    paragraphs = [" ".join(each.split()) for each in (inspect.getdoc(run) or "").split("\n\n")]
+    paragraphs = [inspect.getdoc(run) or ""]
     # One line for all: beside each option, its variable would leave no room for what it means.
     options = [name for name, field in model.model_fields.items() if not _is_argument(field)]
     paragraphs.append(

@@ -186,7 +186,7 @@ def _print_search(settings: LoadSettings, found: Found) -> None:
             for trial in found.trials
         ],
     )
-    goal = f"{settings.attainment:.4g} of the requests within {settings.deadline_ms:g} ms"
+    goal = f"{100 * settings.attainment:.4g}% of the requests within {settings.deadline_ms:g} ms"
     if not found.rate:
         typer.echo(f"No rate was found at which {goal} are answered")
     elif math.isfinite(found.above):

@@ -94,6 +94,14 @@ def test_help_names_every_option_in_full_on_80_columns(
     assert not re.search(r"--[\w-]*…", out)
 
 
+def test_help_breaks_its_lines_where_the_terminal_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(["engines", "list", "--help"], capsys)
+    assert "that MLPerf published under the name" in out
+
+
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--version"], capsys)
     assert code == 0
