@@ -14,8 +14,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gateway.fleet import Halt, Outstanding, Run
-from gateway.reports import ProtocolViolation, checked_seconds, shown, take_in
+from gateway.fleet.reports import ProtocolViolation, checked_seconds, shown, take_in
+from gateway.fleet.worker import Halt, Outstanding, Run
 from gateway.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.clock import Clock
-    from gateway.fleet import ConnectedWorker
-    from gateway.journal import Journal
-    from gateway.metrics import Metrics
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.journal.journal import Journal
+    from gateway.monitoring.metrics import Metrics
     from gateway.scheduling.core import SchedulerCore
     from gateway.scheduling.events import Assignment, Command, Event
     from gateway.work import Work

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.admission import Admission
+from gateway.agents.hub import Hub
+from gateway.agents.model_control import ModelControl
 from gateway.clock import Clock
 from gateway.dispatcher import Dispatcher
 from gateway.event_log import EventLog
-from gateway.fleet import Catalogue
-from gateway.hub import Hub
-from gateway.inference import Inference
-from gateway.jobs import Jobs
-from gateway.journal import Journal
-from gateway.metrics import Metrics
-from gateway.model_control import ModelControl
-from gateway.power_metrics import PowerCollector
+from gateway.fleet.catalogue import Catalogue
+from gateway.jobs.streamed import StreamedJobs
+from gateway.jobs.submitted import Jobs
+from gateway.journal.journal import Journal
+from gateway.monitoring.metrics import Metrics
+from gateway.monitoring.power_metrics import PowerCollector
 from gateway.profiles import Profiles
+from gateway.requests.inference import Inference
 from gateway.scheduling.core import SchedulerCore
-from gateway.streamed import StreamedJobs
 from synergai.machine import dictionary_in
 
 if TYPE_CHECKING:

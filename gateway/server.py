@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
-from gateway.http import HttpServer
+from gateway.agents.work_lines import WorkLines
+from gateway.monitoring.http import HttpServer
 from gateway.parts import assemble
 from gateway.servicers.elsewhere import NOT_OFFERED, Elsewhere
 from gateway.servicers.engine_details import EngineDetailsServicer
@@ -20,7 +21,6 @@ from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
-from gateway.work_lines import WorkLines
 from synergai import rpc
 from synergai.ready_file import ready_file
 from synergai.tls import Identity, server_credentials

@@ -21,7 +21,7 @@ from synergai.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet import ConnectedWorker, Outstanding
+    from gateway.fleet.worker import ConnectedWorker, Outstanding
     from gateway.scheduling.events import Assignment
     from synergai.domain import EngineName
     from synergai.envelope import Buffer

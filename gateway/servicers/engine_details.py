@@ -12,9 +12,9 @@ from synergai.oip import model_config_pb2, statistics_pb2
 
 if TYPE_CHECKING:
     from gateway.clock import Clock
-    from gateway.fleet import Catalogue
-    from gateway.metrics import Metrics
-    from gateway.statistics import Duration, EngineStatistics
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.monitoring.metrics import Metrics
+    from gateway.monitoring.statistics import Duration, EngineStatistics
     from synergai.domain import Engine
     from synergai.rpc import Context
 

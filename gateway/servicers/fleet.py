@@ -19,7 +19,8 @@ from synergai.wire import (
 if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import Catalogue, ConnectedWorker
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker
     from gateway.profiles import Profiles
     from synergai.rpc import Context
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gateway.admission import Admission
-    from gateway.fleet import Catalogue
+    from gateway.fleet.catalogue import Catalogue
     from synergai.rpc import Context
 
 _POLL_S: Final = 0.5

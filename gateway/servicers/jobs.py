@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.executions import merged
-from gateway.streamed import Query, Result
+from gateway.jobs.streamed import Query, Result
+from gateway.journal.executions import merged
 from synergai import rpc
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import InvalidInput
@@ -19,10 +19,10 @@ from synergai.wire import configuration_to_proto
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.executions import Execution
-    from gateway.job_status import JobStatus
-    from gateway.jobs import Jobs
-    from gateway.streamed import StreamedJobs
+    from gateway.jobs.streamed import StreamedJobs
+    from gateway.jobs.submitted import Jobs
+    from gateway.journal.executions import Execution
+    from gateway.journal.status import JobStatus
     from synergai.rpc import Context
 
 DEFAULT_LISTED: Final = 100

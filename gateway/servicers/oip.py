@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.parameters import tenant_of
+from gateway.requests.parameters import tenant_of
 from gateway.servicers.oip_stream import InferenceStream
 from synergai import rpc
 from synergai.envelope import parse_envelope
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from gateway.admission import Admission
-    from gateway.fleet import Catalogue
-    from gateway.inference import Inference
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.requests.inference import Inference
     from synergai.domain import Engine, TensorSpec
     from synergai.envelope import Envelope
     from synergai.rpc import Context, Malformed, Raw

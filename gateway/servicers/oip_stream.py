@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.outbox import Outbox
-from gateway.parameters import flag
+from gateway.requests.parameters import flag
 from synergai import rpc
 from synergai.envelope import stream_response
 from synergai.errors import SynergaiError
@@ -16,7 +16,7 @@ from synergai.status import stream_error
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.inference import Inference, Request
+    from gateway.requests.inference import Inference, Request
     from synergai.envelope import Buffer, Envelope
     from synergai.rpc import Malformed, Raw
 

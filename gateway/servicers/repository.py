@@ -12,8 +12,8 @@ from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import repository_pb2
 
 if TYPE_CHECKING:
-    from gateway.fleet import Catalogue
-    from gateway.model_control import ModelControl
+    from gateway.agents.model_control import ModelControl
+    from gateway.fleet.catalogue import Catalogue
     from synergai.domain import EngineName
     from synergai.rpc import Context
 

@@ -10,12 +10,13 @@ import pytest
 from gateway.admission import Admission
 from gateway.clock import Clock
 from gateway.dispatcher import Dispatcher
-from gateway.fleet import Catalogue, ConnectedWorker, Order, Run
-from gateway.inference import Inference, Request
-from gateway.jobs import Jobs
-from gateway.journal import Journal
-from gateway.metrics import Metrics
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.worker import ConnectedWorker, Order, Run
+from gateway.jobs.submitted import Jobs
+from gateway.journal.journal import Journal
+from gateway.monitoring.metrics import Metrics
 from gateway.outbox import Outbox
+from gateway.requests.inference import Inference, Request
 from gateway.scheduling.core import SchedulerCore
 from gateway.scheduling.events import SchedulingSettings
 from synergai.dictionary import ConfigurationDictionary, ProfileEntry

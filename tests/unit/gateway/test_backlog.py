@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backlog import FORGET_S, MARGIN, MEMORY, Backlog
+from gateway.requests.backlog import FORGET_S, MARGIN, MEMORY, Backlog
 from synergai.domain import EngineName, Job, JobId
 from synergai.errors import Overloaded
 

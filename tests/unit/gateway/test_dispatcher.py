@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet import Halt
-from gateway.reports import ProtocolViolation
+from gateway.fleet.reports import ProtocolViolation
+from gateway.fleet.worker import Halt
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.engine_metrics import EngineCollector, EngineMetrics
+from gateway.monitoring.engine_metrics import EngineCollector, EngineMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

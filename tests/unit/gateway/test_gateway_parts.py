@@ -11,9 +11,9 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.clock import Clock
-from gateway.executions import Execution
-from gateway.fleet import Catalogue
-from gateway.job_status import JobStatus, JobTracker
+from gateway.fleet.catalogue import Catalogue
+from gateway.journal.executions import Execution
+from gateway.journal.status import JobStatus, JobTracker
 from gateway.outbox import Outbox
 from gateway.scheduling.events import Assignment
 from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto

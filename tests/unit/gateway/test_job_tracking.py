@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.clock import Clock
-from gateway.executions import Execution, Executions, merged
-from gateway.job_status import JobStatus, JobTracker
+from gateway.journal.executions import Execution, Executions, merged
+from gateway.journal.status import JobStatus, JobTracker
 from gateway.scheduling.events import Assignment
 from synergai.domain import (
     AssignmentId,

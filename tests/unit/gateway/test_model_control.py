@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.model_control import ModelControl
+from gateway.agents.model_control import ModelControl
 from gateway.outbox import Outbox
 from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
@@ -22,7 +22,7 @@ from synergai.errors import (
 from synergai.wire import session_from_proto
 
 if TYPE_CHECKING:
-    from gateway.fleet import ConnectedWorker
+    from gateway.fleet.worker import ConnectedWorker
 
 ECHO = EngineName("echo")
 SESSION = Session(ECHO, Configuration(1))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parameters import Asked, asked_by, tenant_of
+from gateway.requests.parameters import Asked, asked_by, tenant_of
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip.inference_pb2 import InferParameter
 

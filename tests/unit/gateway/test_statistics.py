@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.reports import ProtocolViolation
+from gateway.fleet.reports import ProtocolViolation
 from gateway.servicers.engine_details import config_of, statistics_of
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from gateway.statistics import EngineStatistics
+    from gateway.monitoring.statistics import EngineStatistics
     from synergai.domain import Engine
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.power import WorkerPower
-from gateway.power_metrics import PowerCollector
-from gateway.registration import worker_of
-from gateway.reports import ProtocolViolation
+from gateway.agents.registration import worker_of
+from gateway.fleet.power import WorkerPower
+from gateway.fleet.reports import ProtocolViolation
+from gateway.monitoring.power_metrics import PowerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2

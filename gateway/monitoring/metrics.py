@@ -9,7 +9,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from gateway.engine_metrics import EngineCollector, EngineMetrics
+from gateway.monitoring.engine_metrics import EngineCollector, EngineMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

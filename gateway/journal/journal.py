@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
-from gateway import journal_operations as operations
-from gateway import journal_schema as schema
+from gateway.journal import operations, schema
 from synergai.errors import InternalFault, SynergaiError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from gateway.executions import Execution
-    from gateway.job_status import JobStatus
+    from gateway.journal.executions import Execution
+    from gateway.journal.status import JobStatus
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]

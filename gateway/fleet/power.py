@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.reports import ProtocolViolation
+from gateway.fleet.reports import ProtocolViolation
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName

@@ -14,7 +14,7 @@ from synergai.text import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet import Outstanding
+    from gateway.fleet.worker import Outstanding
     from synergai.envelope import Buffer
     from synergai.v1 import hub_pb2
 

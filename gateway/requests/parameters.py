@@ -25,7 +25,7 @@ class Asked:
         priority: 0 (default) to 9 (first).
         timeout_s: its own bound on the time from here on; None if it sets none.
         tenant: whom it is for; empty if it does not say.
-        timings: its response is to say where the time went, see ``gateway.timings``.
+        timings: its response is to say where the time went, see ``gateway.requests.timings``.
     """
 
     priority: int = 0

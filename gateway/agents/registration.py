@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet import ConnectedWorker
+from gateway.fleet.power import WorkerPower
+from gateway.fleet.worker import ConnectedWorker
 from gateway.outbox import Outbox
-from gateway.power import WorkerPower
 from synergai.domain import Configuration, WorkerClass, WorkerId, checked_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.wire import (
@@ -17,7 +17,7 @@ from synergai.wire import (
 )
 
 if TYPE_CHECKING:
-    from gateway.fleet import Order
+    from gateway.fleet.worker import Order
     from synergai.v1 import hub_pb2
 
 _MAX_ENGINES: Final = 10_000

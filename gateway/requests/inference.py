@@ -7,9 +7,9 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from gateway.backlog import Backlog
-from gateway.parameters import NOTHING, asked_by
-from gateway.timings import serialised_timings
+from gateway.requests.backlog import Backlog
+from gateway.requests.parameters import NOTHING, asked_by
+from gateway.requests.timings import serialised_timings
 from gateway.work import failure
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from gateway.admission import Admission
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.engine_metrics import EngineMetrics
-    from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
-    from gateway.metrics import Metrics
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.monitoring.engine_metrics import EngineMetrics
+    from gateway.monitoring.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import EngineName, Fault
     from synergai.envelope import Buffer, Envelope

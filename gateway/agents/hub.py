@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from gateway.fleet import Halt, Run
+from gateway.agents.registration import worker_of
+from gateway.fleet.reports import ProtocolViolation, checked_seconds, shown
+from gateway.fleet.worker import Halt, Run
 from gateway.outbox import Outbox
-from gateway.registration import worker_of
-from gateway.reports import ProtocolViolation, checked_seconds, shown
 from synergai import rpc
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
@@ -33,11 +33,12 @@ from synergai.work_stream import assignment_order, open_reports
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
+    from gateway.agents.model_control import ModelControl
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import Catalogue, ConnectedWorker, Order
-    from gateway.metrics import Metrics
-    from gateway.model_control import ModelControl
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker, Order
+    from gateway.monitoring.metrics import Metrics
     from synergai.domain import Engine, EngineName, WorkerId
     from synergai.envelope import Buffer
     from synergai.rpc import Context

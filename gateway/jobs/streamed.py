@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.job_status import JobStatus, JobTracker
-from gateway.jobs import account, execution_of, job_of, new_status
+from gateway.jobs.submitted import account, execution_of, job_of, new_status
+from gateway.journal.status import JobStatus, JobTracker
 from gateway.outbox import Outbox
 from synergai.envelope import open_envelope
 from synergai.errors import InvalidInput
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from gateway.admission import Admission
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
-    from gateway.metrics import Metrics
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.monitoring.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import Engine, Fault, JobSpec, JobState
     from synergai.envelope import Buffer

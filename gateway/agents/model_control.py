@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import Catalogue, ConnectedWorker
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker
     from synergai.dictionary import ConfigurationDictionary
     from synergai.domain import Configuration, WorkerId
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from gateway.fleet import ConnectedWorker
+    from gateway.fleet.worker import ConnectedWorker
 
 
 class PowerCollector(Collector):

@@ -7,15 +7,15 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gateway.executions import Executions
-from gateway.outlook import Outlook
+from gateway.journal.executions import Executions
+from gateway.journal.outlook import Outlook
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gateway.clock import Clock
-    from gateway.executions import Execution
+    from gateway.journal.executions import Execution
     from gateway.scheduling.events import Assignment
     from synergai.domain import JobId, JobSpec
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.executions import Execution
-from gateway.job_status import JobStatus, JobTracker
+from gateway.journal.executions import Execution
+from gateway.journal.status import JobStatus, JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from gateway.admission import Admission
     from gateway.clock import Clock
     from gateway.dispatcher import Dispatcher
-    from gateway.fleet import Catalogue, ConnectedWorker, Outstanding
-    from gateway.journal import Journal
-    from gateway.metrics import Metrics
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.journal.journal import Journal
+    from gateway.monitoring.metrics import Metrics
     from gateway.scheduling.events import Assignment
     from synergai.domain import JobSpec
     from synergai.envelope import Buffer

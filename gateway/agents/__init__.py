@@ -1,0 +1,1 @@
+"""The hub: where agents connect, and what is said to them."""

@@ -1,0 +1,1 @@
+"""Jobs on their way from a client to the dispatcher."""

@@ -1,0 +1,1 @@
+"""Accepted jobs on disk, and what is known of each."""

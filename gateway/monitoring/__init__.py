@@ -1,0 +1,1 @@
+"""What the gateway counts, and how it is read."""

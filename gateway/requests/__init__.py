@@ -1,0 +1,1 @@
+"""Single requests: checked, admitted, answered, timed."""
