@@ -1,7 +1,8 @@
 """What an engine host does all its life: take runs in order, compute, answer.
 
 One thread, blocking: while a query computes there is nothing else to do, and between two
-queries a look at the socket shows whether the agent has called the run off.
+queries a look at the socket shows whether the agent has called the run off. Queries that came
+with the times of batches are computed together as far as they wait already.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Invariants:
   an engine has the machine for itself.
 - Consecutive work for the same host is fed to it without waiting, so that the host is never
   idle while there is something to do.
-- A host ends its runs in the order in which they were fed, so what is done of a piece of work
-  is always a prefix of its queries.
+- A host ends its runs in the order in which they were fed, also those that it computes together,
+  so what is done of a piece of work is always a prefix of its queries.
 - Every piece of work ends exactly once, unless it is abandoned.
 
 No tasks and no clocks of its own: it acts when work arrives and when a host calls back.
