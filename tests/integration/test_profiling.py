@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,17 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     summary = (Path(record["logs"]) / "mlperf_log_summary.txt").read_text()
     assert "Scenario : SingleStream" in summary
     assert "Result is : VALID" in summary
+
+
+def test_batches_are_profiled_of_an_engine_that_has_them(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "onnx_identity", tmp_path / "models" / "batched")
+    (tmp_path / "models" / "batched" / "engine.toml").write_text("max_batch = 2\n")
+    few = ("--queries", "1", "--min-duration", "0")
+    subprocess.run(
+        command(tmp_path / "models", tmp_path, *few), capture_output=True, check=True, timeout=60
+    )
+    (entry,) = load_dictionary(tmp_path / "d.db")
+    assert len(entry.batch_qps) == 1
 
 
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
