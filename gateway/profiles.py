@@ -51,11 +51,11 @@ class Profiles:
     def learned(self, entry: ProfileEntry) -> None:
         """Write what the core has learned, beside its work, with the date that the core has not."""
         _log.info(
-            "learned: %s on %s with %s does %.4g queries per second",
+            "learned: %s on %s with %s does %s queries per second",
             entry.engine,
             entry.worker_class,
             entry.configuration,
-            entry.qps,
+            f"{entry.qps:,.1f}",
         )
         dated = replace(entry, measured_at=datetime.now(UTC).isoformat(timespec="seconds"))
         task = asyncio.create_task(self._store_quietly(dated))

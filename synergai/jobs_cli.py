@@ -113,7 +113,7 @@ def list_jobs(
         if as_json:
             print_json(jobs)
             return
-        columns = ("job", "engine", "queries", "QoS", "state", "estimated", "actual", "QoS met")
+        columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
         print_table(columns, map(_row, jobs))
 
     _run(work())
@@ -250,10 +250,9 @@ def _row(job: JobStatus) -> tuple[str | Text, ...]:
         job.spec.engine,
         f"{done}{job.spec.queries:,}",
         seconds(job.spec.qos),
-        _state_text(job),
         seconds(job.estimated_s),
         seconds(job.actual_s),
-        _verdict(job),
+        Text(", ").join(text for text in (_state_text(job), _verdict(job)) if text),
     )
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _WIDEST: Final = 1000
 """Columns of a line in a file, at most."""
+_WHOLE_WORD: Final = 9
+"""Words of so many letters, ``succeeded`` or ``estimated``, are not broken."""
 
 
 def plain(value: object) -> Any:
@@ -52,14 +54,19 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table; texts are shown as they are, for what a peer sent is no markup.
 
-    On a terminal long texts are folded, but for the first column's, which people copy; a file or
-    a pipe has no width to keep to.
+    On a terminal long texts are folded, but for the first column's, which people copy, and not
+    within a short word; a file or a pipe has no width to keep to.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    cells = [[_cell(value) for value in row] for row in rows]
     for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*map(_cell, row))
+        words = " ".join([column, *(row[number].plain for row in cells)]).split()
+        longest = max((len(word) for word in words), default=0)
+        table.add_column(
+            column, overflow="fold", no_wrap=number == 0, min_width=min(longest, _WHOLE_WORD)
+        )
+    for row in cells:
+        table.add_row(*row)
     console = Console()
     if not console.is_terminal:
         options = console.options.update(max_width=_WIDEST)

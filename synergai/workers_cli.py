@@ -29,6 +29,9 @@ def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: Tl
         if as_json:
             print_json(joined)
             return
+        if not joined:
+            typer.echo(f"no worker has joined the gateway at {target}")
+            return
         columns = ("worker", "class", "state", "cores", "power", "engines", "loaded", "queries")
         print_table((*columns, "heard"), map(_row, joined))
 

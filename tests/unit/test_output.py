@@ -32,3 +32,17 @@ def test_no_text_of_others_commands_the_terminal(capsys: pytest.CaptureFixture[s
 
     out = capsys.readouterr().out
     assert all(each in out for each in ("a?[2Jb", "c", "d?e", "f?g"))
+
+
+def test_on_a_narrow_terminal_short_words_are_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+
+    print_table(
+        ("job", "engine", "state"),
+        [("01J9ZT5N4C", "a_very_long_name_of_an_engine" * 2, "succeeded, met")],
+    )
+
+    assert "succeeded," in capsys.readouterr().out
