@@ -143,7 +143,7 @@ class HostLoop:
         """Compute `first` together with what of the queries behind it goes with it.
 
         What goes wrong in a batch may be the fault of one of its queries: which, shows when
-        each is computed by itself.
+        each is computed by itself. If it is the engine's, there are no batches any more.
         """
         queries = self._gathered(first, batch_times)
         if len(queries) == 1:
@@ -153,8 +153,11 @@ class HostLoop:
             shares, compute_s = self._compute_batch(opened)
         except Interrupted:  # all of them were called off
             return [self._run(query) for query in queries]
+        except InvalidInput:
+            return [self._run(query) for query in queries]
         except Exception:  # noqa: BLE001 - a model may fail in any way; each is tried again
-            _log.exception("a batch of %d queries failed; each is run alone", len(queries))
+            _log.exception("a batch of %d failed; from now on each is run alone", len(queries))
+            self._max_batch = 1
             return [self._run(query) for query in queries]
         return [
             self._written(self._opened.pop(one.query.run), share, compute_s, len(opened))

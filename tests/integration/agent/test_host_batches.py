@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
@@ -142,6 +143,34 @@ async def test_query_that_was_called_off_is_in_no_batch(host: HostProcess) -> No
     ends = await asked.ends()
     assert [end.outcome is Outcome.STOPPED for end in ends] == [False, True, False, False]
     assert [end.tally.batch for end in ends if end.tally.done] == [1, 2, 2]
+
+
+async def test_engine_whose_rows_depend_on_each_other_is_found_out_and_run_alone(
+    tmp_path: Path,
+) -> None:
+    """Its definition is wrong: it gives all rows, and then all of them again."""
+    (tmp_path / "again").mkdir()
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size, 2])
+        for name, size in (("x", "n"), ("y", "m"))
+    ]
+    node = onnx.helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+    graph = onnx.helper.make_graph([node], "again", ends[:1], ends[1:])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=7),
+        tmp_path / "again" / "model.onnx",
+    )
+    (tmp_path / "again" / "engine.toml").write_text("max_batch = 8\n")
+    host = await HostProcess.start(tmp_path, Session(EngineName("again"), Configuration(1)))
+    asked = Asked(host)
+    for number in range(4):
+        asked.query(request([[number, 1]]), GAINING)
+    answered = await asked.ends()
+    await host.close()
+    assert [end.tally.batch for end in answered] == [1] * 4
+    first = [np.frombuffer(tensors(end)[0][2], np.float32).tolist() for end in answered]
+    assert first == [[number, 1] * 2 for number in range(4)]
 
 
 async def test_engine_is_described_with_its_batch_or_refused_it(
