@@ -81,8 +81,8 @@ async def find_goodput(
     made: list[Trial] = []
 
     async def verdict(rate: float) -> Verdict:
-        met = missed = 0
-        while 2 * met <= trials and 2 * missed <= trials and met + missed < trials:
+        met = missed = late = 0
+        while 2 * max(met, missed, late) <= trials and met + missed < trials:
             trial = await attempt(rate)
             made.append(trial)
             if trial.attainment >= attainment:
@@ -91,7 +91,9 @@ async def find_goodput(
             elif trial.is_valid:
                 missed += 1
             else:
-                return Verdict.UNTRIED
+                late += 1
+        if 2 * late > trials:
+            return Verdict.UNTRIED
         return Verdict.MET if met > missed else Verdict.MISSED
 
     low, high, limited = 0.0, math.inf, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,6 +60,20 @@ async def test_the_rate_is_known_to_the_precision(limit: float, first: float) ->
 async def test_a_single_unlucky_trial_does_not_decide() -> None:
     found = await search(capacity(100.0, unlucky=3))
     assert found.rate == pytest.approx(100.0, rel=0.06)
+
+
+async def test_a_single_trial_that_was_sent_late_does_not_decide() -> None:
+    steady, made = capacity(100.0), 0
+
+    async def attempt(rate: float) -> Trial:
+        nonlocal made
+        made += 1
+        trial = await steady(rate)
+        return replace(trial, attainment=0.5, is_valid=False) if made % 3 == 0 else trial
+
+    found = await search(attempt)
+    assert found.rate == pytest.approx(100.0, rel=0.06)
+    assert not found.limited_by_generator
 
 
 async def test_no_more_trials_are_made_than_decide() -> None:
