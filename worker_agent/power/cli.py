@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synergai.options import AsJson
-from synergai.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +34,10 @@ def modes(
     finally:
         controller.close()
     if as_json:
+        from synergai.output import (
+            print_json,
+        )  # what an agent itself never prints would cost it 2 MB
+
         print_json({"modes": found, "in_force": reading})
     else:
         _print(found, reading)
