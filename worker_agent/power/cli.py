@@ -34,9 +34,8 @@ def modes(
     finally:
         controller.close()
     if as_json:
-        from synergai.output import (
-            print_json,
-        )  # what an agent itself never prints would cost it 2 MB
+        # Imported here: what an agent itself never prints with would cost it 2 MB.
+        from synergai.output import print_json
 
         print_json({"modes": found, "in_force": reading})
     else:
