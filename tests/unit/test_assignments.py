@@ -53,7 +53,7 @@ class HostsThatAreUp:
     def query(
         self,
         request: object,  # noqa: ARG002 - the protocol's, as below
-        when_ended: object,  # noqa: ARG002
+        when_ended: object,  # noqa: ARG002 - as in the protocol
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
