@@ -40,7 +40,9 @@ def profile(settings: ProfilerSettings) -> None:
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
         MeasuredModes(settings.power, settings.modes, Files(settings.root)) as modes,
     ):
-        wanted = sessions(settings.models, settings.engines, settings.threads, modes.modes)
+        wanted = sessions(
+            settings.models, settings.engines, settings.threads, modes.modes, settings.cores
+        )
         measurements = list(_measure(settings, wanted, modes))
     if settings.as_json:
         print_json([record(measurement) for measurement in measurements])
@@ -100,6 +102,7 @@ def _measure(
                 settings.models,
                 session,
                 WorkerClass(settings.worker_class),
+                cores=settings.cores,
                 queries=settings.queries,
                 min_duration=settings.min_duration,
                 output=output / _folder(session),

@@ -24,6 +24,7 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.processes import die_with
 from synergai.single_stream import log_settings, run_settings
+from worker_agent.cores import named_cores
 from worker_agent.host_client import HostClient
 from worker_agent.power.files import Files
 from worker_agent.telemetry import MeanPower
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reporter = Reporter(options.report)
     session = Session(EngineName(options.engine), Configuration(options.threads))
     try:
-        with HostClient(options.models, session) as host:
+        with HostClient(options.models, session, cores=options.cores) as host:
             measured = _measure(host, options, reporter)
     except SynergaiError as error:
         reporter.tell(Failed(str(error)))
@@ -123,6 +124,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
     parser.add_argument("--engine", required=True, help="name of the engine in it")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--cores", type=named_cores, required=True, help="all if empty")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")

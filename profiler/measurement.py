@@ -18,9 +18,10 @@ from profiler.messages import MESSAGES, Failed, Measured, Progressed
 from synergai.dictionary import ProfileEntry
 from synergai.errors import EngineUnusable, InternalFault, InvalidInput
 from synergai.report_pipe import reporting
+from worker_agent.cores import core_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import IO
 
@@ -48,6 +49,7 @@ def measure(
     session: Session,
     worker_class: WorkerClass,
     *,
+    cores: Sequence[int] = (),
     queries: int,
     min_duration: float,
     output: Path,
@@ -60,6 +62,7 @@ def measure(
         models: the model directory.
         session: engine and configuration.
         worker_class: what machines like this one are called.
+        cores: those that the engine is kept to; all if empty.
         queries: LoadGen issues at least so many.
         min_duration: seconds that LoadGen runs at least.
         output: the folder for LoadGen's log files; created if it is not there.
@@ -74,6 +77,7 @@ def measure(
         *(sys.executable, "-m", "profiler.loadgen_run", "--parent", str(os.getpid())),
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
+        *("--cores", core_names(cores)),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
         *("--output", str(output), "--root", str(root or "/")),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engines.model_directory import ModelDirectory
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from worker_agent.cores import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def sessions(
-    models: Path, engines: Sequence[str], threads: Sequence[int], modes: Sequence[PowerMode]
+    models: Path,
+    engines: Sequence[str],
+    threads: Sequence[int],
+    modes: Sequence[PowerMode],
+    cores: Sequence[int] = (),
 ) -> list[Session]:
     """Every engine in every configuration, one power mode after the other.
 
@@ -26,31 +31,36 @@ def sessions(
         engines: names of those to measure; none means all usable ones.
         threads: 0 stands for one per core.
         modes: empty on a machine without power modes.
+        cores: those that engines are kept to; all if empty.
 
     Raises:
         NotFound: an engine, or any at all, is not there.
         EngineUnusable: an engine that is named cannot be used.
-        InvalidInput: all modes have fewer cores than the threads asked for.
+        InvalidInput: engines are kept to fewer cores than the threads asked for, or all modes
+            have fewer.
     """
     names = _engines(models, engines)
     return [
         Session(name, configuration)
-        for configuration in configurations(threads, modes)
+        for configuration in configurations(threads, modes, cores)
         for name in names
     ]
 
 
-def configurations(threads: Sequence[int], modes: Sequence[PowerMode]) -> list[Configuration]:
+def configurations(
+    threads: Sequence[int], modes: Sequence[PowerMode], cores: Sequence[int] = ()
+) -> list[Configuration]:
     """All that are wanted, each once; a mode has no more threads than cores.
 
     Raises:
-        InvalidInput: nothing is left.
+        InvalidInput: nothing is left, or engines are kept to fewer cores than that.
     """
+    check_threads(threads, cores)
     if not modes:
-        cores = len(os.sched_getaffinity(0))
-        return list(dict.fromkeys(Configuration(count or cores) for count in threads))
+        all_cores = len(cores) or len(os.sched_getaffinity(0))
+        return list(dict.fromkeys(Configuration(count or all_cores) for count in threads))
     found = dict.fromkeys(
-        Configuration(count or mode.cores, mode.name)
+        Configuration(count or min(mode.cores, len(cores) or mode.cores), mode.name)
         for mode in modes
         for count in threads
         if count <= mode.cores

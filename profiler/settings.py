@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from synergai.domain import checked_name
 from synergai.machine import default_dictionary, default_worker_class
-from synergai.settings import Settings, Spelled
+from synergai.settings import Cores, Settings, Spelled
 
 
 def _worker_class(text: str) -> str:
@@ -25,6 +25,11 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     )
     threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
         default=(1,), min_length=1, description="Thread counts; 0 is one per core."
+    )
+    cores: Cores = Field(
+        default=(),
+        description="Processor cores that engines are kept to, as the agent's --cores; all if "
+        "empty.",
     )
     power: str = Field(
         default="auto",

@@ -25,6 +25,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Final,
     Literal,
     Self,
     TypeAlias,
@@ -36,6 +37,7 @@ from typing import (
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     ValidationError,
     ValidationInfo,
@@ -75,6 +77,31 @@ def checked_address(text: str) -> str:
 Address: TypeAlias = Annotated[str, AfterValidator(checked_address)]
 """``HOST:PORT`` of a listener or a server."""
 
+
+def checked_cores(parts: object) -> tuple[int, ...]:
+    """The processor cores named by `parts`: numbers, and ranges such as ``2-5``; each once.
+
+    Raises:
+        InvalidInput: one of them is neither.
+    """
+    cores: set[int] = set()
+    for part in parts if isinstance(parts, list | tuple) else (parts,):
+        first, dash, last = str(part).partition("-")
+        numbers = (first, last) if dash else (first,)
+        # As with ports, str.isdecimal alone would let digits of other scripts pass.
+        if not all(number.isascii() and number.isdecimal() for number in numbers):
+            raise InvalidInput(f"{part!r} is no core: write numbers and ranges, such as 0,2-3")
+        start, stop = int(first), int(last or first)
+        if not start <= stop < _MAX_CORES:
+            raise InvalidInput(f"{part!r} is no range of cores; they count from 0 upwards")
+        cores.update(range(start, stop + 1))
+    return tuple(sorted(cores))
+
+
+_MAX_CORES: Final = 8192
+"""What Linux can be built for at most."""
+Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(checked_cores)]
+"""Processor cores by number, as ``taskset --cpu-list`` takes them: ``0,2-3``."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 """From which level on messages are logged."""

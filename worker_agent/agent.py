@@ -58,6 +58,7 @@ class Agent:
         self._hosts = Hosts(
             settings.models,
             memory_bytes=settings.memory_bytes,
+            cores=settings.cores,
             hang_timeout_s=settings.hang_timeout_s,
             pinned=settings.sessions,
             when_changed=self._session_changed,

@@ -24,7 +24,7 @@ from synergai.domain import Engine
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.processes import die_first, die_with
 from worker_agent.arena import Arena, slots_for
-from worker_agent.cores import own_cores
+from worker_agent.cores import confine, named_cores, own_cores
 from worker_agent.frames import Broken, Ready
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+    if options.cores:
+        confine(options.cores)
     threads = options.threads or len(os.sched_getaffinity(0))
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
@@ -99,6 +101,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
     parser.add_argument("--engine", required=True, help="name of the engine in it")
     parser.add_argument("--threads", type=int, required=True, help="0 means one per core")
+    parser.add_argument("--cores", type=named_cores, required=True, help="to keep to; all if empty")
     parser.add_argument("--socket", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--arena", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--interrupts", type=int, required=True, help="inherited descriptor")

@@ -25,6 +25,7 @@ from worker_agent.frames import (
 from worker_agent.launch import Launch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -41,6 +42,7 @@ class HostClient:
     Args:
         models: the model directory.
         session: engine and configuration.
+        cores: those that the host is kept to; all if empty.
         timeout: how long the host may be silent, in seconds.
 
     Raises:
@@ -48,11 +50,18 @@ class HostClient:
         Unavailable: here and below, if the host died or is silent for too long.
     """
 
-    def __init__(self, models: Path, session: Session, timeout: float = 300.0) -> None:
+    def __init__(
+        self,
+        models: Path,
+        session: Session,
+        *,
+        cores: Sequence[int] = (),
+        timeout: float = 300.0,
+    ) -> None:
         self._decoder = Decoder()
         self._received: deque[Message] = deque()
         self._runs = 0
-        with Launch.of(models, session) as launch:
+        with Launch.of(models, session, cores) as launch:
             self._process = subprocess.Popen(
                 launch.command, stdin=subprocess.DEVNULL, pass_fds=launch.inherited
             )

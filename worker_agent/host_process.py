@@ -30,7 +30,7 @@ from worker_agent.frames import (
 from worker_agent.launch import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from synergai.domain import BatchTimes, Session
@@ -102,6 +102,7 @@ class HostProcess(asyncio.Protocol):
         models: Path,
         session: Session,
         *,
+        cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
         when_gone: Callable[[HostProcess], None] = lambda _: None,
@@ -111,6 +112,7 @@ class HostProcess(asyncio.Protocol):
         Args:
             models: the model directory.
             session: engine and configuration.
+            cores: those that it is kept to; all if empty.
             hang_timeout_s: how long it may be silent while it owes an answer.
             load_timeout_s: how long loading may take.
             when_gone: called once, when the host has died by itself, after it was up.
@@ -120,7 +122,7 @@ class HostProcess(asyncio.Protocol):
             Unavailable: the process died before it was up.
         """
         loop = asyncio.get_running_loop()
-        with Launch.of(models, session) as launch:
+        with Launch.of(models, session, cores) as launch:
             host = cls(session, launch.arena, hang_timeout_s)
             host._interrupts = launch.interrupts
             host._process = await asyncio.create_subprocess_exec(

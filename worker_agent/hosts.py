@@ -13,7 +13,7 @@ from synergai.errors import SynergaiError
 from worker_agent.host_process import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from synergai.domain import EngineName, Session
@@ -51,6 +51,7 @@ class Hosts:
     Args:
         models: the model directory.
         memory_bytes: what all hosts together may keep resident; one is always allowed.
+        cores: those that hosts are kept to; all if empty.
         hang_timeout_s: how long a host may be silent while it owes an answer.
         pinned: sessions that make no room for others.
         when_changed: told of every session that comes or goes.
@@ -61,12 +62,14 @@ class Hosts:
         models: Path,
         *,
         memory_bytes: int,
+        cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         pinned: Collection[Session] = (),
         when_changed: Callable[[SessionChange], None] = lambda _: None,
     ) -> None:
         self._models = models
         self._memory_bytes = memory_bytes
+        self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
         self._when_changed = when_changed
@@ -164,6 +167,7 @@ class Hosts:
             host = await HostProcess.start(
                 self._models,
                 session,
+                cores=self._cores,
                 hang_timeout_s=self._hang_timeout_s,
                 when_gone=self._forget,
             )

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker_agent.arena import Arena
+from worker_agent.cores import core_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -43,8 +45,14 @@ class Launch:
     command: tuple[str, ...]
 
     @classmethod
-    def of(cls, models: Path, session: Session) -> Launch:
-        """Prepare a host for `session` with an engine of the model directory `models`."""
+    def of(cls, models: Path, session: Session, cores: Sequence[int] = ()) -> Launch:
+        """Prepare a host.
+
+        Args:
+            models: the model directory.
+            session: engine and configuration.
+            cores: those that it is kept to; all if empty.
+        """
         connection, theirs = socket.socketpair()
         arena = Arena()
         their_interrupts, interrupts = os.pipe()
@@ -55,6 +63,7 @@ class Launch:
             "worker_agent.engine_host",
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
+            *("--cores", core_names(cores)),
             *("--socket", str(theirs.fileno()), "--arena", str(arena.fd)),
             *("--interrupts", str(their_interrupts)),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),

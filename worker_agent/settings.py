@@ -15,8 +15,9 @@ from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.errors import InvalidInput
 from synergai.machine import agent_state, default_worker_class
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.settings import Address, LogLevel, Settings
+from synergai.settings import Address, Cores, LogLevel, Settings
 from synergai.wire import MAX_THREADS
+from worker_agent.cores import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +63,11 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
         default=(),
         description="Thread counts that engines may run with; 1, 2, 4, … up to the cores if empty.",
+    )
+    cores: Cores = Field(
+        default=(),
+        description="Processor cores that engines are kept to, such as 2-5; all if empty. Those "
+        "that are left are for the agent, and a gateway on the same machine.",
     )
     memory_mb: int = Field(
         default=0,
@@ -130,15 +136,18 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
             modes: what the machine can be switched to; a mode has no more threads than cores.
 
         Raises:
-            InvalidInput: all modes have fewer cores than the threads asked for.
+            InvalidInput: engines are kept to fewer cores than the threads asked for, or all
+                modes have fewer.
         """
+        check_threads(self.threads, self.cores)
         if not modes:
-            cores = len(os.sched_getaffinity(0))
+            cores = len(self.cores) or len(os.sched_getaffinity(0))
             return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
         found = tuple(
             Configuration(count, mode.name)
             for mode in modes
-            for count in self.threads or _powers_of_two(mode.cores)
+            for count in self.threads
+            or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
             if count <= mode.cores
         )
         if not found:

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from synergai.domain import Configuration, EngineName, Session, checked_name
+from synergai.errors import InvalidInput
 from synergai.settings import InvalidSettings
 from worker_agent.settings import AgentSettings
 
@@ -24,6 +25,13 @@ def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
 def test_threads_are_sorted_and_each_counts_once() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
     assert settings.configurations() == (Configuration(1), Configuration(4))
+
+
+def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
+    kept = AgentSettings.load({"cores": "2-4"})
+    assert kept.configurations() == (Configuration(1), Configuration(2), Configuration(3))
+    with pytest.raises(InvalidInput, match="4 threads of an engine need 4 cores, not 3"):
+        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).configurations()
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "1,5000", "two"])

@@ -16,6 +16,7 @@ ALLOWED = {
     "profiler": {
         "synergai",
         "engines",
+        "worker_agent.cores",
         "worker_agent.host_client",
         "worker_agent.power",
         "worker_agent.telemetry",

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
 
+import pytest
+
+from synergai.errors import InvalidInput
 from worker_agent import cores
-from worker_agent.cores import own_cores, threads_on
-
-if TYPE_CHECKING:
-    import pytest
+from worker_agent.cores import (
+    check_threads,
+    confine,
+    core_names,
+    named_cores,
+    own_cores,
+    threads_on,
+)
 
 
 def on_cores(monkeypatch: pytest.MonkeyPatch, allowed: set[int]) -> None:
@@ -51,3 +57,22 @@ def test_threads_stay_where_they_are_without_cores_for_them() -> None:
     assert os.sched_getaffinity(thread.native_id or 0) == os.sched_getaffinity(0)
     stop.set()
     thread.join()
+
+
+def test_cores_pass_through_a_command_unchanged() -> None:
+    assert named_cores(core_names((0, 2, 3))) == (0, 2, 3)
+    assert named_cores(core_names(())) == ()
+
+
+def test_no_engine_has_more_threads_than_it_is_kept_to_cores() -> None:
+    check_threads((1, 2), (4, 5))
+    check_threads((8,), ())
+    with pytest.raises(InvalidInput, match="3 threads of an engine need 3 cores, not 2"):
+        check_threads((1, 3), (4, 5))
+
+
+def test_where_none_of_the_cores_is_online_all_are_used(caplog: pytest.LogCaptureFixture) -> None:
+    before = os.sched_getaffinity(0)
+    confine((8000, 8001))
+    assert os.sched_getaffinity(0) == before
+    assert "none of the cores 8000,8001 is online" in caplog.text

@@ -32,6 +32,13 @@ def test_zero_threads_are_one_per_core_of_the_mode_or_machine() -> None:
     assert configurations([0], []) == [Configuration(len(os.sched_getaffinity(0)))]
 
 
+def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
+    assert configurations([0], [], (2, 3, 5)) == [Configuration(3)]
+    assert configurations([0], [FAST], (2, 3, 5)) == [Configuration(3, "fast")]
+    with pytest.raises(InvalidInput, match="4 threads of an engine need 4 cores, not 3"):
+        configurations([4], [FAST], (2, 3, 5))
+
+
 def test_threads_that_no_mode_has_cores_for_are_refused_with_what_there_is() -> None:
     with pytest.raises(InvalidInput, match="no power mode has cores for 8 threads; the most is 4"):
         configurations([8], [FRUGAL, FAST])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from synergai.commands import settings_command
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.settings import POSITIONAL, Address, Settings, checked_address
+from synergai.settings import POSITIONAL, Address, Cores, Settings, checked_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,10 @@ class Shop(Settings, env_prefix="SHOP_"):
 class Order(Settings, env_prefix="ORDER_"):
     engine: Annotated[str, POSITIONAL] = Field(description="What to order.")
     queries: int = 1
+
+
+class Pinned(Settings, env_prefix="PINNED_"):
+    cores: Cores = ()
 
 
 def invoke(
@@ -204,3 +208,17 @@ def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
     except InvalidInput:
         return
     assert text.rpartition(":")[2].isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("named", "cores"),
+    [("3", (3,)), ("0,2-3", (0, 2, 3)), ("2-3,3,1", (1, 2, 3)), ([0, "4-5"], (0, 4, 5)), ("", ())],
+)
+def test_cores_are_numbers_and_ranges_each_once(named: object, cores: tuple[int, ...]) -> None:
+    assert Pinned.load({"cores": named}).cores == cores
+
+
+@pytest.mark.parametrize("named", ["-1", "1-", "3-2", "two", "0-99999999", "²"])
+def test_what_names_no_core_is_refused(named: str) -> None:
+    with pytest.raises(InvalidSettings, match="--cores"):
+        Pinned.load({"cores": named})

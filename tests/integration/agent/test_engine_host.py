@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from worker_agent.host_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def session(engine: str) -> Session:
@@ -53,6 +53,13 @@ def answer(host: HostClient, data: bytes) -> ModelInferResponse:
     ended, response = host.query(data)
     assert ended.outcome is Outcome.COMPLETED, ended.detail
     return ModelInferResponse.FromString(response)
+
+
+def test_every_thread_of_a_host_stays_on_the_cores_that_it_is_kept_to(models: Path) -> None:
+    last = max(os.sched_getaffinity(0))
+    with HostClient(models, session("twice"), cores=(last,)) as host:
+        threads = [int(task.name) for task in Path(f"/proc/{host.pid}/task").iterdir()]
+        assert {core for thread in threads for core in os.sched_getaffinity(thread)} == {last}
 
 
 def test_host_tells_what_its_model_takes_and_gives(twice: HostClient) -> None:
