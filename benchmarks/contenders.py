@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 AGENT = "agent, asked directly"
 GATEWAY = "gateway and agent"
+APART = "the same, on cores of their own"
+"""The gateway on one core and the engine on another; client and agent go anywhere."""
 PLAIN = "plain ONNX Runtime"
 THREADS = 1
 """Intra-op threads of every session, so that all do the same arithmetic with the same means."""
@@ -56,17 +59,27 @@ class Ours:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, models: Path) -> Iterator[Ours]:
+def ours(folder: Path, models: Path, *, apart: bool = False) -> Iterator[Ours]:
     """Run a gateway and an agent, with logs and state in `folder`.
+
+    Args:
+        folder: is made.
+        models: the model directory.
+        apart: as `APART` says.
 
     Raises:
         Unavailable: they did not start; with the last that they said.
     """
     listen = f"127.0.0.1:{free_port()}"
     options = ["--listen", listen, "--threads", str(THREADS)]
+    prefix: list[str] = []
+    if apart:
+        first, second, *_ = sorted(os.sched_getaffinity(0))
+        prefix = ["taskset", "--cpu-list", str(first)]
+        options += ["--cores", str(second)]
     with LocalFleet(folder) as fleet:
         try:
-            fleet.start_gateway()
+            fleet.start_gateway(prefix=prefix)
             fleet.start_agent("direct", models=models, options=options)
             fleet.wait_for_workers(1)
             wait_for_port(listen)

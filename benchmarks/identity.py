@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from benchmarks import client
-from benchmarks.contenders import AGENT, GATEWAY, bare, ours
+from benchmarks.contenders import AGENT, APART, GATEWAY, bare, ours
 from benchmarks.report import Comparison, Section
 from benchmarks.turns import in_turns
 from benchmarks.ways import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
@@ -26,6 +26,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
         own = stack.enter_context(ours(folder / "identity", models))
+        apart = stack.enter_context(ours(folder / "identity-apart", models, apart=True))
         echo = stack.enter_context(bare("echo"))
         proxy = stack.enter_context(bare("proxy", echo))
         servers = [
@@ -33,6 +34,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
             (PROXY, proxy, client.ECHO),
             (AGENT, own.agent, client.TRITON),
             (GATEWAY, own.gateway, client.TRITON),
+            (APART, apart.gateway, client.TRITON),
         ]
         asked = [
             probe
@@ -43,7 +45,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     return Section(
         title="A hop",
         note="A one-element identity model: what remains is the way there and back.",
-        rows=[ECHO, PROXY, AGENT, GATEWAY],
+        rows=[ECHO, PROXY, AGENT, GATEWAY, APART],
         columns=[str(way) for way in WAYS],
         measured=measured,
         comparisons=[
@@ -65,6 +67,13 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
                 Comparison(
                     text=f"requests per second of the bare proxy: {way}",
                     value=measured.ratio("per_second", (GATEWAY, str(way)), (PROXY, str(way))),
+                )
+                for way in (UNARY_16, STREAM_16)
+            ),
+            *(
+                Comparison(
+                    text=f"requests per second on cores of their own by those without: {way}",
+                    value=measured.ratio("per_second", (APART, str(way)), (GATEWAY, str(way))),
                 )
                 for way in (UNARY_16, STREAM_16)
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import AGENT, GATEWAY, PLAIN, Job, ours, plain
+from benchmarks.contenders import AGENT, APART, GATEWAY, PLAIN, Job, ours, plain
 from benchmarks.report import Comparison, Section
 from benchmarks.turns import Probe, in_turns
 from benchmarks.ways import STREAM_3, UNARY_1, probes
@@ -24,11 +24,13 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
         own = stack.enter_context(ours(folder / "photographs", models))
+        apart = stack.enter_context(ours(folder / "photographs-apart", models, apart=True))
         alone = await stack.enter_async_context(plain(workload.engine, models))
         asked = [
             Probe(row=PLAIN, column=NO_REQUESTS, measure=alone.measure),
             *probes(stack, AGENT, own.agent, workload, (UNARY_1, STREAM_3)),
             *probes(stack, GATEWAY, own.gateway, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, APART, apart.gateway, workload, (UNARY_1, STREAM_3)),
             Probe(
                 row=GATEWAY,
                 column=NO_REQUESTS,
@@ -41,7 +43,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         title="A real model",
         note="MobileNet v1 in FP32 on one thread; a request carries 602 kB. Without requests: a "
         "plain loop around ONNX Runtime, and a job of samples that are on the worker.",
-        rows=[PLAIN, AGENT, GATEWAY],
+        rows=[PLAIN, AGENT, GATEWAY, APART],
         columns=[NO_REQUESTS, str(UNARY_1), str(STREAM_3)],
         measured=measured,
         comparisons=[

@@ -75,8 +75,12 @@ class LocalFleet:
     ) -> None:
         self.stop()
 
-    def start_gateway(self, options: Sequence[str] = ()) -> None:
+    def start_gateway(self, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:
         """Start the gateway, or start it again on the same ports and state.
+
+        Args:
+            options: further options of ``synergai gateway``.
+            prefix: as in `start_agent`.
 
         Raises:
             Unavailable: it ended, or was not ready in time; the log is named.
@@ -94,6 +98,7 @@ class LocalFleet:
                 *("--ready-file", str(ready)),
                 *options,
             ],
+            prefix,
         )
         deadline = time.monotonic() + 30.0
         while not ready.exists():

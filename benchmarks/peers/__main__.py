@@ -30,9 +30,13 @@ async def run(names: Sequence[str], cache: Path, seconds: float, rounds: int) ->
         models = Path(folder, "models")
         for question in QUESTIONS:
             question.workload.build(models)
-        with ours(Path(folder, "ours"), models) as own:
+        with (
+            ours(Path(folder, "ours"), models) as own,
+            ours(Path(folder, "apart"), models, apart=True) as apart,
+        ):
             setting = Setting(
-                gateway=own.gateway,
+                own=own,
+                apart=apart,
                 models=models,
                 cache=cache,
                 scratch=Path(folder),

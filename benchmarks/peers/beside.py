@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.contenders import GATEWAY
+from benchmarks.contenders import APART, GATEWAY, Ours
 from benchmarks.peers.environment import installed
 from benchmarks.peers.running import RunningPeer, running
 from benchmarks.report import Comparison, Section
@@ -70,7 +70,8 @@ class Setting:
     """What is the same for every peer.
 
     Attributes:
-        gateway: our gateway's address.
+        own: ourselves, as we come.
+        apart: ourselves as `APART` says.
         models: the model directory.
         cache: where environments are kept.
         scratch: where servers write.
@@ -78,7 +79,8 @@ class Setting:
         rounds: how many rounds there are.
     """
 
-    gateway: str
+    own: Ours
+    apart: Ours
     models: Path
     cache: Path
     scratch: Path
@@ -113,22 +115,24 @@ async def _ask(question: Question, started: RunningPeer, setting: Setting) -> Se
     async with contextlib.AsyncExitStack() as stack:
         asked = [
             *probes(stack, peer.title, started.address, question.workload, answered, peer.dialect),
-            *probes(stack, GATEWAY, setting.gateway, question.workload, ways),
+            *probes(stack, GATEWAY, setting.own.gateway, question.workload, ways),
+            *probes(stack, APART, setting.apart.gateway, question.workload, ways),
         ]
         measured = await in_turns(asked, setting.seconds * question.seconds, setting.rounds)
     return Section(
         title=f"{peer.title}: {question.title}",
         note=note,
-        rows=[peer.title, GATEWAY],
+        rows=[peer.title, GATEWAY, APART],
         columns=[str(way) for way in ways],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"our {_UNITS[unit]} by theirs: {way}",
-                value=measured.ratio(unit, (GATEWAY, str(way)), (peer.title, str(way))),
+                text=f"our {_UNITS[unit]} by theirs: {way}{where}",
+                value=measured.ratio(unit, (row, str(way)), (peer.title, str(way))),
                 at_most=at_most if peer.name == "triton" else None,
                 at_least=at_least if peer.name == "triton" else None,
             )
+            for row, where in ((GATEWAY, ""), (APART, ", on cores of their own"))
             for way, unit, at_most, at_least in question.compared
             if way in answered
         ],
