@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from loadgen.outcome import raise_if_failed
 from loadgen.settings import LoadgenSettings
 from synergai.commands import require, settings_command
 from synergai.output import plain, print_facts, print_json, rate, seconds
@@ -25,6 +26,8 @@ def loadgen(settings: LoadgenSettings) -> None:
     LoadGen's log files stay in the output folder. Beside its figures stand our own: violations
     are queries that failed or took longer than the QoS, goodput is the rate of all others. A
     query's time begins with its issue, in Offline with its sending, since all are issued at once.
+
+    The exit code is 1 if any query failed for another reason than that it was rejected or expired.
     """
     require("mlperf_loadgen")
     measurement = _measure(settings)
@@ -32,6 +35,8 @@ def loadgen(settings: LoadgenSettings) -> None:
         print_json(_record(settings, measurement))
     else:
         _print(settings, measurement)
+    counted = measurement.counted
+    raise_if_failed(counted.failed, counted.queries, counted.first_failure)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -115,11 +120,9 @@ def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _violations(settings: LoadgenSettings, measurement: Measurement) -> Text:
     counted = measurement.counted
-    if settings.qos_ms is None:
-        return Text(f"{counted.failed:,} failed; no QoS was given")
-    text = f"{counted.violations:,} of {counted.queries:,} beyond {settings.qos_ms:g} ms"
-    if counted.failed:
-        text += f", of which {counted.failed:,} failed"
-    if counted.rejected or counted.expired:
-        text += f" ({counted.rejected:,} rejected, {counted.expired:,} expired)"
+    text = f"{counted.violations:,} of {counted.queries:,}"
+    text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
+    ended = {"rejected": counted.rejected, "expired": counted.expired, "failed": counted.failed}
+    if said := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
+        text += f" ({said})"
     return Text(text, "red" if counted.violations else "green")

@@ -79,16 +79,14 @@ class DatasetLibrary:
         return Accuracy(measure=self._dataset.measure, value=value, samples=len(answers))
 
 
-def dataset_library(name: str, folder: Path | None, engine: Engine) -> DatasetLibrary:
+def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
     """A data set's images for an engine.
 
     Raises:
-        InvalidInput: no folder is given, the data set is damaged, or the engine does not take
-            images or does not give what the data set knows.
+        InvalidInput: the data set is damaged, or the engine does not take images or does not give
+            what the data set knows.
         NotFound: the data set is not there.
     """
-    if folder is None:
-        raise InvalidInput(f"say with --data where your copy of {name} is")
     dataset = DATASETS[name](folder)
     if not engine.preprocess or engine.postprocess != dataset.asks:
         raise InvalidInput(

@@ -30,12 +30,12 @@ class Counted:
     Attributes:
         inputs: what was sent, for people.
         queries: how many were issued.
-        failed: of these, answered with an error.
-        expired: of the failed, not done by the deadline that the gateway was told.
-        rejected: of the failed, refused because of too much to do.
-        late: of the queries, answered, but after the QoS.
+        failed: of these, ended with another error than the next two.
+        expired: not done by the deadline that the gateway was told.
+        rejected: refused because of too much to do.
+        late: answered, but after the QoS.
         seconds: from the first issue to the last completion.
-        first_failure: what the first error said; empty if there was none.
+        first_failure: what the first of the failed said; empty if there was none.
         measure: what of the answers' accuracy was measured; empty if nothing was.
         accuracy: the figure, from 0 to 1.
         evaluated: how many answers it rests on.
@@ -55,8 +55,8 @@ class Counted:
 
     @property
     def violations(self) -> int:
-        """Queries that failed or came late."""
-        return self.failed + self.late
+        """Queries that were not answered in time, whyever."""
+        return self.failed + self.expired + self.rejected + self.late
 
     @property
     def goodput(self) -> float:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
-from synergai.errors import DeadlineExceeded, Overloaded
-
-if TYPE_CHECKING:
-    from synergai.errors import SynergaiError
+from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
 
 
 class Outcome(enum.Enum):
@@ -38,3 +34,22 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
             return Outcome.EXPIRED
         case _:
             return Outcome.FAILED
+
+
+def raise_if_failed(failed: int, asked: int, first_failure: str) -> None:
+    """Have a command end as failed that has already told its figures.
+
+    A gateway that refuses what would come too late does as it should, and what is late is measured;
+    requests that failed for any other reason say that something is broken, and that the figures
+    are not of what was to be measured.
+
+    Args:
+        failed: how many ended as `Outcome.FAILED`.
+        asked: of how many.
+        first_failure: why the first of them did.
+
+    Raises:
+        SynergaiError: there are any.
+    """
+    if failed:
+        raise SynergaiError(f"{failed:,} of {asked:,} requests failed; the first: {first_failure}")

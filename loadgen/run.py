@@ -137,7 +137,7 @@ def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
         InvalidInput: they are not samples, or not for this engine.
         NotFound: the data set is not where it should be.
     """
-    if settings.dataset is not None:
+    if settings.dataset is not None and settings.data is not None:
         return dataset_library(settings.dataset, settings.data, engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)
     has_classes = engine.postprocess == CLASSES

@@ -36,7 +36,7 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
         fastest_s: what the fastest query is known to have taken, one at a time.
 
     Raises:
-        InvalidInput: the user.conf cannot be read, or a setting is missing.
+        InvalidInput: the user.conf cannot be read, or is none.
     """
     result = run_settings(settings.queries, settings.min_duration, fastest_s)
     if settings.user_conf is not None:
@@ -81,8 +81,6 @@ def _apply_rate(
     result.offline_expected_qps = settings.rate or 2 / fastest_s
     if settings.rate is not None:
         result.server_target_qps = settings.rate
-    elif settings.scenario == "Server":
-        raise InvalidInput("the Server scenario needs its queries per second: --rate")
 
 
 def _read(

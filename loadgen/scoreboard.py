@@ -48,8 +48,9 @@ class Scoreboard:
         """A query ended now, with this error if with any; its QoS began at `since`."""
         self._moved_at = self._ended_at = now = time.monotonic()
         self.done += 1
-        self._outcomes[outcome_of(error, now - since, self._qos_s)] += 1
-        if error is not None and not self._first_failure:
+        outcome = outcome_of(error, now - since, self._qos_s)
+        self._outcomes[outcome] += 1
+        if outcome is Outcome.FAILED and not self._first_failure:
             self._first_failure = str(error)
 
     def silent_s(self) -> float:
@@ -66,9 +67,7 @@ class Scoreboard:
         return Counted(
             inputs=inputs,
             queries=self.done,
-            failed=outcomes[Outcome.FAILED]
-            + outcomes[Outcome.EXPIRED]
-            + outcomes[Outcome.REJECTED],
+            failed=outcomes[Outcome.FAILED],
             expired=outcomes[Outcome.EXPIRED],
             rejected=outcomes[Outcome.REJECTED],
             late=outcomes[Outcome.LATE],

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loadgen.asking import AskingSettings
+from synergai.errors import InvalidInput
 from synergai.settings import Spelled
+
+_SCENARIOS: Final = {
+    "rate": ("Server", "Offline"),
+    "samples_per_query": ("MultiStream",),
+    "window": ("Offline",),
+}
+"""The scenarios that know a setting; the others would pass over it in silence."""
+_NEEDS: Final = {
+    "enforce": "qos_ms",
+    "dataset": "data",
+    "data": "dataset",
+    "mlperf_model": "user_conf",
+}
+"""What a setting is nothing without."""
 
 
 class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
@@ -79,6 +94,23 @@ class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     as_json: Annotated[bool, Spelled("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """Refuse what LoadGen or the samples would be asked in vain, before anything is loaded."""
+        given = {name for name in self.model_fields_set if getattr(self, name)}
+        for name, scenarios in _SCENARIOS.items():
+            if name in given and self.scenario not in scenarios:
+                known = " or ".join(scenarios)
+                raise InvalidInput(f"--{self.option(name)} is for --scenario {known}")
+        for name, needed in _NEEDS.items():
+            if name in given and not getattr(self, needed):
+                raise InvalidInput(f"--{self.option(name)} needs --{self.option(needed)}")
+        if self.dataset and self.samples:
+            raise InvalidInput("--samples and --dataset are two things to send; give one of them")
+        if self.scenario == "Server" and not (self.rate or self.user_conf):
+            raise InvalidInput("--scenario Server needs its queries per second: --rate")
+        return self
 
     def packed(self) -> str:
         """What was given, as JSON for the process of the run."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from loadgen.outcome import raise_if_failed
 from loadgen.traces.settings import LoadSettings
 from synergai.commands import require, settings_command
 from synergai.output import plain, print_facts, print_json, print_table, rate, seconds
@@ -32,6 +33,9 @@ def load(settings: LoadSettings) -> None:
     Latency counts from the instant at which a request was to be sent. A violation is a request
     that was not answered in time: late, expired, rejected or failed; goodput is the rate of all
     others. If this machine could not keep to the trace the run is invalid, and says so.
+
+    The exit code is 1 if any request failed for another reason than that it was rejected or
+    expired. A search ends at once if the gateway cannot be asked any more.
     """
     require("hdrh")
     if settings.find_goodput:
@@ -59,6 +63,8 @@ def _run(settings: LoadSettings) -> None:
         print_json(_record(settings, result))
     else:
         _print(settings, result)
+    figures = result.figures
+    raise_if_failed(figures.failed, figures.requests, figures.first_failure)
 
 
 def _driven(settings: LoadSettings) -> TraceRun:
@@ -86,6 +92,11 @@ def _search(settings: LoadSettings) -> None:
         print_json({"engine": settings.engine, "target": settings.target, **plain(found)})
     else:
         _print_search(settings, found)
+    raise_if_failed(
+        sum(trial.failed for trial in found.trials),
+        sum(trial.requests for trial in found.trials),
+        next((trial.first_failure for trial in found.trials if trial.failed), ""),
+    )
 
 
 @contextmanager

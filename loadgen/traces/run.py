@@ -13,7 +13,13 @@ from loadgen.traces.driver import drive
 from loadgen.traces.ledger import Figures, Ledger, figures_of
 from loadgen.traces.search import Trial, find_goodput
 from synergai.client import Client
-from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded
+from synergai.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    Overloaded,
+    SynergaiError,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,6 +73,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
 
     Raises:
         InvalidInput: there is no deadline, or the trace is not one of a constant rate.
+        Unavailable: requests failed in a trial, and after it the gateway still cannot serve one.
         SynergaiError: the gateway could not be asked at all.
     """
     if settings.deadline_ms is None:
@@ -90,8 +97,13 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
                 attainment=figures.attainment if instants else 1.0,
                 goodput=figures.goodput,
                 is_valid=figures.punctuality.is_valid,
+                requests=figures.requests,
+                failed=figures.failed,
+                first_failure=figures.first_failure,
             )
             report(found)
+            if found.failed:
+                await _check(ask, found)
             return found
 
         return await find_goodput(
@@ -125,10 +137,34 @@ async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:
         )
 
     for number in range(settings.warm_up):
-        # A gateway that is still busy with another run may refuse; the run itself will tell.
-        with suppress(DeadlineExceeded, Overloaded):
-            await ask(number, WARM_UP_S)
+        await _ask_aside(ask, number)
     return ask, origin
+
+
+async def _ask_aside(ask: Ask, number: int) -> None:
+    """Ask outside of a run.
+
+    Raises:
+        SynergaiError: the request failed.
+    """
+    # A gateway that is still busy with another run may refuse; the run itself will tell.
+    with suppress(DeadlineExceeded, Overloaded):
+        await ask(number, WARM_UP_S)
+
+
+async def _check(ask: Ask, trial: Trial) -> None:
+    """Check that a gateway some of whose requests failed in a trial can serve one now.
+
+    Raises:
+        Unavailable: it cannot, so that lower rates would fail as well and tell nothing.
+    """
+    try:
+        await _ask_aside(ask, 0)
+    except SynergaiError as error:
+        raise Unavailable(
+            f"the search ended at {trial.rate:.4g} requests/s, where {trial.failed:,} of "
+            f"{trial.requests:,} requests failed, and one more after them: {error}"
+        ) from None
 
 
 def _deadline_s(settings: LoadSettings) -> float:

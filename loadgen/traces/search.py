@@ -31,12 +31,18 @@ class Trial:
         attainment: share of the requests that were answered in time.
         goodput: answers in time per second.
         is_valid: the generator kept to the rate.
+        requests: how many were sent.
+        failed: how many of them failed, for another reason than that there was too much to do.
+        first_failure: why the first of these did; empty if there is none.
     """
 
     rate: float
     attainment: float
     goodput: float
     is_valid: bool
+    requests: int
+    failed: int
+    first_failure: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,8 +104,6 @@ def test_detector_is_not_asked_for_imagenets_classes(tmp_path: Path) -> None:
         dataset_library("coco", save_coco(tmp_path, ["red"]), ENGINE)
 
 
-def test_place_of_the_data_set_has_to_be_given_and_right(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="say with --data"):
-        dataset_library("coco", None, ENGINE)
+def test_place_of_the_data_set_has_to_be_right(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
         dataset_library("coco", tmp_path / "nowhere", ENGINE)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 import pytest
 
 from synergai import arrays, rpc
@@ -128,6 +129,8 @@ class FakeGateway:
         match request.model_name:
             case "identity":
                 outputs = {"y": arrays.inputs_of(request)["x"]}
+                if np.isnan(outputs["y"]).any():
+                    raise EngineUnusable("what is no number is too much")
                 return arrays.response_of("identity", outputs, version="1", request_id=request.id)
             case "broken":
                 raise EngineUnusable("the model file is truncated")

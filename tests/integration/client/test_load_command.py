@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,30 @@ async def test_an_engine_that_fails_is_told_before_the_run(options: list[str], r
     ran = await run("load", "broken", *options)
     assert ran.code == 1
     assert "the model file is truncated" in ran.err
+
+
+async def test_requests_that_fail_make_the_command_fail_after_its_report(
+    options: list[str], gateway: Any, run: Any
+) -> None:
+    gateway.unavailable = 3
+    ran = await run("load", "identity", *options, "--trace", "constant", "--warm-up", "0")
+    assert ran.code == 1
+    assert json.loads(ran.out)["failed"] == 3
+    assert ran.err == "error: 3 of 50 requests failed; the first: the gateway is going\n"
+
+
+async def test_a_search_ends_when_the_gateway_is_gone(
+    options: list[str], gateway: Any, start: Any, wait: Any
+) -> None:
+    search = ("--find-goodput", "--deadline-ms", "5000")
+    async with start("load", "identity", *options, *search) as process:
+        while len(gateway.requests) < 20:  # noqa: ASYNC110 - the fake gateway has no event
+            await asyncio.sleep(0.01)
+        await gateway.server.stop(None)
+        ran = await wait(process)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: the search ended at 100 requests/s, where ")
+    assert f"nobody answers at {gateway.address}" in ran.err
 
 
 async def test_a_sample_set_is_sent_in_turn(

@@ -101,16 +101,34 @@ async def test_late_answers_are_violations(options: list[str], run: Any) -> None
     assert report["loadgen"]["validity"] == "VALID", "LoadGen knows no deadline"
 
 
-async def test_failed_queries_are_counted_and_do_not_hang_the_run(
+async def test_refused_queries_are_counted_and_do_not_hang_the_run(
     options: list[str], tmp_path: Path, run: Any
 ) -> None:
     # The fake gateway refuses negative numbers; a deadline or a full queue look the same.
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[-1.0]], np.float32))
     ran = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
+    assert ran.code == 0, "to refuse is what a gateway should do that has too much to do"
     report = json.loads(ran.out)
-    assert report["failed"] == report["violations"] == report["queries"] >= 64
-    assert report["first_failure"] == "negative numbers are too much"
+    assert report["rejected"] == report["violations"] == report["queries"] >= 64
+    assert (report["failed"], report["first_failure"]) == (0, "")
+
+
+async def test_queries_that_fail_make_the_command_fail_after_its_report(
+    options: list[str], tmp_path: Path, run: Any
+) -> None:
+    # The warm-up sends the first sample only; the fake gateway fails of what is no number.
+    samples = tmp_path / "samples.npz"
+    np.savez(samples, x=np.array([[1.0], [np.nan]], np.float32))
+    more = ("--scenario", "Server", "--rate", "300", "--samples", str(samples), "--json")
+    ran = await run("loadgen", "identity", *options, *more)
+    assert ran.code == 1
+    report = json.loads(ran.out)
+    assert 0 < report["failed"] == report["violations"] < report["queries"]
+    assert ran.err.splitlines()[-1] == (
+        f"error: {report['failed']:,} of {report['queries']:,} requests failed; "
+        "the first: what is no number is too much"
+    )
 
 
 async def test_the_table_ends_with_loadgens_own_verdict(options: list[str], run: Any) -> None:
@@ -149,7 +167,6 @@ async def test_an_enforced_qos_is_told_to_the_gateway(
         ("stuck", ["--query-timeout", "0.3"], "no answer for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
         ("identity", ["--output", "/proc/nowhere"], "/proc/nowhere cannot be made"),
-        ("identity", ["--scenario", "Server"], "needs its queries per second: --rate"),
         ("identity", ["--user-conf", "/nowhere.conf"], "/nowhere.conf cannot be read"),
     ],
 )

@@ -37,6 +37,9 @@ def capacity(
             attainment=1.0 if is_met else 0.5,
             goodput=rate,
             is_valid=rate <= generator,
+            requests=100,
+            failed=0,
+            first_failure="",
         )
 
     return attempt

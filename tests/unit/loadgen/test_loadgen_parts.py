@@ -57,9 +57,29 @@ def test_the_qos_is_loadgens_bound_in_server() -> None:
     assert (found.server_target_qps, found.server_target_latency_ns) == (50.0, 30_000_000)
 
 
-def test_the_server_scenario_needs_a_rate() -> None:
-    with pytest.raises(InvalidInput, match="--rate"):
-        scenario_settings(settings(scenario="Server"), FASTEST_S)
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"scenario": "Server"}, "--scenario Server needs its queries per second: --rate"),
+        ({"rate": 5.0}, "--rate is for --scenario Server or Offline"),
+        ({"scenario": "Server", "rate": 5.0, "window": 8}, "--window is for --scenario Offline"),
+        ({"samples_per_query": 4}, "--samples-per-query is for --scenario MultiStream"),
+        ({"enforce": True}, "--enforce needs --qos-ms"),
+        ({"dataset": "coco"}, "--dataset needs --data"),
+        ({"data": "here"}, "--data needs --dataset"),
+        ({"mlperf_model": "resnet50"}, "--mlperf-model needs --user-conf"),
+        ({"dataset": "coco", "data": "here", "samples": "x.npz"}, "--samples and --dataset"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused_before_anything_is_asked(
+    given: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=complaint):
+        settings(**given)
+
+
+def test_the_servers_rate_may_be_in_the_user_conf() -> None:
+    assert settings(scenario="Server", user_conf="user.conf").rate is None
 
 
 def test_what_is_no_user_conf_is_refused(tmp_path: Path) -> None:
@@ -94,9 +114,9 @@ def test_violations_are_counted_by_what_became_of_the_query() -> None:
     for error in (None, Overloaded("full"), DeadlineExceeded("late"), Unavailable("gone")):
         board.ended(0.0, error)
     counted = board.counted("samples")
-    assert (counted.queries, counted.failed, counted.late) == (4, 3, 0)
+    assert (counted.queries, counted.failed, counted.late) == (4, 1, 0)
     assert (counted.rejected, counted.expired, counted.violations) == (1, 1, 3)
-    assert counted.first_failure == "full"
+    assert counted.first_failure == "gone"
 
 
 def test_the_warm_up_is_not_counted() -> None:
