@@ -14,7 +14,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gateway.fleet.reports import ProtocolViolation, checked_seconds, shown, take_in
+from gateway.fleet.checks import ProtocolViolation, checked_seconds, shown
+from gateway.fleet.reports import take_in
 from gateway.fleet.worker import Halt, Outstanding, Run
 from gateway.scheduling.events import (
     AssignmentEnded,

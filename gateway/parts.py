@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.admission import Admission
 from gateway.agents.hub import Hub
+from gateway.agents.links import Links
 from gateway.agents.model_control import ModelControl
+from gateway.agents.work_streams import WorkStreams
 from gateway.clock import Clock
 from gateway.dispatcher import Dispatcher
 from gateway.event_log import EventLog
@@ -49,6 +51,7 @@ class Parts:
     streamed: StreamedJobs
     inference: Inference
     model_control: ModelControl
+    work_streams: WorkStreams
     hub: Hub
     restored: int
 
@@ -82,15 +85,19 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
     )
     restored = await jobs.restore()
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary)
+    links = Links(metrics)
+    work_streams = WorkStreams(
+        links, dispatcher, clock, max_message_bytes=settings.max_message_bytes
+    )
     hub = Hub(
+        links,
+        work_streams,
         dispatcher,
         catalogue,
         model_control,
-        metrics,
         clock,
         remember=journal.remember,
         heartbeat_s=settings.heartbeat_s,
-        max_message_bytes=settings.max_message_bytes,
     )
     # For a port that cannot be opened; once they are, agents are told before the servers stop.
     stack.push_async_callback(hub.close)
@@ -113,6 +120,7 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
         ),
         inference=Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch),
         model_control=model_control,
+        work_streams=work_streams,
         hub=hub,
         restored=restored,
     )

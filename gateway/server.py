@@ -114,7 +114,7 @@ class Gateway:
         self.address = rpc.bind(client_server, settings.listen, server_credentials(identity))
         if identity is None:
             # Under TLS, requests stay where they are encrypted.
-            lines = WorkLines(parts.hub.open_line)
+            lines = WorkLines(parts.work_streams.serve_line)
             stack.push_async_callback(lines.close)
             host = settings.hub.rpartition(":")[0]
             parts.hub.work_port = await lines.start(host, settings.work_port)

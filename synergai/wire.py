@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from synergai.oip import inference_pb2
 
-HUB_VERSION: Final = 1
-"""Of the protocol between agents and gateway: raised when older ones would not understand."""
 MAX_THREADS: Final = 1024
 _MAX_TENSORS: Final = 1024
 _MAX_RANK: Final = 64

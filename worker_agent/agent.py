@@ -15,6 +15,7 @@ import psutil
 
 from synergai import wire
 from synergai.errors import EngineUnusable
+from synergai.hub_protocol import HUB_VERSION
 from synergai.ready_file import ready_file
 from synergai.tls import Identity, channel_credentials
 from synergai.v1 import hub_pb2
@@ -169,12 +170,12 @@ class Agent:
                     await self._idle.wait()
         await self._connection.flush()
 
-    # --- what the connection asks, see worker_agent.connection.Worker -----------------------
+    # --- what the connection asks, see worker_agent.gateway_link.Worker -----------------------
 
     def register(self) -> hub_pb2.Register:
         """How this worker introduces itself, as of now."""
         return hub_pb2.Register(
-            protocol_version=wire.HUB_VERSION,
+            protocol_version=HUB_VERSION,
             worker_id=self._settings.worker_id,
             worker_class=self._settings.worker_class,
             agent_version=_version(),

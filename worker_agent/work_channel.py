@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from synergai import rpc
 from synergai.errors import InvalidInput, Unavailable
+from synergai.hub_protocol import SESSION_METADATA
 from synergai.v1 import hub_pb2
 from synergai.work_line import WorkLine
 from synergai.work_stream import open_orders
@@ -64,7 +65,7 @@ class WorkCall:
             "/synergai.v1.Hub/Work",
             response_deserializer=rpc.parse_by(open_orders, hub_pb2.WorkOrders),
         )
-        self._call = method(metadata=(("synergai-session", session),))
+        self._call = method(metadata=((SESSION_METADATA, session),))
         self._take = take
 
     async def receive(self) -> NoReturn:

@@ -9,12 +9,8 @@ from gateway.fleet.worker import ConnectedWorker
 from gateway.outbox import Outbox
 from synergai.domain import Configuration, WorkerClass, WorkerId, checked_name
 from synergai.errors import InvalidInput, NotSupported
-from synergai.wire import (
-    HUB_VERSION,
-    configuration_from_proto,
-    engine_from_proto,
-    session_from_proto,
-)
+from synergai.hub_protocol import HUB_VERSION
+from synergai.wire import configuration_from_proto, engine_from_proto, session_from_proto
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import Order

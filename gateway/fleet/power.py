@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.fleet.reports import ProtocolViolation
+from gateway.fleet.checks import ProtocolViolation
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName

@@ -1,15 +1,13 @@
-"""What agents report, checked against what they were given."""
+"""What agents report of their assignments, checked against what they were given."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
+from gateway.fleet.checks import ProtocolViolation, checked_seconds
 from synergai.envelope import check_response
-from synergai.errors import InvalidInput
-from synergai.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,28 +15,6 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import Outstanding
     from synergai.envelope import Buffer
     from synergai.v1 import hub_pb2
-
-_MAX_DETAIL: Final = 1000
-
-
-class ProtocolViolation(InvalidInput):
-    """An agent said what cannot be true; its connection is ended."""
-
-
-def checked_seconds(seconds: float, what: str) -> float:
-    """Return a time that a worker measured.
-
-    Raises:
-        ProtocolViolation: it is negative or not a number.
-    """
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ProtocolViolation(f"{what} must be 0 or more seconds, not {seconds}")
-    return seconds
-
-
-def shown(detail: str) -> str:
-    """What a worker says of a fault, fit for a terminal: clients are told it."""
-    return printable(detail[:_MAX_DETAIL])
 
 
 def take_in(

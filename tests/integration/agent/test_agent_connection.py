@@ -17,6 +17,7 @@ from worker_agent.runner import Runner
 from worker_agent.work_channel import open_line
 
 if TYPE_CHECKING:
+    from worker_agent.gateway_link import Worker
     from worker_agent.hosts import Hosts
 
 
@@ -37,7 +38,7 @@ async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
     monkeypatch.setattr(connection, "FIRST_BACKOFF_S", 0.001)
     worker = ClumsyWorker()
     runner = Runner(cast("Hosts", None), {}, lambda: 0.0)
-    line = Connection("127.0.0.1:1", cast("connection.Worker", worker), runner, [], 1 << 20)
+    line = Connection("127.0.0.1:1", cast("Worker", worker), runner, [], 1 << 20)
     running = asyncio.create_task(line.run())
     for _ in range(2):
         await worker.tried.acquire()

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.agents.registration import worker_of
 from gateway.fleet.power import WorkerPower
-from gateway.fleet.reports import ProtocolViolation
+from gateway.fleet.checks import ProtocolViolation
 from gateway.monitoring.power_metrics import PowerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
