@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from gateway.requests.parameters import tenant_of
-from gateway.servicers.oip_stream import InferenceStream
+from gateway.servicers.oip_stream import InferenceStream, window_of
 from synergai import rpc
 from synergai.envelope import parse_envelope
 from synergai.errors import InvalidInput, SynergaiError
@@ -36,8 +36,10 @@ _EXTENSIONS: Final = (
     "parameters",
     "schedule_policy",
     "statistics",
+    "synergai_cancel",
     "synergai_tenant",
     "synergai_timings",
+    "synergai_window",
 )
 
 
@@ -128,6 +130,7 @@ class InferenceServicer:
             self._inference,
             context.time_remaining(),
             tenant_of(metadata),
+            window=window_of(metadata),
             ends_with_error=STREAM_ERROR_METADATA in metadata,
         )
         reader = asyncio.create_task(stream.read(requests))

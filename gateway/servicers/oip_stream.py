@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final
 
 from gateway.outbox import Outbox
 from gateway.requests.parameters import flag
 from synergai import rpc
 from synergai.envelope import stream_response
-from synergai.errors import SynergaiError
+from synergai.errors import Cancelled, InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
+from synergai.oip_stream import WINDOW_METADATA, is_cancellation
 from synergai.status import stream_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from gateway.requests.inference import Inference, Request
     from synergai.envelope import Buffer, Envelope
     from synergai.rpc import Malformed, Raw
 
 STREAM_WINDOW: Final = 64
-"""How many requests of one stream may be under way; beyond, the stream is not read from."""
+"""How many requests of one stream may be under way where its client does not say; beyond, the
+stream is not read from, which slows a client down that sends all that it has."""
+WIDEST_WINDOW: Final = 16_384
+"""However many a client says, for a client that does not read leaves so many answers here. More
+than a gateway takes by default, so that who asks for it is refused instead of slowed down."""
+_WINDOW: Final = re.compile("[1-9][0-9]{0,18}")
 FINAL_PARAMETER: Final = "triton_enable_empty_final_response"
 """With it, a request asks for its last response to be marked. It has only one here."""
 _FINAL_RESPONSE: Final = oip.ModelInferResponse(
     parameters={"triton_final_response": oip.InferParameter(bool_param=True)}
 ).SerializeToString()
+
+
+def window_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
+    """How many requests of a stream with these metadata may be under way.
+
+    Raises:
+        InvalidInput: what they say is no number from 1 on.
+    """
+    for key, value in metadata:
+        if key == WINDOW_METADATA:
+            if _WINDOW.fullmatch(str(value)) is None:
+                raise InvalidInput(f"the header {key!r} must be a number from 1 on, not {value!r}")
+            return min(int(value), WIDEST_WINDOW)
+    return STREAM_WINDOW
 
 
 class InferenceStream:
@@ -36,6 +57,7 @@ class InferenceStream:
         inference: runs the requests.
         budget_s: what is left of the call's deadline; None if it has none.
         tenant: whom the requests are for that do not say so themselves.
+        window: how many may be unanswered; beyond, the stream is not read from.
         ends_with_error: the first request that fails ends the whole stream with its code;
             otherwise its answer holds the error, and the others go on.
 
@@ -45,24 +67,35 @@ class InferenceStream:
     """
 
     def __init__(
-        self, inference: Inference, budget_s: float | None, tenant: str, *, ends_with_error: bool
+        self,
+        inference: Inference,
+        budget_s: float | None,
+        tenant: str,
+        *,
+        window: int,
+        ends_with_error: bool,
     ) -> None:
         self._inference = inference
         self._began = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
+        self._window = window
         self._ends_with_error = ends_with_error
         self._under_way: set[Request] = set()
+        self._by_id: dict[str, Request] = {}
         self._unanswered = 0
         self._room = asyncio.Event()
         self._all_read = False
-        self.answers: Outbox[bytes] = Outbox(2 * STREAM_WINDOW)
+        self.answers: Outbox[bytes] = Outbox(2 * window)
         self.failure: SynergaiError | None = None
 
     async def read(self, requests: AsyncIterator[Raw[Envelope] | Malformed]) -> None:
         """Begin every request, and wait where too many are unanswered."""
         async for raw in requests:
-            while self._unanswered >= STREAM_WINDOW:
+            if isinstance(raw, rpc.Raw) and is_cancellation(raw.message.header):
+                self._call_off(raw.message.header.id)
+                continue
+            while self._unanswered >= self._window:
                 self._room.clear()
                 await self._room.wait()
             self._unanswered += 1
@@ -88,10 +121,14 @@ class InferenceStream:
             self._fail(request_id, rpc.unexpected("ModelStreamInfer"))
             return
         self._under_way.add(request)
+        self._by_id[request_id] = request
 
         def done(result: asyncio.Future[Buffer]) -> None:
             self._under_way.discard(request)
+            if self._by_id.get(request_id) is request:  # ids are the client's, who may repeat them
+                del self._by_id[request_id]
             if result.cancelled():
+                self._fail(request_id, Cancelled("the request was called off"))
                 return
             error = result.exception()
             if error is None:
@@ -102,8 +139,16 @@ class InferenceStream:
 
         request.result.add_done_callback(done)
 
+    def _call_off(self, request_id: str) -> None:
+        """Nobody waits for the request any more; one that is not under way needs nothing."""
+        request = self._by_id.get(request_id)
+        if request is not None:
+            self._inference.abandon(request)
+
     def _fail(self, request_id: str, error: SynergaiError) -> None:
         """A request has failed; its id tells which."""
+        if self.answers.closed:
+            return
         if not self._ends_with_error:
             self.answers.put(stream_error(error, request_id).SerializeToString())
         elif self.failure is None:
@@ -126,6 +171,7 @@ class InferenceStream:
 
     def abandon(self) -> None:
         """Nobody waits for the answers any more."""
+        self.answers.close()
         for request in list(self._under_way):
             self._inference.abandon(request)
 

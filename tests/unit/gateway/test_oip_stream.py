@@ -1,0 +1,178 @@
+"""Rules of one stream of inference requests in the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gateway.servicers.oip_stream import (
+    STREAM_WINDOW,
+    WIDEST_WINDOW,
+    InferenceStream,
+    window_of,
+)
+from synergai.envelope import parse_envelope
+from synergai.errors import InvalidInput
+from synergai.oip import inference_pb2 as oip
+from synergai.oip_stream import WINDOW_METADATA, cancellation
+from synergai.rpc import Malformed, Raw
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from gateway.requests.inference import Inference
+
+
+class Begun:
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
+        self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self) -> None:
+        self.result.set_result(oip.ModelInferResponse(id=self.id).SerializeToString())
+
+
+class FakeInference:
+    """Begins requests, and leaves it to the test to answer them."""
+
+    def __init__(self) -> None:
+        self.begun: list[Begun] = []
+
+    def begin(self, raw: Raw[Any], _budget_s: float | None, _tenant: str) -> Begun:
+        self.begun.append(Begun(raw.message.header.id))
+        return self.begun[-1]
+
+    def abandon(self, request: Begun) -> None:
+        request.result.cancel()
+
+
+def a_message(message: oip.ModelInferRequest) -> Raw[Any]:
+    data = message.SerializeToString()
+    return Raw(data, parse_envelope(data))
+
+
+def requests(*ids: str) -> list[oip.ModelInferRequest]:
+    return [oip.ModelInferRequest(id=each) for each in ids]
+
+
+class Streaming:
+    """A stream whose messages are read until none is left, or it waits for room."""
+
+    def __init__(self, window: int) -> None:
+        self.inference = FakeInference()
+        self.stream = InferenceStream(
+            cast("Inference", self.inference), None, "", window=window, ends_with_error=False
+        )
+
+    @asynccontextmanager
+    async def reading(self, messages: Iterable[oip.ModelInferRequest]) -> AsyncIterator[None]:
+        async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+            for message in messages:
+                yield a_message(message)
+
+        reader = asyncio.create_task(self.stream.read(arriving()))
+        reader.add_done_callback(self.stream.reader_ended)
+        await settle()
+        try:
+            yield
+        finally:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    @property
+    def begun(self) -> list[str]:
+        return [each.id for each in self.inference.begun]
+
+    async def answers(self) -> list[tuple[str, str]]:
+        """Id and status of what is ready; the status is empty where nothing went wrong."""
+        await settle()
+        found = []
+        for data in self.stream.answers.take_nowait():
+            response = oip.ModelStreamInferResponse.FromString(data).infer_response
+            found.append((response.id, response.parameters["status"].string_param))
+            self.stream.answered()
+        await settle()
+        return found
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_beyond_its_window_a_stream_is_read_when_an_answer_has_been_taken() -> None:
+    streaming = Streaming(window=2)
+    async with streaming.reading(requests("a", "b", "c")):
+        assert streaming.begun == ["a", "b"]
+        streaming.inference.begun[0].answer()
+        await settle()
+        assert streaming.begun == ["a", "b"], "the answer is ready, and nobody has taken it"
+        assert await streaming.answers() == [("a", "")]
+        assert streaming.begun == ["a", "b", "c"]
+
+
+async def test_calling_off_is_read_though_the_window_is_full() -> None:
+    streaming = Streaming(window=1)
+    async with streaming.reading([*requests("a"), cancellation("a"), *requests("b")]):
+        assert await streaming.answers() == [("a", "CANCELLED")]
+        assert streaming.begun == ["a", "b"]
+
+
+async def test_calling_off_what_is_not_under_way_changes_nothing() -> None:
+    streaming = Streaming(window=4)
+    messages = [cancellation("b"), cancellation(""), *requests("a", "b")]
+    async with streaming.reading(messages):
+        assert await streaming.answers() == []
+        assert streaming.begun == ["a", "b"]
+
+
+async def test_calling_off_what_is_ready_comes_too_late() -> None:
+    streaming = Streaming(window=4)
+    begun = asyncio.Event()
+
+    async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+        yield a_message(*requests("a"))
+        await begun.wait()
+        streaming.inference.begun[0].answer()
+        yield a_message(cancellation("a"))
+
+    reader = asyncio.create_task(streaming.stream.read(arriving()))
+    await settle()
+    begun.set()
+    await reader
+    assert await streaming.answers() == [("a", "")]
+
+
+async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
+    streaming = Streaming(window=4)
+    async with streaming.reading([*requests("a", "a"), cancellation("a")]):
+        first, second = streaming.inference.begun
+        assert (first.result.done(), second.result.cancelled()) == (False, True)
+        assert await streaming.answers() == [("a", "CANCELLED")]
+
+
+async def test_stream_whose_requests_are_all_answered_ends() -> None:
+    streaming = Streaming(window=4)
+    async with streaming.reading([*requests("a", "b"), cancellation("b")]):
+        assert not streaming.stream.answers.closed
+        streaming.inference.begun[0].answer()
+        assert sorted(await streaming.answers()) == [("a", ""), ("b", "CANCELLED")]
+        assert streaming.stream.answers.closed
+
+
+@pytest.mark.parametrize(
+    ("said", "window"),
+    [("1", 1), ("1024", 1024), (str(2**63 - 1), WIDEST_WINDOW), (None, STREAM_WINDOW)],
+)
+def test_window_is_what_the_client_says_up_to_a_bound(said: str | None, window: int) -> None:
+    metadata = [("user-agent", "7"), *([] if said is None else [(WINDOW_METADATA, said)])]
+    assert window_of(metadata) == window
+
+
+@pytest.mark.parametrize("said", ["", "0", "-1", "1.5", "²", "9" * 5000])
+def test_window_that_is_no_number_is_refused(said: str) -> None:
+    with pytest.raises(InvalidInput, match=WINDOW_METADATA):
+        window_of([(WINDOW_METADATA, said)])
