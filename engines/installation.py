@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, TypeAlias
 
 from engines.model_directory import ModelDirectory
@@ -21,12 +19,14 @@ from engines.model_files import (
     parts,
     size_bytes,
 )
+from engines.workshop import put_in_place, workshop
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput
 from synergai.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from engines.model_directory import EngineDefinition
 
@@ -46,30 +46,20 @@ def installing(models: Path, name: str, *, replace: bool = False) -> Iterator[Pa
         InvalidInput: the name is not one, or taken, or nothing can be written there.
     """
     checked_name(name, "engine name")
-    target = models / name
     try:
         models.mkdir(parents=True, exist_ok=True)
-        # Readers skip names that begin with a dot.
-        work = Path(mkdtemp(prefix=f".{name}-", dir=models))
+        with workshop(models, name) as work:
+            if (models / name).exists() and not replace:
+                raise InvalidInput(
+                    f"{models} has an engine {name!r} already; choose another name with --name, "
+                    "or replace it with --replace"
+                )
+            made = work / name
+            made.mkdir()
+            yield made
+            put_in_place(work, made, models)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
-    try:
-        work.chmod(0o755)
-        made = work / name
-        made.mkdir()
-        if target.exists() and not replace:
-            raise InvalidInput(
-                f"{models} has an engine {name!r} already; choose another name with --name, "
-                "or replace it with --replace"
-            )
-        yield made
-        if target.exists():
-            target.rename(work / "replaced")
-        made.rename(target)
-    except OSError as error:
-        raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:

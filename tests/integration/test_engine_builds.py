@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,12 +11,15 @@ import onnxruntime
 import pytest
 
 from engines import catalogue
+from engines.installation import installing
 from engines.photographs import photographs
 from engines.preprocess import preprocess_mobilenet
 from engines.samples import load_samples
 from synergai.domain import TensorSpec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from engines.model_directory import EngineDefinition
@@ -80,3 +85,15 @@ def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinit
 
     assert len(images) == 20
     assert np.allclose(run(mobilenet, {"input:0": images[1]})[0], together[1], atol=1e-5)
+
+
+def test_folder_of_a_process_that_was_killed_is_cleared_by_the_next_one(tmp_path: Path) -> None:
+    killed = (
+        "import os, pathlib, signal; from engines.installation import installing\n"
+        "with installing(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)
+    assert [path.name[:15] for path in tmp_path.iterdir()] == [".making-engine-"]
+
+    with installing(tmp_path, "another"):
+        assert [path.name[:16] for path in tmp_path.iterdir()] == [".making-another-"]

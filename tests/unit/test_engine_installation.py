@@ -158,6 +158,42 @@ def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> No
     assert left_in(tmp_path / "e") == ["old"]
 
 
+def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
+    (models / ".notes").mkdir()
+
+    add(models, model)
+
+    assert left_in(models) == [".notes", "plus"]
+
+
+def test_what_another_process_is_making_is_not_cleared(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    with installing(models, "other") as folder:
+        add(models, model)
+        (folder / "made").touch()
+
+    assert left_in(models) == ["other", "plus"]
+    assert left_in(models / "other") == ["made"]
+
+
+def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
+    tmp_path: Path, model: Path
+) -> None:
+    models = tmp_path / "models"
+    add(models, model, title="old")
+    work = models / ".making-plus-x1y2z3"
+    (work / "plus").mkdir(parents=True)
+    (work / "replaced").mkdir()
+    (models / "plus").rename(work / "replaced" / "plus")
+
+    add(models, model, name="another")
+
+    assert left_in(models) == ["another", "plus"]
+    assert ModelDirectory(models).get("plus").title == "old"
+
+
 def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -1,0 +1,100 @@
+"""Hidden folders in a model directory, in which engines are made before they are put in place.
+
+A process that is killed leaves its folder behind. Whoever makes one next clears such folders away:
+each is locked by the process that works in it, and a lock goes with its process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFIX: Final = ".making-"
+"""Readers of the model directory skip names that begin with a dot."""
+_REPLACED: Final = "replaced"
+
+
+@contextmanager
+def workshop(models: Path, name: str) -> Iterator[Path]:
+    """An empty folder for this block alone, beside the engines; it vanishes with the block.
+
+    Args:
+        models: the model directory.
+        name: of what is made; it shows in the folder's name.
+
+    Raises:
+        OSError: the model directory cannot be written to.
+    """
+    clear_abandoned(models)
+    work, lock = _opened(models, name)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def put_in_place(work: Path, made: Path, models: Path) -> None:
+    """Have `made` be the engine of its name, in place of an older one.
+
+    Args:
+        work: the workshop's folder, where the older one goes.
+        made: in it.
+        models: the model directory.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    target = models / made.name
+    if target.exists():
+        replaced = work / _REPLACED
+        replaced.mkdir()
+        target.rename(replaced / made.name)
+    made.rename(target)
+
+
+def clear_abandoned(models: Path) -> None:
+    """Remove the workshops of processes that are gone.
+
+    An engine that one of them had taken away, and put none in its place, is put back.
+    """
+    for work in models.glob(f"{PREFIX}*"):
+        # In use, or somebody else's, or on a file system that knows no locks: left alone.
+        with suppress(OSError), _locked(work):
+            for engine in (work / _REPLACED).glob("*"):
+                target = models / engine.name
+                if not target.exists():
+                    engine.rename(target)
+            shutil.rmtree(work)
+
+
+@contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _opened(models: Path, name: str) -> tuple[Path, int]:
+    """A new folder, and the descriptor that keeps it locked."""
+    while True:
+        work = Path(mkdtemp(prefix=f"{PREFIX}{name}-", dir=models))
+        # Before it is locked it looks abandoned, so that another process may just clear it away.
+        with suppress(FileNotFoundError):
+            folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
+            with suppress(OSError):  # where locks are not known, nobody clears either
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            if work.exists():
+                return work, folder
+            os.close(folder)
