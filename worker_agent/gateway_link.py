@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai import rpc, wire
 from synergai.errors import InvalidInput, Unavailable
-from synergai.hub_protocol import MISSED_HEARTBEATS
+from synergai.hub_protocol import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.assignments import Assignments
 from worker_agent.outbox import Outbox
@@ -182,8 +182,8 @@ class GatewayLink:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._registered.heartbeat_s)
-            if self._sequence - self._acknowledged >= MISSED_HEARTBEATS:
-                raise Unavailable(f"it has missed {MISSED_HEARTBEATS} heartbeats")
+            if self._sequence - self._acknowledged >= GATEWAY_LOST_AFTER:
+                raise Unavailable(f"it has left {GATEWAY_LOST_AFTER} heartbeats unanswered")
             self._sequence += 1
             beat = self._worker.heartbeat()
             beat.sequence = self._sequence

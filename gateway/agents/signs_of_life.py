@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.hub_protocol import MISSED_HEARTBEATS
+from synergai.hub_protocol import WORKER_LOST_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ class SignsOfLife:
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
         self.look_every_s = heartbeat_s / 2
-        self.patience_s = MISSED_HEARTBEATS * heartbeat_s
+        self.patience_s = WORKER_LOST_AFTER * heartbeat_s
         self._held_up_after_s = heartbeat_s
         self._looked_at = now
 

@@ -1,0 +1,34 @@
+"""What gateway and agent make of each other's silence; both are processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from synergai.testing import LocalFleet
+from tests.tiny_tflite import save_sum
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEARTBEAT_S = 0.2
+
+
+def test_gateway_that_was_held_up_and_goes_on_keeps_its_workers(tmp_path: Path) -> None:
+    (tmp_path / "models" / "plus").mkdir(parents=True)
+    save_sum(tmp_path / "models" / "plus" / "model.tflite")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--heartbeat-s", str(HEARTBEAT_S)])
+        fleet.start_agent("w1", models=tmp_path / "models")
+        fleet.wait_for_workers(1)
+        assert fleet.gateway is not None
+        fleet.gateway.send_signal(signal.SIGSTOP)
+        time.sleep(8 * HEARTBEAT_S)
+        fleet.gateway.send_signal(signal.SIGCONT)
+        time.sleep(2 * HEARTBEAT_S)
+        fleet.wait_for_workers(1)
+        said = fleet.log("w1").read_text() + fleet.log("gateway").read_text()
+    assert "trying again" not in said
+    assert "lost" not in said
+    assert "left" not in said
