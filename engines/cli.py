@@ -57,8 +57,8 @@ def build(
         list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all there are.")
     ] = None,
     models: Models = DEFAULT_MODELS,
-    force: Annotated[
-        bool, typer.Option("--force", help="Build again what is there already.")
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Build again what is there already.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +77,7 @@ def build(
             def report(share: float, task: TaskID = task) -> None:
                 progress.update(task, completed=share)
 
-            if not force and catalogue.is_built(recipe.name, models):
+            if not replace and catalogue.is_built(recipe.name, models):
                 progress.update(task, description=f"{recipe.name} is built", completed=1.0)
             else:
                 catalogue.build(recipe.name, models, report)
@@ -206,7 +206,9 @@ def add(
         ),
     ] = "",
     models: Models = DEFAULT_MODELS,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an older one.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy a model into the model directory, checked, with its digest recorded."""

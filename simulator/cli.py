@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from simulator.settings import SimulatorSettings, seeds_of
 from synergai.commands import require, settings_command
-from synergai.output import print_table
+from synergai.output import print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +33,10 @@ def simulate(settings: SimulatorSettings) -> None:
 
     profile = profile_of(settings)
     results = _results(settings, profile)
-    _print(settings, results)
-    if settings.json_file is not None:
-        _write(settings.json_file, results)
+    if settings.as_json:
+        print_json([result.record() for result in results])
+    else:
+        _print(settings, results)
     if settings.plots is not None:
         _plot(settings, settings.plots, profile, results)
 
@@ -66,12 +66,6 @@ def _print(settings: SimulatorSettings, results: Sequence[Result]) -> None:
     for metric in METRICS:
         columns = (metric.title, *settings.experiments, "sum")
         print_table(columns, rows(results, metric, settings.policies, settings.experiments))
-
-
-def _write(path: Path, results: Sequence[Result]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [result.record() for result in results]
-    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
 def _plot(

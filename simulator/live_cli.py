@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from simulator.live_settings import ExperimentSettings
 from synergai.commands import require, settings_command
 from synergai.errors import InternalFault, InvalidInput
-from synergai.output import print_table
+from synergai.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from simulator.recording import Recording
-    from simulator.results import Result
     from simulator.workload import Workload
 
 _FIGURES: Final = (
@@ -65,9 +65,11 @@ def experiment(settings: ExperimentSettings) -> None:
     if recording is not None:
         run = recording.run
         results["live"] = result_of(run)
-    _print(results)
-    if settings.json_file is not None:
-        _write(settings.json_file, list(results.values())[-1])
+    records = {name: result.record() for name, result in results.items()}
+    if settings.as_json:
+        print_json(records)
+    else:
+        _print(records)
     if settings.plot is not None:
         require("matplotlib")
         from simulator.timeline import plot_timeline
@@ -75,6 +77,8 @@ def experiment(settings: ExperimentSettings) -> None:
         plot_timeline(run, settings.plot)
     if recording is not None:
         _judge(recording)
+        if not settings.as_json:
+            typer.echo(f"replayed: all {recording.events} events give the recorded commands")
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -103,25 +107,22 @@ def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, s
     return recording
 
 
-def _print(results: dict[str, Result]) -> None:
-    records = [result.record() for result in results.values()]
+def _print(records: Mapping[str, Mapping[str, Any]]) -> None:
     rows = [
-        [title, *(f"{record[name]:,.{digits}f}" for record in records)]
+        [title, *(f"{record[name]:,.{digits}f}" for record in records.values())]
         for name, title, digits in _FIGURES
     ]
-    print_table(("", *results), rows)
-
-
-def _write(path: Path, result: Result) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([result.record()], indent=1) + "\n", encoding="utf-8")
+    print_table(("", *records), rows)
 
 
 def _judge(recording: Recording) -> None:
-    """Say how the replay went."""
+    """Check that the replay gave the same commands.
+
+    Raises:
+        InternalFault: it did not.
+    """
     if recording.mismatches:
         raise InternalFault(
             f"replayed, {recording.mismatches} of {recording.events} events of the event log give "
             "other commands than were recorded"
         )
-    typer.echo(f"replayed: all {recording.events} events give the recorded commands")

@@ -47,8 +47,8 @@ class ExperimentSettings(Settings, env_prefix="SYNERGAI_EXPERIMENT_"):
         default={"agx": "mode=6", "nx": "mode=5"},
         description="Configurations by worker class for the policies that know no profile.",
     )
-    json_file: Annotated[Path | None, Spelled("json")] = Field(
-        default=None, description="File for the figures: the live run's, if there is one."
+    as_json: Annotated[bool, Spelled("json")] = Field(
+        default=False, description="Print JSON instead of a table."
     )
     directory: Path | None = Field(
         default=None,

@@ -95,8 +95,8 @@ class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
         description="Configurations by worker class for the policies that know no profile; "
         "elsewhere they take the one with the most threads.",
     )
-    json_file: Annotated[Path | None, Spelled("json")] = Field(
-        default=None, description="File for the figures of every run."
+    as_json: Annotated[bool, Spelled("json")] = Field(
+        default=False, description="Print JSON, the figures of every run, instead of tables."
     )
     plots: Path | None = Field(default=None, description="Folder for the plots.")
     bounds: bool = Field(

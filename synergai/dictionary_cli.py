@@ -77,7 +77,7 @@ def import_(
 def export(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an older file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
@@ -86,8 +86,8 @@ def export(
 
     entries = list(load_dictionary(dictionary))
     if target.exists():
-        if not force:
-            raise InvalidInput(f"{target} is there already; replace it with --force")
+        if not replace:
+            raise InvalidInput(f"{target} is there already; replace it with --replace")
         if target.resolve() == dictionary.resolve():
             raise InvalidInput(f"{target} is the dictionary itself")
         target.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -92,6 +93,17 @@ def test_help_names_every_option_in_full_on_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run([name, "--help"], capsys)
     assert not re.search(r"--[\w-]*…", out)
+
+
+@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
+def test_options_of_one_name_mean_the_same_in_every_command(name: str) -> None:
+    module, _, attribute = cli.APPLICATIONS[name].home.partition(":")
+    root = typer.main.get_command(getattr(import_module(module), attribute))
+    for command in (root, *getattr(root, "commands", {}).values()):
+        options = {option: each for each in command.params for option in each.opts}
+        assert "--force" not in options, "it is --replace"
+        if "--json" in options:
+            assert getattr(options["--json"], "is_flag", False), "output goes where it is sent"
 
 
 def test_help_breaks_its_lines_where_the_terminal_ends(

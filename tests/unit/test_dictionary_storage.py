@@ -357,7 +357,7 @@ def test_export_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
     assert isinstance(refused.exception, SynergaiError)
     assert target.read_text() == "precious"
 
-    CliRunner().invoke(app, [*arguments, "--force"])
+    CliRunner().invoke(app, [*arguments, "--replace"])
     assert len(load_dictionary(target)) == 1
 
 
@@ -366,7 +366,7 @@ def test_export_onto_the_dictionary_itself_is_refused(tmp_path: Path) -> None:
     add_to_dictionary(dictionary, [an_entry()])
 
     refused = CliRunner().invoke(
-        app, ["export", str(dictionary), "--dictionary", str(dictionary), "--force"]
+        app, ["export", str(dictionary), "--dictionary", str(dictionary), "--replace"]
     )
 
     assert "itself" in str(refused.exception)
