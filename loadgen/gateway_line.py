@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import grpc
 
-from synergai.client_connection import error_of_call
+from synergai.call_errors import error_of_call
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.rpc import channel_options

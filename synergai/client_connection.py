@@ -1,88 +1,26 @@
-"""The client's end of the line: one channel, its calls, and what their failures mean."""
+"""The client's end of the line: one channel and its calls."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import re
 import time
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from synergai.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    NotSupported,
-    SynergaiError,
-    Unavailable,
-)
+from synergai.backoff import Backoff
+from synergai.call_errors import error_of_call
+from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.rpc import channel_options
-from synergai.status import error_from_status
 from synergai.tls import open_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-
-_NOBODY: Final = re.compile(
-    r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
-    re.DOTALL,
-)
-_NOT_ENCRYPTED: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of the authority given with --tls-ca",
-    "Hostname Verification Check failed": "its certificate is for another host",
-    "WRONG_VERSION_NUMBER": "it does not encrypt; leave --tls-ca out",
-}
-"""Why encrypting fails, by what gRPC says of it."""
-_ERRNO: Final = re.compile(r" \(\d+\)$")
-_LOST: Final = re.compile(
-    "Socket closed|Stream removed|Cancelling all calls|"
-    "Connection reset|GOAWAY|keepalive|Broken pipe"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before each further try: twice as long each time, with jitter."""
-
-    first_s: float = 0.1
-    most_s: float = 5.0
-
-    def pauses(self) -> Iterator[float]:
-        """The waiting times, without end."""
-        pause = self.first_s
-        while True:
-            # Jitter, so that clients that lost the same gateway do not come back together.
-            yield pause * random.uniform(0.5, 1.0)
-            pause = min(2 * pause, self.most_s)
-
-
-def error_of_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
-    """What a failed call means, in words that name the server instead of the transport."""
-    if code is grpc.StatusCode.UNAVAILABLE:
-        for sign, why in _NOT_ENCRYPTED.items():
-            if sign in details:
-                return Unavailable(f"no encrypted connection to {target}: {why}")
-        if nobody := _NOBODY.search(details):
-            cause = _ERRNO.sub("", next(filter(None, nobody.groups()))).strip().lower()
-            if cause == "socket closed":
-                return Unavailable(
-                    f"{target} closes the connection at once; does it encrypt (--tls-ca)?"
-                )
-            return Unavailable(f"nobody answers at {target} ({cause}); is it running?")
-        if _LOST.search(details):
-            return Unavailable(f"the connection to {target} was lost")
-    if details == "Deadline Exceeded":
-        return DeadlineExceeded("there was no answer in time")
-    return error_from_status(code, details or code.name)
 
 
 class Connection:

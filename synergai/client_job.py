@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from synergai.client_connection import Backoff
+from synergai.backoff import Backoff
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import (
     Cancelled,

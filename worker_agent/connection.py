@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import grpc
 
 from synergai import rpc, wire
+from synergai.backoff import Backoff
+from synergai.call_errors import error_of_call
 from synergai.errors import SynergaiError
-from synergai.status import error_from_rpc
 from synergai.tls import open_channel
 from synergai.v1 import hub_pb2
 from worker_agent.gateway_link import GatewayLink
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts import SessionChange
     from worker_agent.runner import Runner
 
-FIRST_BACKOFF_S: Final = 0.5
-LONGEST_BACKOFF_S: Final = 10.0
+BACKOFF: Final = Backoff(first_s=0.5, most_s=10.0)
 SETTLED_AFTER_S: Final = 5.0
 """A connection that lasted so long was a good one: back-off begins anew after it."""
 
@@ -45,6 +44,7 @@ class Connection:
         configurations: what this worker can be switched to.
         max_message_bytes: largest message both ways.
         credentials: what it encrypts with; None if it does not.
+        backoff: how long it waits before it dials again.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class Connection:
         configurations: Sequence[Configuration],
         max_message_bytes: int,
         credentials: grpc.ChannelCredentials | None = None,
+        *,
+        backoff: Backoff = BACKOFF,
     ) -> None:
         self._target = target
         self._worker = worker
@@ -63,7 +65,8 @@ class Connection:
         self._max_message_bytes = max_message_bytes
         self._credentials = credentials
         self._link: GatewayLink | None = None
-        self._failures = 0
+        self._backoff = backoff
+        self._pauses = backoff.pauses()
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -71,17 +74,15 @@ class Connection:
             try:
                 await self._connect()
             except Exception as failure:  # noqa: BLE001 - not even a fault of ours may leave the worker unconnected
-                error = _in_our_words(failure)
-                longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**self._failures)
-                delay = longest * random.uniform(0.5, 1.0)
-                self._failures = min(self._failures + 1, 16)
+                error = _in_our_words(failure, self._target)
+                pause = next(self._pauses)
                 _log.warning(
-                    "not connected to the gateway at %s: %s; trying again in %.1f s",
+                    "not connected to the gateway at %s, trying again in %.1f s: %s",
                     self._target,
+                    pause,
                     error,
-                    delay,
                 )
-                await asyncio.sleep(delay)
+                await asyncio.sleep(pause)
 
     def session_changed(self, change: SessionChange) -> None:
         """Tell the gateway, if there is one, of a session that came or went."""
@@ -153,14 +154,14 @@ class Connection:
                 link.close()
 
     def _settled(self) -> None:
-        self._failures = 0
+        self._pauses = self._backoff.pauses()
 
 
-def _in_our_words(failure: Exception) -> SynergaiError:
+def _in_our_words(failure: Exception, target: str) -> SynergaiError:
     match failure:
         case SynergaiError():
             return failure
         case grpc.aio.AioRpcError():
-            return error_from_rpc(failure)
+            return error_of_call(target, failure.code(), failure.details() or "")
         case _:
             return rpc.unexpected("the connection")

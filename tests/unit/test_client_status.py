@@ -7,7 +7,8 @@ import re
 import grpc
 import pytest
 
-from synergai.client_connection import Backoff, error_of_call
+from synergai.backoff import Backoff
+from synergai.call_errors import error_of_call
 from synergai.client_fleet import worker_from_proto
 from synergai.client_job import spec_to_proto, status_from_proto
 from synergai.domain import EngineName, JobSpec, JobState
@@ -15,6 +16,7 @@ from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidInput,
+    NotSupported,
     Overloaded,
     SynergaiError,
     Unavailable,
@@ -86,6 +88,13 @@ def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
             ),
             "nobody answers at gate:1 (domain name not found); is it running?",
         ),
+        (
+            (
+                "failed to connect to all addresses; last error: INTERNAL: ipv4:127.0.0.1:1: "
+                "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got 80)"
+            ),
+            "what listens at gate:1 does not speak gRPC",
+        ),
         ("Socket closed", "the connection to gate:1 was lost"),
         ("the gateway is going", "the gateway is going"),
     ],
@@ -96,6 +105,12 @@ def test_trouble_with_the_line_names_the_gateway_and_not_the_transport(
     error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
     assert isinstance(error, Unavailable)
     assert str(error) == message
+
+
+def test_server_that_lacks_the_call_is_doubted_to_be_a_gateway() -> None:
+    error = error_of_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    assert isinstance(error, NotSupported)
+    assert str(error) == "gate:1 does not know this call; is it a SynergAI gateway?"
 
 
 REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "

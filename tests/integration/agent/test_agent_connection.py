@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from synergai.backoff import Backoff
 from synergai.errors import InvalidInput
 from synergai.testing import free_port
-from worker_agent import connection
+from synergai.v1 import hub_pb2
 from worker_agent.connection import Connection
 from worker_agent.runner import Runner
 from worker_agent.work_channel import open_line
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from worker_agent.gateway_link import Worker
     from worker_agent.hosts import Hosts
 
@@ -27,27 +31,61 @@ class ClumsyWorker:
     def __init__(self) -> None:
         self.tried = asyncio.Semaphore(0)
 
-    def register(self) -> None:
+    def register(self) -> hub_pb2.Register:
         self.tried.release()
         raise ZeroDivisionError
 
 
-async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(connection, "FIRST_BACKOFF_S", 0.001)
-    worker = ClumsyWorker()
+class Introduced(ClumsyWorker):
+    """Introduces itself."""
+
+    def register(self) -> hub_pb2.Register:
+        self.tried.release()
+        return hub_pb2.Register()
+
+
+@contextlib.asynccontextmanager
+async def dialling(target: str, worker: ClumsyWorker) -> AsyncIterator[asyncio.Task[None]]:
+    """A connection that tries to reach a gateway, and hardly waits between."""
     runner = Runner(cast("Hosts", None), {}, lambda: 0.0)
-    line = Connection("127.0.0.1:1", cast("Worker", worker), runner, [], 1 << 20)
+    line = Connection(
+        target, cast("Worker", worker), runner, [], 1 << 20, backoff=Backoff(0.001, 0.001)
+    )
     running = asyncio.create_task(line.run())
-    for _ in range(2):
-        await worker.tried.acquire()
-    assert not running.done()
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    try:
+        yield running
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = ClumsyWorker()
+    async with dialling("127.0.0.1:1", worker) as running:
+        for _ in range(2):
+            await worker.tried.acquire()
+        assert not running.done()
     assert [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "trying again" in caplog.text
+
+
+async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    worker = Introduced()
+    async with dialling(target, worker):
+        for _ in range(2):
+            await worker.tried.acquire()
+    warning = caplog.records[0].getMessage()
+    assert re.fullmatch(
+        rf"not connected to the gateway at {target}, trying again in 0\.\d s: "
+        rf"nobody answers at {target} \(connection refused\); is it running\?",
+        warning,
+    )
 
 
 async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
