@@ -12,7 +12,10 @@ from synergai.output import print_json, print_table, seconds, watts
 from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from synergai.client_fleet import WorkerStatus
+    from synergai.domain import Engine
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 
@@ -32,41 +35,54 @@ def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: Tl
         if not joined:
             typer.echo(f"no worker has joined the gateway at {target}")
             return
-        columns = ("worker", "class", "state", "cores", "power", "engines", "loaded", "queries")
-        print_table((*columns, "heard"), map(_row, joined))
+        show_workers(joined)
 
     import uvloop
 
     uvloop.run(work())
 
 
-def _row(worker: WorkerStatus) -> tuple[str | Text, ...]:
-    engines = Text("\n").join(
-        Text(f"{engine.name}: {engine.fault}", "red")
-        if engine.fault
-        else Text(f"{engine.name} (not profiled)", "yellow")
-        if engine.name in worker.unprofiled
-        else Text(engine.name)
-        for engine in worker.engines
-    )
-    loaded = "\n".join(f"{each.engine} ({each.configuration})" for each in worker.sessions)
+def show_workers(workers: Sequence[WorkerStatus]) -> None:
+    """One table of the machines, one of what is on them: side by side, 80 columns are too few."""
+    columns = ("worker", "class", "state", "cores", "power", "queries", "heard")
+    print_table(columns, map(_machine, workers))
+    rows = (row for worker in workers for row in _engines(worker))
+    typer.echo()
+    print_table(("worker", "engine", "loaded"), rows)
+
+
+def _machine(worker: WorkerStatus) -> tuple[str | Text, ...]:
     return (
         worker.id,
         worker.worker_class,
         worker.state.name.lower(),
         str(worker.cores),
         _power(worker),
-        engines,
-        loaded,
         f"{worker.queries_done:,}",
         f"{seconds(worker.last_heard_s)} ago",
     )
+
+
+def _engines(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
+    for number, engine in enumerate(worker.engines):
+        name = worker.id if number == 0 else ""
+        yield name, engine.name, _sessions(worker, engine)
+
+
+def _sessions(worker: WorkerStatus, engine: Engine) -> Text:
+    """What is loaded of an engine, and what is to be known before more is."""
+    if engine.fault:
+        return Text(engine.fault, "red")
+    loaded = [Text(str(s.configuration)) for s in worker.sessions if s.engine == engine.name]
+    if engine.name in worker.unprofiled:
+        loaded.append(Text("not profiled", "yellow"))
+    return Text("\n").join(loaded)
 
 
 def _power(worker: WorkerStatus) -> Text:
     drawn = (
         Text("not measured", "dim")
         if worker.watts is None
-        else Text(f"{watts(worker.watts) or '0 W'} by {worker.meter}")
+        else Text(f"{watts(worker.watts) or '0 W'}\nby {worker.meter}")
     )
     return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])
