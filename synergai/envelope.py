@@ -2,12 +2,13 @@
 
 Protobuf copies every field that it parses, and tensors are most of a message's bytes. Serialised
 messages can be taken apart between two fields and put together again, so the tensors are cut out
-first and stay views of the bytes that came.
+first and stay views of the bytes that came. What a client sends after that mostly differs from it
+in nothing but the tensors' contents, and is then not parsed at all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,11 +23,17 @@ from synergai.oip.inference_pb2 import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Self
+
+    from synergai.domain import Engine
 
     Buffer: TypeAlias = bytes | memoryview
 
 SMALL_BYTES: Final = 4096
 """Up to here, letting protobuf copy is quicker than looking at fields in Python."""
+MOST_FORMS: Final = 64
+"""So many kinds of requests are known again; clients have a few, and may have any number."""
+_NO_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2
 """Wire type of strings, bytes, messages and packed numbers."""
@@ -39,12 +46,99 @@ class Envelope:
     """A request taken apart.
 
     Attributes:
-        header: the request without ``raw_input_contents``.
+        header: the request without ``raw_input_contents``; others may share it.
         raw: those contents, in order; views of the bytes that were opened, or copies.
+        form: what it has in common with requests to come, if they are to be known again.
     """
 
     header: ModelInferRequest
     raw: Sequence[Buffer]
+    form: Form | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Form:
+    """What requests have in common that differ only in what their raw tensors hold.
+
+    Attributes:
+        header: of all of them.
+        fits: the engine that all of them are known to fit.
+    """
+
+    header: ModelInferRequest
+    fits: Engine | None = field(default=None, init=False)
+    _frame: Sequence[tuple[int, int, bytes]]
+    _contents: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, data: Buffer, envelope: Envelope) -> Self | None:
+        """The form of the request in `data`; None if others are hardly like it, or in no order.
+
+        An id or a parameter is seldom sent twice, and typed contents are a part of the header.
+        """
+        header = envelope.header
+        if not envelope.raw or header.id or header.parameters:
+            return None
+        prefixes = [field_prefix(_RAW_INPUT_CONTENTS, len(raw)) for raw in envelope.raw]
+        end = len(data) - sum(map(len, prefixes)) - sum(map(len, envelope.raw))
+        head = bytes(data[:end])
+        # What goes before the tensors has to be a message by itself: then no byte of it, or of
+        # the fields behind it, can mean anything else in the next request.
+        if end > SMALL_BYTES or not _is_message(head):
+            return None
+        frame, contents, begin = [], [], 0
+        for prefix, raw in zip(prefixes, envelope.raw, strict=True):
+            frame.append((begin, end + len(prefix), head + prefix))
+            begin = end + len(prefix) + len(raw)
+            contents.append((end + len(prefix), begin))
+            end, head = begin, b""
+        form = cls(header, frame, contents)
+        return form if form.opened(data) is not None else None
+
+    def opened(self, data: Buffer) -> list[Buffer] | None:
+        """The raw contents in `data`, which is as long as a request of this form, if it is one."""
+        for begin, end, expected in self._frame:
+            if data[begin:end] != expected:
+                return None
+        return [data[begin:end] for begin, end in self._contents]
+
+
+class Envelopes:
+    """Opens requests, and knows the form of those that came before."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, Form] = {}
+
+    def open(self, data: Buffer) -> Envelope:
+        """Take the serialised ``ModelInferRequest`` in `data` apart.
+
+        Raises:
+            InvalidInput: it is not one.
+        """
+        try:
+            return self.parse(data)
+        except DecodeError as error:
+            raise InvalidInput(_NO_REQUEST) from error
+
+    def parse(self, data: Buffer) -> Envelope:
+        """Like `open`, with protobuf's own error.
+
+        Raises:
+            DecodeError: it is not one.
+        """
+        size = len(data)
+        data = bytes(data) if size <= SMALL_BYTES else memoryview(data)
+        form = self._forms.get(size)
+        if form is not None and (raw := form.opened(data)) is not None:
+            return Envelope(form.header, raw, form)
+        envelope = parse_envelope(data)
+        form = Form.of(data, envelope)
+        if form is None:
+            return envelope
+        if len(self._forms) >= MOST_FORMS:
+            self._forms.clear()
+        self._forms[size] = form
+        return Envelope(envelope.header, envelope.raw, form)
 
 
 def open_envelope(data: Buffer) -> Envelope:
@@ -56,7 +150,7 @@ def open_envelope(data: Buffer) -> Envelope:
     try:
         return parse_envelope(data)
     except DecodeError as error:
-        raise InvalidInput("the message is not a valid inference.ModelInferRequest") from error
+        raise InvalidInput(_NO_REQUEST) from error
 
 
 def parse_envelope(data: Buffer) -> Envelope:
@@ -72,6 +166,14 @@ def parse_envelope(data: Buffer) -> Envelope:
         return Envelope(header, raw)
     rest, (contents,) = cut(data, _RAW_INPUT_CONTENTS)
     return Envelope(ModelInferRequest.FromString(rest), contents)
+
+
+def _is_message(data: bytes) -> bool:
+    try:
+        ModelInferRequest.FromString(data)
+    except DecodeError:
+        return False
+    return True
 
 
 def check_response(data: Buffer) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.domain import Engine, TensorSpec
+    from synergai.envelope import Envelope
     from synergai.oip.inference_pb2 import ModelInferRequest
 
 ELEMENT_BYTES: Final = {
@@ -67,6 +68,23 @@ _NARROW: Final = {
     "UINT16": (0, 2**16 - 1),
 }
 """Ranges of the datatypes that travel in a wider typed field."""
+
+
+def check_envelope(envelope: Envelope, engine: Engine) -> None:
+    """Check that `engine` can run the request in `envelope`, as `check_request` does.
+
+    Of a form that has been checked for the engine only elements of BYTES, which say their own
+    length, are looked at again.
+
+    Raises:
+        InvalidInput: as `check_request` says.
+    """
+    form = envelope.form
+    if form is not None and form.fits is engine:
+        return
+    check_request(envelope.header, engine, envelope.raw)
+    if form is not None and all(each.datatype != "BYTES" for each in form.header.inputs):
+        form.fits = engine
 
 
 def check_request(

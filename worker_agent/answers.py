@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.domain import Outcome
-from synergai.envelope import open_envelope
-from synergai.tensors import check_request
+from synergai.envelope import Envelopes
+from synergai.tensors import check_envelope
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.frames import Ended, InSlot, Tally
 from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
@@ -63,6 +63,7 @@ class Answers:
         self._arena = arena
         self._engine = engine
         self._processing = processing
+        self._envelopes = Envelopes()
 
     def open(self, query: Query) -> Opened:
         """Make the model's inputs of a request.
@@ -70,12 +71,11 @@ class Answers:
         Raises:
             InvalidInput: the request is not one that the engine can answer.
         """
-        if isinstance(query.request, InSlot):
-            envelope = open_envelope(self._arena.view(query.request))
-        else:
-            envelope = open_envelope(query.request)
+        request = query.request
+        data = self._arena.view(request) if isinstance(request, InSlot) else request
+        envelope = self._envelopes.open(data)
         header = envelope.header
-        check_request(header, self._engine, envelope.raw)
+        check_envelope(envelope, self._engine)
         names = self._processing.to_compute(header)
         inputs = read_inputs(envelope)
         begin = time.perf_counter()

@@ -14,7 +14,7 @@ import grpc
 
 from synergai import rpc
 from synergai.domain import EngineName, Fault, Outcome, Session
-from synergai.envelope import parse_envelope, stream_response
+from synergai.envelope import Envelopes, stream_response
 from synergai.errors import (
     Cancelled,
     EngineNotFound,
@@ -128,16 +128,15 @@ class Front:
             await self._server.stop(_GRACE_S)
 
     def _handler(self) -> grpc.GenericRpcHandler:
+        read = Envelopes().parse
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ServerLive": rpc.unary(self._server_live, oip.ServerLiveRequest),
             "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
             "ServerMetadata": rpc.unary(self._server_metadata, oip.ServerMetadataRequest),
             "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
             "ModelMetadata": rpc.unary(self._model_metadata, oip.ModelMetadataRequest),
-            "ModelInfer": rpc.raw_unary(self._infer, parse_envelope, oip.ModelInferRequest),
-            "ModelStreamInfer": rpc.raw_stream(
-                self._stream_infer, parse_envelope, oip.ModelInferRequest
-            ),
+            "ModelInfer": rpc.raw_unary(self._infer, read, oip.ModelInferRequest),
+            "ModelStreamInfer": rpc.raw_stream(self._stream_infer, read, oip.ModelInferRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 

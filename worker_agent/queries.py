@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from synergai.arrays import DTYPES
-from synergai.envelope import Envelope, raw_output_prefix
+from synergai.envelope import MOST_FORMS, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.tensors import TYPED_FIELDS
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from synergai.envelope import Envelope, Form
     from synergai.oip.inference_pb2 import ModelInferRequest
 
     Array: TypeAlias = NDArray[Any]
+    Described: TypeAlias = tuple[str, str, tuple[int, ...]]
     Buffer: TypeAlias = bytes | memoryview
 
 TIMINGS: Final = "synergai_timings"
@@ -43,14 +45,15 @@ def read_inputs(envelope: Envelope) -> dict[str, Array]:
     Raises:
         InvalidInput: an input's data do not fit its shape after all.
     """
-    tensors = envelope.header.inputs
     try:
-        if envelope.raw:
-            return {
-                tensor.name: _from_raw(tensor.datatype, tensor.shape, raw)
-                for tensor, raw in zip(tensors, envelope.raw, strict=True)
-            }
-        return {tensor.name: _from_typed(tensor) for tensor in tensors}
+        if not envelope.raw:
+            return {tensor.name: _from_typed(tensor) for tensor in envelope.header.inputs}
+        form = envelope.form
+        described = _inputs(envelope.header) if form is None else _inputs_of_form(form)
+        return {
+            name: _from_raw(datatype, shape, raw)
+            for (name, datatype, shape), raw in zip(described, envelope.raw, strict=True)
+        }
     except (ValueError, KeyError, struct.error) as error:
         raise InvalidInput("an input's data do not fit its datatype and shape") from error
 
@@ -121,10 +124,19 @@ def _described(
     return response.SerializeToString()
 
 
-def _from_raw(datatype: str, shape: Sequence[int], raw: Buffer) -> Array:
+def _inputs(header: ModelInferRequest) -> list[Described]:
+    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in header.inputs]
+
+
+@lru_cache(maxsize=MOST_FORMS)
+def _inputs_of_form(form: Form) -> list[Described]:
+    return _inputs(form.header)
+
+
+def _from_raw(datatype: str, shape: tuple[int, ...], raw: Buffer) -> Array:
     if datatype == "BYTES":
         return _objects(_split_elements(raw), shape)
-    array = np.frombuffer(raw, DTYPES[datatype]).reshape(tuple(shape))
+    array = np.frombuffer(raw, DTYPES[datatype]).reshape(shape)
     # Runtimes read whole elements; some processors cannot do that at an odd address.
     return array if array.flags.aligned else array.copy()
 

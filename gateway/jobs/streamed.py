@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gateway.jobs.submitted import account, execution_of, job_of, new_status
 from gateway.journal.status import JobStatus, JobTracker
 from gateway.outbox import Outbox
-from synergai.envelope import open_envelope
+from synergai.envelope import Envelopes
 from synergai.errors import InvalidInput
-from synergai.tensors import check_request
+from synergai.tensors import check_envelope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -66,6 +66,7 @@ class StreamedJob:
         self._engine = engine
         self._metrics = metrics
         self._window_bytes = window_bytes
+        self._envelopes = Envelopes()
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
         self._room = asyncio.Event()
@@ -83,8 +84,7 @@ class StreamedJob:
                 f"queries must come in order, from 0 to {queries - 1}: "
                 f"{self.arrived} was next, not {query.index}"
             )
-        envelope = open_envelope(query.request)
-        check_request(envelope.header, self._engine, envelope.raw)
+        check_envelope(self._envelopes.open(query.request), self._engine)
         while self._held and (
             len(self._held) >= WINDOW_QUERIES
             or self._held_bytes + len(query.request) > self._window_bytes

@@ -14,7 +14,7 @@ from gateway.work import failure
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
 from synergai.status import code_of
-from synergai.tensors import check_request
+from synergai.tensors import check_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,7 +189,8 @@ class Inference:
             DeadlineExceeded: its deadline is over.
             Overloaded: there are too many, or too many come first for its deadline.
         """
-        header, data = raw.message.header, raw.data
+        envelope, data = raw.message, raw.data
+        header = envelope.header
         try:
             engine = self._catalogue.find(header.model_name)
         except SynergaiError as error:
@@ -198,7 +199,7 @@ class Inference:
             raise
         metrics = self._metrics.engine(engine.name)
         try:
-            check_request(header, engine, raw.message.raw)
+            check_envelope(envelope, engine)
             asked = asked_by(header.parameters) if header.parameters else NOTHING
             if asked.timeout_s is not None and (budget_s is None or asked.timeout_s < budget_s):
                 budget_s = asked.timeout_s

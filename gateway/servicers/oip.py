@@ -11,7 +11,7 @@ import grpc
 from gateway.requests.parameters import tenant_of
 from gateway.servicers.oip_stream import InferenceStream, window_of
 from synergai import rpc
-from synergai.envelope import parse_envelope
+from synergai.envelope import Envelopes
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
 
@@ -53,6 +53,7 @@ class InferenceServicer:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service's methods, for a server."""
+        read = Envelopes().parse
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -61,11 +62,9 @@ class InferenceServicer:
                 "ModelReady": rpc.unary(self.model_ready, oip.ModelReadyRequest),
                 "ServerMetadata": rpc.unary(self.server_metadata, oip.ServerMetadataRequest),
                 "ModelMetadata": rpc.unary(self.model_metadata, oip.ModelMetadataRequest),
-                "ModelInfer": rpc.raw_unary(
-                    self.model_infer, parse_envelope, oip.ModelInferRequest
-                ),
+                "ModelInfer": rpc.raw_unary(self.model_infer, read, oip.ModelInferRequest),
                 "ModelStreamInfer": rpc.raw_stream(
-                    self.model_stream_infer, parse_envelope, oip.ModelInferRequest
+                    self.model_stream_infer, read, oip.ModelInferRequest
                 ),
             },
         )

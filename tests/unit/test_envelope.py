@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from synergai.envelope import open_envelope, raw_output_prefix, stream_response
+from synergai.envelope import (
+    MOST_FORMS,
+    Envelopes,
+    open_envelope,
+    raw_output_prefix,
+    stream_response,
+)
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import (
     ModelInferRequest,
@@ -74,6 +80,70 @@ def test_any_bytes_are_taken_apart_as_protobuf_does_or_are_invalid_input(
         assert any(byte & 7 in (3, 4) for byte in noise)
         return
     assert [bytes(raw) for raw in envelope.raw] == list(expected.raw_input_contents)
+
+
+RAW = ModelInferRequest(raw_input_contents=[b"abcd"]).SerializeToString()
+UNKNOWN = b"\xca\x3e\x06" + RAW
+"""A field that this version does not know, which holds the bytes of one that it does."""
+PIECES = (
+    ModelInferRequest(model_name="digits").SerializeToString(),
+    ModelInferRequest(model_name="shapes").SerializeToString(),
+    ModelInferRequest(id="1").SerializeToString(),
+    ModelInferRequest(inputs=[{"name": "x", "shape": [4]}]).SerializeToString(),
+    ModelInferRequest(inputs=[{"name": "y", "shape": [4]}]).SerializeToString(),
+    RAW,
+    RAW.replace(b"abcd", b"efgh"),
+    RAW.replace(b"\x04abcd", b"\x84\x00abcd"),
+    RAW.replace(b"\x04abcd", b"\x02ab"),
+    ModelInferRequest(raw_input_contents=[b"a" * LARGE]).SerializeToString(),
+    ModelInferRequest(raw_input_contents=[b"b" * LARGE]).SerializeToString(),
+    UNKNOWN,
+    UNKNOWN.replace(b"abcd", b"efgh"),
+    UNKNOWN.replace(RAW, RAW[:2] + RAW[:2] + b"ab"),
+    b"\x3a",
+)
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join), max_size=8))
+@example([RAW + UNKNOWN, RAW + UNKNOWN.replace(b"abcd", b"efgh")])
+def test_request_is_opened_alike_whatever_came_before_it(messages: list[bytes]) -> None:
+    envelopes = Envelopes()
+    for data in messages:
+        try:
+            expected = open_envelope(data)
+        except InvalidInput:
+            with pytest.raises(InvalidInput):
+                envelopes.open(data)
+            continue
+        for way in (data, memoryview(data)):
+            envelope = envelopes.open(way)
+            assert envelope.header == expected.header
+            assert [bytes(raw) for raw in envelope.raw] == [bytes(raw) for raw in expected.raw]
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_requests_that_differ_only_in_their_raw_tensors_have_one_form(size: int) -> None:
+    envelopes = Envelopes()
+    first = envelopes.open(request([bytes(size), bytes(7)]).SerializeToString())
+    other = envelopes.open(request([b"x" * size, b"y" * 7]).SerializeToString())
+    assert other.form is first.form is not None
+    assert other.header is first.header
+    assert [bytes(raw) for raw in other.raw] == [b"x" * size, b"y" * 7]
+
+
+def test_request_with_an_id_parameters_or_no_raw_tensor_has_no_form() -> None:
+    with_parameter = request([b"abcd"])
+    with_parameter.parameters["priority"].int64_param = 1
+    envelopes = Envelopes()
+    for one in (request([b"abcd"], "id"), with_parameter, request([])):
+        assert envelopes.open(one.SerializeToString()).form is None
+
+
+def test_number_of_forms_is_bounded() -> None:
+    envelopes = Envelopes()
+    for size in range(3 * MOST_FORMS):
+        envelopes.open(request([bytes(size)]).SerializeToString())
+    assert len(envelopes._forms) <= MOST_FORMS
 
 
 @given(st.binary(max_size=20000))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.envelope import Envelopes
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
 from synergai.tensors import (
@@ -18,6 +19,7 @@ from synergai.tensors import (
     MAX_BYTES_ELEMENTS,
     MAX_IMAGES,
     TYPED_FIELDS,
+    check_envelope,
     check_request,
     class_count,
 )
@@ -72,6 +74,27 @@ def element(text: bytes) -> bytes:
 )
 def test_request_that_fits_passes(good: ModelInferRequest) -> None:
     check_request(good, ENGINE)
+
+
+def test_form_that_fits_an_engine_is_checked_anew_for_another() -> None:
+    envelopes = Envelopes()
+    data = request(tensor(), raw=(bytes(8),)).SerializeToString()
+    check_envelope(envelopes.open(data), ENGINE)
+    check_envelope(envelopes.open(data), ENGINE)
+    with pytest.raises(InvalidInput, match="must be FP64"):
+        check_envelope(envelopes.open(data), engine(TensorSpec("x", "FP64", (-1, 2))))
+    check_envelope(envelopes.open(data), ENGINE)
+
+
+def test_elements_that_say_their_own_length_are_checked_in_every_request() -> None:
+    envelopes = Envelopes()
+    texts = tensor(datatype="BYTES", shape=(1,))
+    good = request(texts, raw=(element(b"ab"),)).SerializeToString()
+    check_envelope(envelopes.open(good), TEXTS)
+    check_envelope(envelopes.open(good), TEXTS)
+    bad = request(texts, raw=(element(b"abc")[:-1],)).SerializeToString()
+    with pytest.raises(InvalidInput, match="BYTES"):
+        check_envelope(envelopes.open(bad), TEXTS)
 
 
 @pytest.mark.parametrize(
