@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from onnx import TensorProto, helper
 
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCRIPT = Path(__file__).with_name("every_datatype_script.py")
+README = Path(__file__).parents[2] / "README.md"
 RAW_ONLY = {"FP16", "BF16"}
 SHAPE: Sequence[str | int] = ("batch", 2)
 TYPES = {
@@ -49,18 +52,46 @@ def save(folder: Path, types: Iterable[str]) -> None:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
 
 
-def test_every_datatype_comes_back_as_it_was_sent(tmp_path: Path) -> None:
-    save(tmp_path / "models" / "typed", TYPES.keys() - RAW_ONLY)
-    save(tmp_path / "models" / "half", RAW_ONLY)
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway()
-        options = ["--threads", "1", "--power", "none"]
-        fleet.start_agent("w1", models=tmp_path / "models", options=options)
-        fleet.wait_for_workers(1)
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), fleet.address],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def save_classifier(folder: Path) -> None:
+    """An engine with a ResNet's input, whose answers are the means of its channels."""
+    image = helper.make_tensor_value_info("input_tensor:0", TensorProto.FLOAT, ["N", 3, 224, 224])
+    means = helper.make_tensor_value_info("means", TensorProto.FLOAT, ["N", 3, 1, 1])
+    node = helper.make_node("GlobalAveragePool", ["input_tensor:0"], ["means"])
+    graph = helper.make_graph([node], "classifier", [image], [means])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """A gateway and a worker."""
+    models = tmp_path_factory.mktemp("models")
+    save(models / "typed", TYPES.keys() - RAW_ONLY)
+    save(models / "half", RAW_ONLY)
+    save_classifier(models / "resnet50")
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as started:
+        started.start_gateway()
+        started.start_agent("w1", models=models, options=["--threads", "1", "--power", "none"])
+        started.wait_for_workers(1)
+        yield started
+
+
+def test_every_datatype_comes_back_as_it_was_sent(fleet: LocalFleet) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), fleet.address], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_program_runs_as_it_is_written(fleet: LocalFleet) -> None:
+    [program] = re.findall(r"(?s)```python\n(.*?)```", README.read_text())
+    assert "127.0.0.1:8001" in program, "but for the address"
+    program = program.replace("127.0.0.1:8001", fleet.address)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "{'means': (1, 3, 1, 1)}"
+    assert lines[-1] == "500 False"
