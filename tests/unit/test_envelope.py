@@ -89,8 +89,12 @@ PIECES = (
     ModelInferRequest(model_name="digits").SerializeToString(),
     ModelInferRequest(model_name="shapes").SerializeToString(),
     ModelInferRequest(id="1").SerializeToString(),
-    ModelInferRequest(inputs=[{"name": "x", "shape": [4]}]).SerializeToString(),
-    ModelInferRequest(inputs=[{"name": "y", "shape": [4]}]).SerializeToString(),
+    *(
+        ModelInferRequest(
+            inputs=[ModelInferRequest.InferInputTensor(name=name)]
+        ).SerializeToString()
+        for name in ("x", "y")
+    ),
     RAW,
     RAW.replace(b"abcd", b"efgh"),
     RAW.replace(b"\x04abcd", b"\x84\x00abcd"),
