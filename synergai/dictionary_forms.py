@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from synergai.dictionary import ConfigurationDictionary
 from synergai.dictionary_text import read_csv, read_json, write_csv, write_json
 from synergai.errors import InvalidInput, NotFound
+from synergai.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from synergai.dictionary import ProfileEntry
 
@@ -80,24 +79,7 @@ def _suffix(path: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
     try:
-        with NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            newline="",
-            dir=path.parent,
-            prefix=f".{path.name}-",
-            delete=False,
-        ) as file:
-            try:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).chmod(0o644)
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        write_whole(path, text)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

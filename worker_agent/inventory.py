@@ -1,8 +1,9 @@
 """The engines that this machine has, described by the models themselves.
 
 What a model takes and gives is found by loading it once in a host of its own. The answer is
-kept in a small file under the digests of what was loaded, so that the next start is quick. The
-directory may change at any time: what its files look like tells which engines to look at again.
+kept in a small file under the digests of what was loaded, so that the next start is quick, for as
+long as the engine is there and has not changed. The directory may change at any time: what its
+files look like tells which engines to look at again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engines.model_files import digest, parts
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.text import printable
+from synergai.whole_file import write_whole
 from synergai.wire import engine_from_proto, engine_to_proto
 from worker_agent.host_process import HostProcess
 
@@ -70,6 +72,8 @@ class Inventory:
         # As described, and as at the last look, which may have been at a file half copied.
         self._described: dict[EngineName, _Look] = {}
         self._looked: dict[EngineName, _Look] = {}
+        # What the description of each is kept under.
+        self._keys: dict[EngineName, str] = {}
 
     async def engines(self) -> dict[EngineName, Engine]:
         """All engines, those that cannot be used included, with the reason as their fault.
@@ -106,7 +110,8 @@ class Inventory:
             return {}
         known = self._read_cache()
         found = {name: await self._describe(look[0], known) for name, look in looks.items()}
-        self._write_cache(known)
+        there = {self._keys[name] for name in self._described.keys() & self._keys.keys()}
+        self._write_cache({key: known[key] for key in there & known.keys()})
         return found
 
     async def _describe(
@@ -117,6 +122,7 @@ class Inventory:
             key, file_digest = await asyncio.to_thread(_digests, definition)
             if key not in known:
                 known[key] = await self._inspect(definition)
+            self._keys[definition.name] = key
         except SynergaiError as error:
             return _faulty(definition, str(error))
         except OSError as error:
@@ -158,10 +164,8 @@ class Inventory:
 
     def _write_cache(self, known: dict[str, Description]) -> None:
         engines = {key: asdict(description) for key, description in known.items()}
-        temporary = self._cache.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "engines": engines}), "utf-8")
-            temporary.replace(self._cache)
+            write_whole(self._cache, json.dumps({"format": _CACHE_FORMAT, "engines": engines}))
         except OSError as error:  # costs time at the next start, and no engine now
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
+from synergai.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +51,4 @@ class Ledger:
             OSError: the file cannot be written.
         """
         self._digests[url] = sha256
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self._digests, indent=2, sort_keys=True) + "\n", "utf-8")
-        new.replace(self.path)
+        write_whole(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")

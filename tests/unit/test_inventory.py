@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,30 @@ async def test_engines_are_told_where_nothing_can_be_kept_of_them(
     inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
 
     assert not (await inventory.engines())[ONE].fault
+
+
+async def test_what_is_kept_of_engines_is_of_those_that_are_there(
+    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    put(models, "two", b"other")
+    await inventory.engines()
+    put(models, "one", b"second")
+    await inventory.changed()
+    await inventory.changed()
+    assert loads == [ONE, TWO, ONE]
+    kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
+    assert len(kept) == 2
+    await Inventory(models, tmp_path / "engines.json", loads).engines()
+    assert loads == [ONE, TWO, ONE]
+
+
+async def test_what_another_agent_is_just_writing_is_left_alone(
+    inventory: Inventory, tmp_path: Path
+) -> None:
+    (tmp_path / "engines.new").write_text("half")
+    await inventory.engines()
+    assert (tmp_path / "engines.new").read_text() == "half"
+    assert set(os.listdir(tmp_path)) == {"models", "engines.json", "engines.new"}
 
 
 async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
