@@ -1,0 +1,52 @@
+"""The engine that is published in these tests, and how it is fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engines.fetch import fetching
+from engines.fetch.fetching import fetch
+from engines.fetch.published import Published
+from synergai.domain import EngineName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.integration.fetch.website import Site
+
+PATH = "/record/1/files/weights.onnx"
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Published:
+    """Have `colours` published at the site."""
+    usual = {
+        "name": EngineName("colours"),
+        "url": f"https://weights.example{PATH}",
+        "file": "weights.onnx",
+        "title": "tells colours apart",
+        "accuracy": 0.5,
+        "preprocess": "mobilenet",
+        "postprocess": "classes",
+    }
+    published = Published(**(usual | fields))  # type: ignore[arg-type]  # any field may be replaced
+    monkeypatch.setattr(fetching, "published", lambda _: published)
+    return published
+
+
+def get(models: Path, site: Site, *, replace: bool = False) -> list[tuple[int, int]]:
+    """Fetch the engine; returns what was reported."""
+    reported: list[tuple[int, int]] = []
+    fetch(
+        "colours",
+        models,
+        mirror=site.address,
+        replace=replace,
+        report=lambda here, total: reported.append((here, total)),
+    )
+    return reported
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))

@@ -1,0 +1,31 @@
+"""Weights of an engine, published on a real web server on loopback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.fetch.website import Site, served
+from tests.tiny_images import save_image_engines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> bytes:
+    models = save_image_engines(tmp_path / "originals")
+    return (models / "colours" / "model.onnx").read_bytes()
+
+
+@pytest.fixture
+def site(model: bytes) -> Iterator[Site]:
+    with served(Site(model)) as site:
+        yield site
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return tmp_path / "models"

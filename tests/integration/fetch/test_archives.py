@@ -1,0 +1,125 @@
+"""Weights that come in an archive, which may hold anything."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engines.fetch import archive
+from synergai.errors import InvalidInput
+from tests.integration.fetch.colours import get, names, offered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.fetch.website import Site
+
+
+def test_only_the_named_member_leaves_an_archive(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, archived=True)
+    site.content = packed({"../../evil.onnx": b"evil", "./weights.onnx": model, "more": b""})
+
+    get(models, site)
+
+    assert names(models / "colours") == ["engine.toml", "weights.onnx"]
+    assert (models / "colours" / "weights.onnx").read_bytes() == model
+    assert not list(models.parent.rglob("evil*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"no archive", "is damaged"),
+        (b"\x1f\x8b\x08\x00" + bytes(50), "is damaged"),
+        (None, "has no weights.onnx"),
+    ],
+)
+def test_archive_that_is_none_or_lacks_the_model_is_refused(
+    site: Site,
+    models: Path,
+    content: bytes | None,
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered(monkeypatch, archived=True)
+    site.content = packed({"folder/weights.onnx": b"other"}) if content is None else content
+
+    with pytest.raises(InvalidInput, match=complaint):
+        get(models, site)
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9])
+def test_truncated_archive_is_refused(
+    site: Site, models: Path, model: bytes, cut: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, archived=True)
+    whole = packed({"weights.onnx": model})
+    site.content = whole[: int(len(whole) * cut)]
+
+    with pytest.raises(InvalidInput, match="no such model"):
+        get(models, site)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_member_that_is_no_regular_file_is_refused(
+    site: Site, models: Path, kind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, archived=True)
+    site.content = packed({"weights.onnx": b""}, kind)
+
+    with pytest.raises(InvalidInput, match="is no regular file"):
+        get(models, site)
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ({"size": 2 << 20}, "a header of 2,097,152 bytes"),
+        ({"pax_headers": {"GNU.sparse.map": "a,b"}}, "bad header"),
+    ],
+)
+def test_header_that_is_too_long_or_has_no_numbers_is_refused(
+    site: Site,
+    models: Path,
+    header: dict[str, Any],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered(monkeypatch, archived=True)
+    entry = tarfile.TarInfo("weights.onnx")
+    if "size" in header:
+        entry.type = tarfile.XHDTYPE
+    for name, value in header.items():
+        setattr(entry, name, value)
+    site.content = gzip.compress(entry.tobuf() + bytes(3 << 20))
+
+    with pytest.raises(InvalidInput, match=complaint):
+        get(models, site)
+
+
+def test_archive_that_unpacks_to_too_much_is_refused(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, archived=True)
+    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 10_000)
+    site.content = packed({"zeros": bytes(20_000), "weights.onnx": model})
+
+    with pytest.raises(InvalidInput, match="unpacks to more than 10,000 bytes"):
+        get(models, site)
+
+
+def packed(members: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A gzipped tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size, entry.linkname = kind, len(content), "/etc/passwd"
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,112 @@
+"""Downloads that break off, and are taken up again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engines.fetch import download
+from engines.model_directory import ModelDirectory
+from synergai.errors import Unavailable
+from tests.integration.fetch.colours import PATH, get, offered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.fetch.website import Site
+
+
+def test_connection_that_breaks_is_taken_up_where_it_broke(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.breaks = [500, 200]
+
+    reported = get(models, site)
+
+    assert [wanted for _, wanted in site.asked] == [None, "bytes=500-", "bytes=700-"]
+    assert reported[-1] == (len(model), len(model))
+    assert ModelDirectory(models).get("colours").file.read_bytes() == model
+
+
+def test_fetching_again_resumes_what_an_earlier_attempt_has_left(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.breaks = [500, 0]
+
+    with pytest.raises(Unavailable, match=r"broke off after 500 of [\d,]+ bytes; fetch again"):
+        get(models, site)
+    assert not (models / "colours").exists()
+    get(models, site)
+
+    assert site.asked[-1] == (PATH, "bytes=500-")
+    assert ModelDirectory(models).get("colours").file.read_bytes() == model
+
+
+def test_file_that_has_changed_meanwhile_is_begun_anew(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.content, site.breaks = bytes(len(model)), [500, 0]
+    with pytest.raises(Unavailable):
+        get(models, site)
+    site.content, site.headers = model, {"ETag": '"2"'}
+
+    get(models, site)
+
+    assert ModelDirectory(models).get("colours").file.read_bytes() == model
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"weak"'}])
+def test_parts_whose_version_nobody_knows_are_not_joined(
+    site: Site, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.headers, site.breaks = headers, [500]
+
+    get(models, site)
+
+    assert [wanted for _, wanted in site.asked] == [None, None]
+
+
+def test_server_without_ranges_sends_all_of_it_again(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.ranges, site.breaks = False, [500]
+
+    get(models, site)
+
+    assert ModelDirectory(models).get("colours").file.read_bytes() == model
+
+
+def test_server_that_breaks_off_at_the_same_place_is_given_up(
+    site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.ranges, site.breaks = False, [500] * 20
+
+    with pytest.raises(Unavailable, match="broke off after 500"):
+        get(models, site)
+
+    assert len(site.asked) == 2
+
+
+def test_download_that_was_whole_already_is_not_asked_for_again(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(download._Partial, "complete", raising)
+        with pytest.raises(KeyboardInterrupt):
+            get(models, site)
+
+    get(models, site)
+
+    assert site.asked[-1] == (PATH, f"bytes={len(model)}-")
+
+
+def raising(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,115 @@
+"""What web servers may say, and which of it is believed."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engines.fetch import download
+from synergai.errors import InvalidInput, NotFound, Unavailable
+from tests.integration.fetch.colours import PATH, get, offered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.fetch.website import Site
+
+
+def test_file_elsewhere_is_found_by_redirection(
+    site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.redirects[PATH] = "/moved/weights.onnx"
+
+    get(models, site)
+
+    assert [path for path, _ in site.asked] == [PATH, "/moved/weights.onnx"]
+
+
+def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
+    site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.longer = -1
+    with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
+        get(models, site)
+    site.longer = 0
+    monkeypatch.setattr(download, "MAX_MODEL_BYTES", 100)
+    with pytest.raises(InvalidInput, match="expected is a file of 1 to 100 bytes"):
+        get(models, site)
+
+
+@pytest.mark.parametrize("length", ["many", "9" * 5000, "-1"])
+def test_length_that_is_no_number_is_none(
+    site: Site, models: Path, length: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.longer = -1
+    site.headers["Content-Length"] = length
+    with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
+        get(models, site)
+    del site.headers["Content-Length"]
+    site.status, site.headers["Content-Range"] = 206, f"bytes 0-1/{length}"
+    with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
+        get(models, site)
+
+
+def test_no_more_is_taken_than_was_announced(
+    site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.longer = -1
+    site.status, site.headers["Content-Range"] = 206, f"bytes 0-9/{len(model)}"
+    site.content = model + bytes(10_000)
+
+    assert get(models, site)[-1] == (len(model), len(model))
+    assert (models / "colours" / "weights.onnx").read_bytes() == model
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://a..b", f"http://{'a' * 70}"])
+def test_address_that_cannot_be_is_said_so(
+    site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.redirects[PATH] = address
+    with pytest.raises(Unavailable, match="an address that cannot be"):
+        get(models, site)
+    site.address = address
+    with pytest.raises(Unavailable, match="an address that cannot be"):
+        get(models, site)
+
+
+def test_absent_file_and_absent_server_are_said_so(
+    site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.content = None
+    with pytest.raises(NotFound, match="answered 404"):
+        get(models, site)
+    site.address = "http://127.0.0.1:1"
+    with pytest.raises(Unavailable, match="cannot be reached: Connection refused"):
+        get(models, site)
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
+def test_only_addresses_of_the_web_are_asked(
+    site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch)
+    site.redirects[PATH] = address
+    with pytest.raises((Unavailable, NotFound)):
+        get(models, site)
+    site.address = address
+    with pytest.raises(InvalidInput, match="is no address of the web"):
+        get(models, site)
+
+
+def test_encryption_is_not_left_by_redirection() -> None:
+    secure = urllib.request.Request("https://weights.example/a")
+
+    with pytest.raises(Unavailable, match="which is not encrypted"):
+        download._Redirections().redirect_request(
+            secure, None, 302, "Found", {}, "http://weights.example/b"
+        )

@@ -1,0 +1,87 @@
+"""A web server that may do anything a web server can."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class Site:
+    """A web server's behaviour, and what it was asked.
+
+    Attributes:
+        content: of every file; none means that there is no file.
+        ranges: parts of a file may be asked for.
+        breaks: how many bytes each of the next responses sends at most.
+        longer: by how much the announced length exceeds the content's; if negative, none is
+            announced.
+        status: of responses that begin at the beginning.
+        headers: of every response.
+        redirects: from path to address.
+    """
+
+    content: bytes | None
+    ranges: bool = True
+    breaks: list[int] = field(default_factory=list)
+    longer: int = 0
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
+    redirects: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    address: str = ""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        site, wanted = self.site, self.headers.get("Range")
+        site.asked.append((self.path, wanted))
+        if self.path in site.redirects:
+            self.answer(302, {"Location": site.redirects[self.path]})
+            return
+        if site.content is None:
+            self.answer(404, {})
+            return
+        begin, size = 0, len(site.content)
+        same = self.headers.get("If-Range") == site.headers.get("ETag")
+        if site.ranges and wanted is not None and same:
+            begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if begin >= size:
+                self.answer(416, {"Content-Range": f"bytes */{size}"})
+                return
+        content = site.content[begin:]
+        length = {"Content-Length": str(len(content) + site.longer)} if site.longer >= 0 else {}
+        if begin:
+            length["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
+        self.answer(206 if begin else site.status, site.headers | length)
+        self.wfile.write(content[: site.breaks.pop(0)] if site.breaks else content)
+
+    def answer(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Keep the tests' output clean."""
+
+
+@contextmanager
+def served(site: Site) -> Iterator[Site]:
+    """The site, at its address."""
+    handler = type("SiteHandler", (Handler,), {"site": site})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        site.address = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield site
+        server.shutdown()
+        thread.join()
