@@ -1,6 +1,6 @@
 """The one entry: measure everything that needs nobody else's software, in one run.
 
-python -m benchmarks [identity] [photographs] [large] [--seconds S] [--rounds N] [--write FILE]
+python -m benchmarks [identity] [photographs] [large] [batching] [--rounds N] [--write FILE] …
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from benchmarks import identity, large, photographs
+from benchmarks import batching, identity, large, photographs
 from benchmarks.client import WrongAnswer
 from benchmarks.report import Section, machine, preamble, write
 from synergai.errors import SynergaiError
@@ -34,6 +34,7 @@ PARTS: Final = {
     "identity": Part(identity.measure, 1.0),
     "photographs": Part(photographs.measure, 3.0),
     "large": Part(large.measure, 1.0),
+    "batching": Part(batching.measure, 1.0),
 }
 
 

@@ -59,13 +59,16 @@ class Ours:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, models: Path, *, apart: bool = False) -> Iterator[Ours]:
+def ours(
+    folder: Path, models: Path, *, apart: bool = False, dictionary: Path | None = None
+) -> Iterator[Ours]:
     """Run a gateway and an agent, with logs and state in `folder`.
 
     Args:
         folder: is made.
         models: the model directory.
         apart: as `APART` says.
+        dictionary: what is known of the engines beforehand, for workers of class ``local``.
 
     Raises:
         Unavailable: they did not start; with the last that they said.
@@ -79,7 +82,8 @@ def ours(folder: Path, models: Path, *, apart: bool = False) -> Iterator[Ours]:
         options += ["--cores", str(second)]
     with LocalFleet(folder) as fleet:
         try:
-            fleet.start_gateway(prefix=prefix)
+            known = [] if dictionary is None else ["--dictionary", str(dictionary)]
+            fleet.start_gateway(known, prefix)
             fleet.start_agent("direct", models=models, options=options)
             fleet.wait_for_workers(1)
             wait_for_port(listen)

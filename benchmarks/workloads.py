@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from engines.catalogue import build, is_built
+from engines.model_files import DEFINITION_FILE
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
 
+WIDTH: Final = 1024
+LAYERS: Final = 12
+"""Of `layers`: 50 MB of weights, which no cache of a processor core holds."""
 PHOTOGRAPH: Final = (1, 3, 224, 224)
 """Shape of the tensor that MobileNet takes; 602,112 bytes of FP32."""
 
@@ -73,6 +78,26 @@ def large() -> Workload:
     )
 
 
+def layers(max_batch: int = 1) -> Workload:
+    """One row through dense layers, whose weights are read once for all rows of a batch.
+
+    Args:
+        max_batch: of the engine, which is called after it: with 1 it makes no batches.
+    """
+    engine = f"layers_{max_batch}"
+    row = np.random.default_rng(0).normal(size=(1, WIDTH)).astype(np.float32)
+    expected = row
+    for weights in _weights():
+        expected = expected @ weights
+    return Workload(
+        engine=engine,
+        request=_request(engine, "x", row),
+        # Rows of a batch are not summed in the order in which one row is.
+        right=lambda values: np.allclose(values, expected.ravel(), rtol=1e-3, atol=1e-3),
+        build=lambda models: _build_layers(models / engine, max_batch),
+    )
+
+
 def _request(engine: str, tensor: str, values: Floats) -> bytes:
     request = oip.ModelInferRequest(model_name=engine)
     request.inputs.add(name=tensor, datatype="FP32", shape=values.shape)
@@ -94,7 +119,32 @@ def _build_first_element(models: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
         [helper.make_tensor("first", TensorProto.INT64, [1], [0])],
     )
+    _save(graph, models / "first_element")
+
+
+def _weights() -> Iterator[Floats]:
+    """The weights of the layers, which keep a row about as long as it is."""
+    generator = np.random.default_rng(1)
+    for _ in range(LAYERS):
+        yield generator.normal(0, WIDTH**-0.5, (WIDTH, WIDTH)).astype(np.float32)
+
+
+def _build_layers(folder: Path, max_batch: int) -> None:
+    ends = ["x", *(f"h{number}" for number in range(1, LAYERS)), "y"]
+    names = [f"w{number}" for number in range(LAYERS)]
+    nodes = [
+        helper.make_node("MatMul", [before, name], [after])
+        for name, (before, after) in zip(names, pairwise(ends), strict=True)
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in ("x", "y")
+    )
+    weights = [numpy_helper.from_array(*each) for each in zip(_weights(), names, strict=True)]
+    _save(helper.make_graph(nodes, "layers", [x], [y], weights), folder)
+    (folder / DEFINITION_FILE).write_text(f"max_batch = {max_batch}\n")
+
+
+def _save(graph: onnx.GraphProto, folder: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
-    folder = models / "first_element"
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, folder / "model.onnx")
