@@ -75,7 +75,9 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
             EventLog(settings.event_log, settings.scheduling, profiles.dictionary, journal.epoch)
         )
     known = await journal.engines()
-    catalogue = Catalogue(known.union(entry.engine for entry in profiles.dictionary))
+    catalogue = Catalogue(
+        known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded()
+    )
     dispatcher = Dispatcher(
         core, journal, clock, metrics, learned=profiles.learned, recorder=recorder
     )
@@ -84,7 +86,7 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
         dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
     )
     restored = await jobs.restore()
-    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary)
+    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     links = Links(metrics)
     work_streams = WorkStreams(
         links, dispatcher, clock, max_message_bytes=settings.max_message_bytes

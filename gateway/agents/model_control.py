@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.domain import EngineName, Session
 from synergai.errors import DeadlineExceeded, EngineUnusable, SynergaiError, Unavailable
@@ -32,17 +32,25 @@ LOAD_WITHIN_S: Final = 300.0
 """How long loading may take where the call has no deadline; agents give a host as long."""
 
 
+class Marks(Protocol):
+    """What remembers over restarts which engines are unloaded."""
+
+    def mark(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
+        """Remember it; done once that is durable."""
+
+
 @dataclass(slots=True, eq=False)
 class _Load:
     """An engine that is being loaded; it goes on though nobody waits for it any more.
 
     Attributes:
         asked: workers that have not answered yet.
-        done: set once one is ready, or none can be any more.
+        done: set once one is ready, or none can be any more; to what is done in turn once it is
+            durable that the engine is in service.
     """
 
     asked: set[WorkerId]
-    done: asyncio.Future[None] = field(
+    done: asyncio.Future[asyncio.Future[None]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
@@ -54,14 +62,20 @@ class ModelControl:
         dispatcher: knows the workers.
         catalogue: is told what is in service.
         dictionary: tells in which configuration an engine is fastest.
+        marks: is told what is unloaded.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, catalogue: Catalogue, dictionary: ConfigurationDictionary
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        dictionary: ConfigurationDictionary,
+        marks: Marks,
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._dictionary = dictionary
+        self._marks = marks
         self._loads: dict[EngineName, _Load] = {}
 
     # --- what clients ask ---------------------------------------------------------------------
@@ -84,15 +98,15 @@ class ModelControl:
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(within_s):
-                await asyncio.shield(load.done)
+                await asyncio.shield(await asyncio.shield(load.done))
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {within_s:.3g} s; "
                 "ask again with more time"
             ) from None
 
-    def unload(self, name: str) -> None:
-        """Take an engine out of service; again is harmless.
+    async def unload(self, name: str) -> None:
+        """Take an engine out of service, durably; again is harmless.
 
         Raises:
             EngineNotFound: nobody ever had it.
@@ -102,6 +116,7 @@ class ModelControl:
             self._end(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
         for worker in self._dispatcher.workers():
             self.remind(worker)
+        await self._marks.mark(engine, unloaded=True)
         _log.info("engine %s is unloaded", engine)
 
     def is_loading(self, name: EngineName) -> bool:
@@ -181,7 +196,7 @@ class ModelControl:
         done = self._loads.pop(engine).done
         if error is None:
             self._catalogue.load(engine)
-            done.set_result(None)
+            done.set_result(self._marks.mark(engine, unloaded=False))
             _log.info("engine %s is loaded", engine)
         else:
             done.set_exception(error)

@@ -23,13 +23,16 @@ class Catalogue:
 
     Args:
         known: engines that were here before this gateway started.
+        unloaded: those of them that were out of service.
     """
 
-    def __init__(self, known: Iterable[EngineName] = ()) -> None:
+    def __init__(
+        self, known: Iterable[EngineName] = (), unloaded: Iterable[EngineName] = ()
+    ) -> None:
         self._known = set(known)
         self._said: dict[EngineName, dict[WorkerId, Engine]] = {}
         self._usable: dict[EngineName, Engine] = {}
-        self._unloaded: set[EngineName] = set()
+        self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
 
     def find(self, name: str) -> Engine:

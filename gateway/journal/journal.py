@@ -138,11 +138,19 @@ class Journal:
         """Record that these engines exist, whether or not a worker is there to serve them."""
         return self._ask(partial(operations.remember, engines=tuple(engines)))
 
+    def mark(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
+        """Record whether an engine is unloaded, on a client's word."""
+        return self._ask(partial(operations.mark, engine=engine, unloaded=unloaded))
+
     # --- questions ------------------------------------------------------------------------
 
     def engines(self) -> asyncio.Future[frozenset[EngineName]]:
         """Every engine that was ever remembered."""
         return self._ask(operations.engines)
+
+    def unloaded(self) -> asyncio.Future[frozenset[EngineName]]:
+        """Every engine that is unloaded."""
+        return self._ask(operations.unloaded)
 
     def job(self, job_id: JobId, as_of: float) -> asyncio.Future[JobStatus | None]:
         """The job as it is recorded, if it is."""

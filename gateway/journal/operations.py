@@ -159,6 +159,21 @@ def engines(connection: apsw.Connection) -> frozenset[EngineName]:
     return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))
 
 
+def mark(connection: apsw.Connection, engine: EngineName, *, unloaded: bool) -> None:
+    """Set or take away an engine's mark."""
+    connection.execute(
+        "INSERT INTO engines (name, unloaded) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET unloaded = excluded.unloaded",
+        (engine, int(unloaded)),
+    )
+
+
+def unloaded(connection: apsw.Connection) -> frozenset[EngineName]:
+    """The names of the engines that are marked."""
+    rows = connection.execute("SELECT name FROM engines WHERE unloaded")
+    return frozenset(EngineName(row[0]) for row in rows)
+
+
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
     "dispatched_at, finished_at, estimated_s, reason FROM jobs "

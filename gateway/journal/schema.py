@@ -9,14 +9,17 @@ import apsw
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", so that another program's file is not taken for ours
 
 _TABLES: Final = """
 CREATE TABLE gateway (epoch INTEGER NOT NULL) STRICT;
 INSERT INTO gateway VALUES (0);
 
-CREATE TABLE engines (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE engines (
+  name     TEXT PRIMARY KEY,
+  unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1))
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE jobs (
   sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -60,6 +63,10 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_by_job ON executions (job, first);
 """
 
+_FROM_VERSION_1: Final = """
+ALTER TABLE engines ADD COLUMN unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1));
+"""
+
 # Ranges of a job never overlap, so that among those that begin before a new one ends, the one
 # that begins last also ends last: a look at one row is enough.
 _RULES: Final = """
@@ -81,7 +88,7 @@ class WrongVersion(Exception):
 
 
 def open_database(path: Path) -> apsw.Connection:
-    """Open the journal at `path`, or make an empty one.
+    """Open the journal at `path`, brought up to date if it is older, or make an empty one.
 
     Raises:
         WrongVersion: there is something else.
@@ -103,6 +110,10 @@ def open_database(path: Path) -> apsw.Connection:
 def _create_or_check(connection: apsw.Connection) -> None:
     application, version = (connection.pragma(name) for name in ("application_id", "user_version"))
     if (application, version) == (APPLICATION_ID, VERSION):
+        return
+    if (application, version) == (APPLICATION_ID, 1):
+        connection.execute(_FROM_VERSION_1)
+        connection.pragma("user_version", VERSION)
         return
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() != [(0,)]:
         found = f"version {version}" if application == APPLICATION_ID else "of another program"

@@ -66,7 +66,7 @@ class RepositoryServicer:
     ) -> repository_pb2.RepositoryModelUnloadResponse:
         """Take an engine out of service, and out of memory as soon as nothing runs on it."""
         name = _checked(request)
-        self._control.unload(name)
+        await self._control.unload(name)
         return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     def _entry(self, name: EngineName) -> repository_pb2.RepositoryIndexResponse.ModelIndex:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.v1 import common_pb2, fleet_pb2
@@ -105,6 +106,23 @@ async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
     await caller.oip.RepositoryModelLoad(load(), timeout=5)
     assert await caller.oip.ModelInfer(a_request(), timeout=5)
     assert await state(caller) == "READY"
+
+
+async def test_unloaded_engine_stays_so_over_restarts_until_it_is_loaded(
+    settings: Any, connect: Any
+) -> None:
+    async with Gateway(settings) as gateway:
+        caller, agent = await connect(gateway)
+        await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+        await agent.disconnect()
+    async with Gateway(settings) as gateway:
+        caller, agent = await connect(gateway)
+        assert await state(caller) == "UNAVAILABLE"
+        await caller.oip.RepositoryModelLoad(load(), timeout=5)
+        await agent.disconnect()
+    async with Gateway(settings) as gateway:
+        caller, _ = await connect(gateway)
+        assert await state(caller) == "READY"
 
 
 async def test_work_accepted_before_an_engine_is_unloaded_is_done(

@@ -170,6 +170,36 @@ async def test_epoch_rises_with_every_start(tmp_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
+async def test_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    await journal.remember([EngineName("echo")])
+    await journal.accept(a_status())
+    await journal.close()
+    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection.execute("ALTER TABLE engines DROP COLUMN unloaded; PRAGMA user_version = 1")
+    connection.close()
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        assert await journal.unloaded() == set()
+        assert await journal.engines() == {"echo"}
+        assert [s.id for s in await journal.unfinished(as_of=0.0)] == ["a"]
+        await journal.close()
+
+
+async def test_mark_of_an_unloaded_engine_stays_until_it_is_taken_away(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    await journal.remember([EngineName("echo")])
+    for engine in ("echo", "never remembered"):
+        await journal.mark(EngineName(engine), unloaded=True)
+    await journal.remember([EngineName("echo")])
+    await journal.close()
+    journal = Journal(tmp_path)
+    assert await journal.unloaded() == {"echo", "never remembered"} == await journal.engines()
+    await journal.mark(EngineName("echo"), unloaded=False)
+    assert await journal.unloaded() == {"never remembered"}
+    await journal.close()
+
+
 @pytest.mark.parametrize(
     ("pragma", "text"),
     [("user_version=9", "version 9"), ("application_id=7", "of another program")],

@@ -33,7 +33,7 @@ class Fleet:
 
     def __init__(self, office: Any, dictionary: ConfigurationDictionary) -> None:
         self.office = office
-        self.control = ModelControl(office.dispatcher, office.catalogue, dictionary)
+        self.control = ModelControl(office.dispatcher, office.catalogue, dictionary, office.journal)
 
     def join(self, worker_id: str = "w1") -> ConnectedWorker:
         worker: ConnectedWorker = self.office.join(worker_id)
@@ -129,7 +129,7 @@ async def test_load_that_takes_longer_than_the_call_may_says_so_and_goes_on(
     fleet: Fleet,
 ) -> None:
     worker = fleet.join()
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     task = await fleet.loading(budget_s=0.0)
     assert isinstance(await failure_of(task), DeadlineExceeded)
     again = await fleet.loading()
@@ -151,7 +151,7 @@ async def test_engine_unloaded_at_the_moment_it_was_loaded_stays_unloaded(fleet:
     worker = fleet.join()
     task = await fleet.loading()
     fleet.resident(worker)
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     await task
     with pytest.raises(EngineUnloaded):
         fleet.office.catalogue.find(ECHO)
@@ -161,13 +161,13 @@ async def test_what_nobody_has_can_be_neither_loaded_nor_unloaded(fleet: Fleet) 
     with pytest.raises(EngineNotFound):
         await fleet.control.load("nobody")
     with pytest.raises(EngineNotFound):
-        fleet.control.unload("nobody")
+        await fleet.control.unload("nobody")
 
 
 async def test_unloaded_engine_is_out_of_service_until_it_is_loaded(fleet: Fleet) -> None:
     worker = fleet.join()
     worker.sessions.add(SESSION)
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     assert orders(worker) == [("unload", SESSION)]
     with pytest.raises(EngineUnloaded):
         fleet.office.begin()
@@ -186,7 +186,7 @@ async def test_worker_that_brings_an_unloaded_engine_does_not_put_it_back_into_s
     fleet: Fleet,
 ) -> None:
     fleet.join("w1")
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     fleet.join("w2")
     with pytest.raises(EngineUnloaded):
         fleet.office.catalogue.find(ECHO)
@@ -197,7 +197,7 @@ async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> Non
     worker.sessions.add(SESSION)
     fleet.control.remind(worker)
     assert orders(worker) == []
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     fleet.control.remind(worker)
     assert orders(worker) == [("unload", SESSION)] * 2
     worker.sessions.clear()
@@ -207,7 +207,7 @@ async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> Non
 
 async def test_what_is_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
     worker = fleet.join()
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     task = await fleet.loading()
     fleet.resident(worker)
     fleet.control.remind(worker)
@@ -233,7 +233,7 @@ async def test_load_leaves_the_power_mode_in_force_as_it_is(office: Any) -> None
 async def test_unloading_ends_a_load_under_way(fleet: Fleet) -> None:
     fleet.join()
     task = await fleet.loading()
-    fleet.control.unload(ECHO)
+    await fleet.control.unload(ECHO)
     assert isinstance(await failure_of(task), EngineUnusable)
     with pytest.raises(EngineUnloaded):
         fleet.office.catalogue.find(ECHO)
