@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 import math
 import re
-from dataclasses import dataclass
 from typing import Final, NewType
 
 from synergai.errors import InvalidInput
+from synergai.values import value
 
 EngineName = NewType("EngineName", str)
 """Backend, model and version, as the catalogue names it: ``onnx_mobilenet_op11``."""
@@ -40,7 +40,7 @@ def checked_name(text: str, what: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class Configuration:
     """How a worker runs an engine.
 
@@ -90,7 +90,7 @@ MAX_BATCH: Final = 64
 """The largest `Engine.max_batch`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class BatchTimes:
     """How long batches take: what dictionary, gateway and worker tell each other of them.
 
@@ -114,7 +114,7 @@ class BatchTimes:
         return known + (rows - low) / low * (self.by_size[power + 1] - known)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class TensorSpec:
     """A tensor that an engine takes or gives.
 
@@ -129,7 +129,7 @@ class TensorSpec:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Engine:
     """An engine as a worker serves it.
 
@@ -158,7 +158,7 @@ class Engine:
     max_batch: int = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class Session:
     """An engine resident in a worker's memory in a configuration."""
 
@@ -187,7 +187,7 @@ MAX_PRIORITY: Final = 9
 MAX_QUERIES: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class JobSpec:
     """What a client asks for: `queries` of `engine`, to be done within `qos` seconds.
 
@@ -218,7 +218,7 @@ class JobSpec:
             checked_name(self.tenant, "tenant name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Job:
     """Work that the gateway has accepted. Times are seconds on its monotonic clock.
 

@@ -20,6 +20,7 @@ from synergai.oip.inference_pb2 import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ _RAW_OUTPUT_CONTENTS: Final = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBE
 _INFER_RESPONSE: Final = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Envelope:
     """A request taken apart.
 

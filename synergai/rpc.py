@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 
 from synergai.errors import InternalFault, InvalidInput, SynergaiError, Unavailable
 from synergai.status import RETRY_AFTER_MS, RETRY_METADATA, code_of
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -56,7 +57,7 @@ class Malformed:
         return InvalidInput(f"the message is not a valid {self.expected}")
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Raw(Generic[ReadT]):
     """What was read of a message, and the bytes that it came as, to be passed on untouched."""
 

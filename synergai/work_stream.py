@@ -7,11 +7,11 @@ at all on receiving: it stays a view of the bytes that came.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.envelope import SMALL_BYTES, cut, field_prefix
 from synergai.v1.hub_pb2 import Assignment, Ended, Progress, Started, WorkOrders, WorkReports
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ _RESPONSES: Final = Progress.RESPONSES_FIELD_NUMBER
 _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Orders:
     """A ``WorkOrders``.
 
@@ -39,7 +39,7 @@ class Orders:
     stops: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Reports:
     """A ``WorkReports``; progress and ends each with its responses."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.domain import Outcome
 from synergai.envelope import Envelopes
 from synergai.tensors import check_envelope
+from synergai.values import value
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.frames import Ended, InSlot, Tally
 from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Opened:
     """A query about to be computed.
 

@@ -8,12 +8,12 @@ it, which would have been in time alone, would come too late.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from synergai.errors import EngineUnusable
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def check_batchable(engine: Engine) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Candidate:
     """A query that could be part of a batch.
 

@@ -14,11 +14,12 @@ import enum
 import json
 import math
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class InSlot(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Tally:
     """What a run has come to, counted from its start.
 
@@ -74,7 +75,7 @@ class Tally:
 # --- agent to host ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Query:
     """Run one query that comes with its tensors, a serialised ``ModelInferRequest``.
 
@@ -100,7 +101,7 @@ class Query:
         return _frame(kind, self.run, head + self.request if head else self.request)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Range:
     """Run the queries [first, first + count), drawn from the engine's sample set.
 
@@ -121,7 +122,7 @@ class Range:
         return _frame(_Kind.RANGE, self.run, body)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Stop:
     """Stop the run at its next query; it may be over, or not begun."""
 
@@ -135,7 +136,7 @@ class Stop:
 # --- host to agent ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Ready:
     """The engine is resident and warm, and this is what it takes and gives.
 
@@ -165,7 +166,7 @@ class Ready:
         return _frame(_Kind.READY, 0, json.dumps(asdict(self)).encode())
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Broken:
     """The engine cannot be loaded: why, in one line. The host leaves after this."""
 
@@ -176,7 +177,7 @@ class Broken:
         return _frame(_Kind.BROKEN, 0, self.reason.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Progress:
     """How far a range is."""
 
@@ -188,7 +189,7 @@ class Progress:
         return _frame(_Kind.PROGRESS, self.run, _pack(self.tally))
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Ended:
     """The run is over.
 

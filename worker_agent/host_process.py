@@ -7,11 +7,12 @@ import contextlib
 import logging
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from synergai.values import value
 from worker_agent import interrupts
 from worker_agent.arena import INLINE_BYTES, SLOT_BYTES, slots_for
 from worker_agent.frames import (
@@ -53,7 +54,7 @@ _LOG_CHUNK_BYTES: Final = 4096
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class _Run:
     when_ended: WhenEnded
     when_progressed: WhenProgressed | None = None

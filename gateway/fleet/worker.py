@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.fleet.power import WorkerPower
 from gateway.outbox import Outbox
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.v1 import hub_pb2
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Run:
     """Tell the worker to run an assignment; with its queries' requests, unless it has samples."""
 
@@ -32,7 +33,7 @@ class Run:
     requests: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Halt:
     """Tell the worker to stop an assignment at its next query."""
 

@@ -6,7 +6,7 @@ Both are plain immutable values, so that a recorded run can be replayed and comp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import (
@@ -23,12 +23,13 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import InvalidInput
+from synergai.values import value
 
 if TYPE_CHECKING:
     from synergai.dictionary import ProfileEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Worker:
     """A machine that has joined, as the scheduler sees it.
 
@@ -49,7 +50,7 @@ class Worker:
     keeps_sessions: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Assignment:
     """Queries [first, first + count) of a job, on a worker, in a configuration.
 
@@ -83,28 +84,28 @@ class Assignment:
 # --- events -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WorkerJoined:
     """A worker registered. If the id was known, its earlier life has ended."""
 
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WorkerDraining:
     """The worker finishes what it has and takes nothing new."""
 
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WorkerLeft:
     """The worker is gone; what it had not reported has to be run again."""
 
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class EnginesChanged:
     """The set of engines that the worker can run is another."""
 
@@ -112,7 +113,7 @@ class EnginesChanged:
     engines: frozenset[EngineName]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionLoaded:
     """The engine became resident; `setup_s` is what loading took, 0 if unknown."""
 
@@ -121,7 +122,7 @@ class SessionLoaded:
     setup_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionDropped:
     """The engine is no longer resident."""
 
@@ -129,7 +130,7 @@ class SessionDropped:
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ModeChanged:
     """The worker is in another power mode.
 
@@ -143,7 +144,7 @@ class ModeChanged:
     switch_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class JobArrived:
     """Accepted work.
 
@@ -158,7 +159,7 @@ class JobArrived:
     done: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class QueriesReady:
     """More of the job's queries can be run: now the first `ready`."""
 
@@ -166,14 +167,14 @@ class QueriesReady:
     ready: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class JobCancelled:
     """Nobody wants the rest of the job."""
 
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AssignmentStarted:
     """Setup is over, the first query runs. Not sent for single queries."""
 
@@ -181,7 +182,7 @@ class AssignmentStarted:
     setup_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class QueriesDone:
     """The first `done` queries of the assignment are recorded.
 
@@ -195,7 +196,7 @@ class QueriesDone:
     compute_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AssignmentEnded:
     """The assignment is over; its first `done` queries are recorded.
 
@@ -213,14 +214,14 @@ class AssignmentEnded:
     batch: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ProfileAdded:
     """The dictionary has a new or better entry."""
 
     entry: ProfileEntry
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class TimePassed:
     """Nothing happened, but it is time to look again (see ``SchedulerCore.wakeup``)."""
 
@@ -247,14 +248,14 @@ Event: TypeAlias = (
 # --- commands ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Dispatch:
     """Send the assignment to its worker."""
 
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Stop:
     """Stop the assignment at its next query; the worker will still report its end."""
 
@@ -262,14 +263,14 @@ class Stop:
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Finish:
     """All queries of the job are recorded."""
 
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Fail:
     """The job cannot be finished; `fault` and `reason` say why."""
 
@@ -278,7 +279,7 @@ class Fail:
     fault: Fault = Fault.UNSPECIFIED
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Reject:
     """No worker can finish the job in time, and the gateway is told to refuse such work."""
 
@@ -286,14 +287,14 @@ class Reject:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Expire:
     """The perishable job's deadline has passed."""
 
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Learned:
     """A probe's queries became a profile entry, labelled ``observed``."""
 
@@ -303,7 +304,7 @@ class Learned:
 Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SchedulingSettings:
     """What the operator chooses about scheduling.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from synergai.plugins import Registry
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Give:
     """Lease the job's next `count` queries to the worker, in the estimate's configuration."""
 
@@ -28,7 +28,7 @@ class Give:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Preempt:
     """Stop the lease at its next query; its remainder is queued again."""
 

@@ -87,6 +87,7 @@ def test_scheduling_core_is_pure() -> None:
                 "synergai.domain",
                 "synergai.errors",
                 "synergai.plugins",
+                "synergai.values",
             }
         }
         assert not strangers, f"{path.name} imports {strangers}"
