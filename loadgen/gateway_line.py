@@ -18,7 +18,7 @@ from synergai.call_errors import error_of_call
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.rpc import channel_options
-from synergai.status import STATUS_PARAMETER, error_in_stream
+from synergai.status import error_in_stream
 from synergai.tls import channel_credentials
 from synergai.wire import engine_from_metadata
 
@@ -106,12 +106,7 @@ class GatewayLine:
         for _ in requests:
             answer = self._next()
             response = answer.infer_response
-            if not answer.error_message:
-                yield response.id, response
-                continue
-            status = response.parameters.get(STATUS_PARAMETER)
-            name = status.string_param if status else ""
-            yield response.id, error_in_stream(name, answer.error_message)
+            yield response.id, error_in_stream(answer) if answer.error_message else response
 
     def _next(self) -> inference_pb2.ModelStreamInferResponse:
         try:

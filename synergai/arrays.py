@@ -9,6 +9,7 @@ Data travel as raw contents, little endian and row major; typed contents are rea
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from synergai.errors import InvalidInput
 from synergai.tensors import TYPED_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -144,10 +145,15 @@ def request_of(
     """A request that carries `inputs` as raw contents.
 
     Raises:
-        InvalidInput: see `to_raw`; or there is no input.
+        InvalidInput: see `to_raw`; or there is no input, or it has no name.
     """
     from synergai.oip import inference_pb2
 
+    if not isinstance(inputs, Mapping):
+        raise InvalidInput(
+            f"engine {engine!r} is given arrays by the names of its inputs, as in "
+            f"{{'input': array}}, not a {type(inputs).__name__}"
+        )
     if not inputs:
         raise InvalidInput(f"no inputs are given for engine {engine!r}")
     request = inference_pb2.ModelInferRequest(

@@ -28,10 +28,12 @@ from synergai.client_connection import Connection
 from synergai.client_fleet import WorkerStatus, worker_from_proto
 from synergai.client_gate import Gate
 from synergai.client_job import JobHandle, JobStatus, spec_to_proto, status_from_proto
+from synergai.client_queries import Queries
 from synergai.client_stream import InferResult, JobRun, result_of, stream
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.target import DEFAULT_TARGET
 from synergai.tls import channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 from synergai.wire import engine_from_metadata
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
-DEFAULT_TARGET: Final = "127.0.0.1:8001"
 _CALL_TIMEOUT_S: Final = 10.0
 """For calls that do no inference: a gateway that takes longer is not well."""
 
@@ -88,13 +89,15 @@ class Client:
         self._patience = patience
         self._gate = Gate(in_flight)
         self._credentials = channel_credentials(tls_ca)
+        self._in_flight = in_flight
         self._open: Connection | None = None
 
     async def __aenter__(self) -> Self:
         # A channel belongs to the loop that runs now, so it is not made any earlier.
-        self._open = Connection(
+        self._open = connection = Connection(
             self.target, self._max_message_bytes, self._attempts, self._credentials
         )
+        self._queries = Queries(connection, self._max_message_bytes, self._in_flight)
         return self
 
     async def __aexit__(
@@ -103,6 +106,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._queries.close()
         await self._connection.close()
 
     @property
@@ -126,9 +130,8 @@ class Client:
     ) -> InferResult:
         """Run one query. Cancelling it stops it on its worker, too.
 
-        Any number may be asked at once: as many as the client's `in_flight` are on their way, and
-        the most urgent of the others is next. Where order matters and cancelling does not,
-        `stream` is quicker.
+        Any number may be asked at once: as many as the client's `in_flight` are on their way, over
+        one stream, and the most urgent of the others is next.
 
         Args:
             engine: name of the engine.
@@ -148,10 +151,9 @@ class Client:
             EngineUnusable: the engine is there but broken.
         """
         request_of = self._requests(engine, outputs, version, priority, None, parameters)
-        connection = self._connection
-        method = connection.oip.ModelInfer
+        _ = self._connection.oip  # refuses here what would fail while making the request
         async with self._gate.passed(priority, deadline) as left:
-            return result_of(await connection.call(method, request_of(inputs, ""), timeout=left))
+            return result_of(await self._queries.ask(request_of(inputs, ""), left))
 
     @overload
     def stream(

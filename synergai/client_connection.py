@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -16,6 +16,8 @@ from synergai.rpc import channel_options
 from synergai.tls import open_channel
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
 
@@ -97,32 +99,52 @@ class Connection:
         Raises:
             SynergaiError: what the server said, or why it could not be asked.
         """
+        return await self.repeat(partial(self.call_once, method, request), timeout)
+
+    async def repeat(
+        self,
+        attempt: Callable[[float | None], Awaitable[ResponseT]],
+        timeout: float | None,  # noqa: ASYNC109 - as above
+    ) -> ResponseT:
+        """What an attempt brings, made again while it ends with `Unavailable`.
+
+        Args:
+            attempt: told the seconds that are left for it; None means no limit.
+            timeout: seconds for all attempts together; None means no limit.
+
+        Raises:
+            SynergaiError: what the last attempt raised; or there was no time for another one.
+        """
         give_up_at = None if timeout is None else time.monotonic() + timeout
         pauses = Backoff().pauses()
-        for attempt in range(1, self._attempts + 1):
+        for number in range(1, self._attempts + 1):
             remaining = None if give_up_at is None else give_up_at - time.monotonic()
             if remaining is not None and remaining <= 0:
                 # gRPC lets a call with no time left race its answer.
                 break
             try:
-                return await self._once(method, request, remaining)
+                return await attempt(remaining)
             except Unavailable:
                 pause = next(pauses)
-                if attempt == self._attempts:
+                if number == self._attempts:
                     raise
                 if remaining is not None and pause >= remaining:
                     raise
                 await asyncio.sleep(pause)
         raise DeadlineExceeded(f"there was no answer within {timeout:g} s")
 
-    async def _once(
+    async def call_once(
         self,
         method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
         request: RequestT,
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
-        if self._closed:
-            raise Cancelled("the client is closed")
+        """The answer to a call, whatever it is.
+
+        Raises:
+            SynergaiError: what the server said, or why it could not be asked.
+        """
+        self.check_open()
         call = method(request, timeout=timeout)
         try:
             return await call
@@ -132,6 +154,15 @@ class Connection:
             raise self.reason_of(cancellation) from None
         finally:
             call.cancel()
+
+    def check_open(self) -> None:
+        """Check that the client has not been closed.
+
+        Raises:
+            Cancelled: it has.
+        """
+        if self._closed:
+            raise Cancelled("the client is closed")
 
     def error_of(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
         """What a failed call means."""

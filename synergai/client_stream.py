@@ -11,7 +11,8 @@ import grpc
 
 from synergai.client_job import JobStatus, spec_to_proto, status_from_proto
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.status import STATUS_PARAMETER, error_in_stream
+from synergai.oip_stream import WINDOW_METADATA
+from synergai.status import error_in_stream
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ async def stream(
     """
     slots = asyncio.Semaphore(window)
     sent = 0
-    call = connection.oip.ModelStreamInfer()
+    call = connection.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
 
     async def write() -> None:
         nonlocal sent
@@ -198,10 +199,9 @@ def _index(response_id: str, following: int, sent: int, answers: Mapping[int, ob
 def _answer(
     message: inference_pb2.ModelStreamInferResponse,
 ) -> InferResult | SynergaiError:
-    if not message.error_message:
-        return result_of(message.infer_response)
-    status = message.infer_response.parameters.get(STATUS_PARAMETER)
-    return error_in_stream(status.string_param if status else "", message.error_message)
+    if message.error_message:
+        return error_in_stream(message)
+    return result_of(message.infer_response)
 
 
 class JobRun:

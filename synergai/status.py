@@ -49,11 +49,6 @@ def code_of(error: errors.SynergaiError) -> grpc.StatusCode:
     return grpc.StatusCode.INTERNAL
 
 
-def error_from_rpc(failure: grpc.aio.AioRpcError) -> errors.SynergaiError:
-    """The domain error that the caller of a failed call should see."""
-    return error_from_status(failure.code(), failure.details() or failure.code().name)
-
-
 def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:
     """The domain error for a status code and its text."""
     return _ERRORS.get(code, errors.SynergaiError)(details)
@@ -75,13 +70,12 @@ def stream_error(
     return inference_pb2.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
 
-def error_in_stream(status_name: object, message: str) -> errors.SynergaiError:
+def error_in_stream(answer: inference_pb2.ModelStreamInferResponse) -> errors.SynergaiError:
     """The domain error for a failed response in a stream.
 
-    Args:
-        status_name: value of the `STATUS_PARAMETER`; anything else, as from other servers that
-            leave it out, means that the cause is unknown.
-        message: the response's text.
+    Its `STATUS_PARAMETER` says which; other servers leave it out, and the cause is unknown then.
     """
-    code = grpc.StatusCode.__members__.get(str(status_name), grpc.StatusCode.UNKNOWN)
-    return error_from_status(code, message)
+    status = answer.infer_response.parameters.get(STATUS_PARAMETER)
+    name = status.string_param if status else ""
+    code = grpc.StatusCode.__members__.get(name, grpc.StatusCode.UNKNOWN)
+    return error_from_status(code, answer.error_message)

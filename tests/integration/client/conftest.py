@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,9 +22,11 @@ from synergai.errors import (
     IdempotencyConflict,
     JobNotFound,
     Overloaded,
+    SynergaiError,
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.oip_stream import is_cancellation
 from synergai.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 
@@ -31,31 +34,37 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-ENGINES = ("identity", "broken", "stuck")
+ENGINES = ("identity", "wide", "broken", "stuck")
 TOO_SOON = 0.125
 """A QoS time that no job can keep."""
 
 
 class FakeGateway:
-    """Serves ``identity`` (y is x), ``broken`` (fails) and ``stuck`` (never answers).
+    """Serves ``identity`` (y is x), ``wide`` (y is x a thousand times), ``broken`` (fails) and
+    ``stuck`` (never answers).
 
     Attributes:
-        unavailable: how many of the next calls are refused as UNAVAILABLE.
+        unavailable: how many of the next calls and queries are refused as UNAVAILABLE.
         backwards: streams answer this many queries at a time, the last one first.
-        requests: all inference requests that came.
+        requests: all inference requests that came, and `alone` those that were no stream's.
+        called_off: ids of the requests that were called off.
+        streams: all of ModelStreamInfer, by the queues of what they have to answer.
         submissions: all idempotency keys that came.
-        stalled: calls that wait for ever just now.
-        under_way: calls of ModelInfer just now, and `most_under_way` at any time.
+        stalled: calls and queries that wait for ever just now.
+        most_under_way: queries of one stream at any time.
     """
 
     def __init__(self) -> None:
         self.unavailable = 0
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
+        self.alone: list[oip.ModelInferRequest] = []
+        self.called_off: list[str] = []
+        self.streams: list[asyncio.Queue[Any]] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
         self.stalled = 0
-        self.under_way = self.most_under_way = 0
+        self.most_under_way = 0
         self.server = grpc.aio.server(options=rpc.server_options())
         self.server.add_generic_rpc_handlers(
             [
@@ -115,13 +124,8 @@ class FakeGateway:
         )
 
     async def _infer_alone(self, request: oip.ModelInferRequest, context: Any) -> Any:
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        try:
-            await asyncio.sleep(0)
-            return await self._infer(request, context)
-        finally:
-            self.under_way -= 1
+        self.alone.append(request)
+        return await self._infer(request, context)
 
     async def _infer(self, request: oip.ModelInferRequest, _: Any) -> oip.ModelInferResponse:
         self._refuse_some()
@@ -132,6 +136,9 @@ class FakeGateway:
                 if np.isnan(outputs["y"]).any():
                     raise EngineUnusable("what is no number is too much")
                 return arrays.response_of("identity", outputs, version="1", request_id=request.id)
+            case "wide":
+                outputs = {"y": np.tile(arrays.inputs_of(request)["x"], 1000)}
+                return arrays.response_of("wide", outputs, request_id=request.id)
             case "broken":
                 raise EngineUnusable("the model file is truncated")
             case "stuck":
@@ -146,24 +153,67 @@ class FakeGateway:
             self.stalled -= 1
 
     async def _stream(
-        self, requests: AsyncIterator[oip.ModelInferRequest], context: Any
+        self, requests: AsyncIterator[oip.ModelInferRequest], _: Any
     ) -> AsyncGenerator[Any, None]:
-        batch = []
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.streams.append(answers)
+        under_way: dict[str, asyncio.Task[None]] = {}
+        reader = asyncio.create_task(self._read(requests, answers, under_way))
+        try:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, SynergaiError):
+                    raise answer
+                yield answer
+        finally:
+            for task in (reader, *under_way.values()):
+                task.cancel()
+            await asyncio.wait([reader, *under_way.values()])
+
+    async def _read(
+        self,
+        requests: AsyncIterator[oip.ModelInferRequest],
+        answers: asyncio.Queue[Any],
+        under_way: dict[str, asyncio.Task[None]],
+    ) -> None:
+        """Answer all at once what has come, the last one first; `backwards` says how many."""
+        batch: list[oip.ModelInferRequest] = []
+
+        def begin() -> None:
+            for request in reversed(batch):
+                answering = asyncio.create_task(self._answer(request, answers))
+                under_way[request.id] = answering
+                answering.add_done_callback(partial(_forget, under_way, request.id))
+                self.most_under_way = max(self.most_under_way, len(under_way))
+            batch.clear()
+
         async for request in requests:
+            if is_cancellation(request):
+                self.called_off.append(request.id)
+                if request.id in under_way:
+                    under_way[request.id].cancel()
+                continue
             batch.append(request)
             if len(batch) == self.backwards:
-                for each in reversed(batch):
-                    yield await self._answer(each, context)
-                batch.clear()
-        for each in batch:
-            yield await self._answer(each, context)
+                begin()
+        begin()
+        if under_way:
+            await asyncio.wait(list(under_way.values()))
+        answers.put_nowait(None)
 
-    async def _answer(self, request: oip.ModelInferRequest, context: Any) -> Any:
-        data = arrays.inputs_of(request)["x"] if request.inputs else [0]
-        if data[0] < 0:
-            return stream_error(Overloaded("negative numbers are too much"), request.id)
-        response = await self._infer(request, context)
-        return oip.ModelStreamInferResponse(infer_response=response)
+    async def _answer(self, request: oip.ModelInferRequest, answers: asyncio.Queue[Any]) -> None:
+        try:
+            data = arrays.inputs_of(request)["x"] if request.inputs else [0]
+            if data[0] < 0:
+                raise Overloaded("negative numbers are too much")
+            response = await self._infer(request, None)
+            answers.put_nowait(oip.ModelStreamInferResponse(infer_response=response))
+        except SynergaiError as error:
+            answers.put_nowait(stream_error(error, request.id))
+
+    def break_off(self) -> None:
+        """End all streams, as a gateway's end does."""
+        for answers in self.streams:
+            answers.put_nowait(Unavailable("the gateway is going"))
 
     async def _submit(self, request: jobs_pb2.SubmitRequest, _: Any) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)
@@ -261,6 +311,10 @@ class FakeGateway:
             unprofiled=["identity"],
         )
         return fleet_pb2.ListWorkersResponse(workers=[nano])
+
+
+def _forget(under_way: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[None]) -> None:
+    del under_way[key]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import synergai
+from synergai.client_queries import STREAMED_BYTES
 from synergai.testing import free_port
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ async def test_infer_says_what_it_wants_in_the_protocols_words(
     assert request.parameters["note"].string_param == "a"
 
 
+@pytest.mark.parametrize("inputs", [np.ones(3), [1, 2], 7, None])
+async def test_inputs_without_names_are_refused_in_plain_words(
+    client: synergai.Client, inputs: Any
+) -> None:
+    with pytest.raises(synergai.InvalidInput, match=r"by the names of its inputs, .*, not a"):
+        await client.infer("identity", inputs)
+
+
 async def test_an_unknown_engine_is_not_found(client: synergai.Client) -> None:
     with pytest.raises(synergai.NotFound, match="no worker serves engine 'nothing'"):
         await client.infer("nothing", x(1))
@@ -66,11 +75,12 @@ async def test_a_broken_engine_is_unusable(client: synergai.Client) -> None:
         await client.infer("broken", x(1))
 
 
-async def test_a_deadline_that_passes_ends_the_call_at_the_server_too(
+async def test_a_deadline_that_passes_ends_the_query_at_the_server_too(
     client: synergai.Client, gateway: Any
 ) -> None:
     with pytest.raises(synergai.DeadlineExceeded):
         await client.infer("stuck", x(1), deadline=0.05)
+    assert 0 < gateway.requests[0].parameters["timeout"].int64_param <= 50_000
     await until(lambda: not gateway.stalled)
 
 
@@ -82,13 +92,31 @@ async def test_a_deadline_that_is_over_is_refused_without_asking(
     assert gateway.requests == []
 
 
-async def test_cancelling_the_task_cancels_the_call(client: synergai.Client, gateway: Any) -> None:
-    task = asyncio.create_task(client.infer("stuck", x(1)))
-    await until(lambda: gateway.stalled)
-    task.cancel()
+async def test_cancelling_the_task_cancels_its_query_and_no_other(
+    client: synergai.Client, gateway: Any
+) -> None:
+    first, second = (asyncio.create_task(client.infer("stuck", x(number))) for number in range(2))
+    await until(lambda: gateway.stalled == 2)
+    first.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
-    await until(lambda: not gateway.stalled)
+        await first
+    await until(lambda: gateway.stalled == 1)
+    assert not second.done()
+    second.cancel()
+    assert (await client.infer("identity", x(3)))["y"] == 3
+    assert len(gateway.streams) == 1
+
+
+async def test_a_query_that_is_cancelled_before_it_was_sent_is_not_sent(
+    client: synergai.Client, gateway: Any
+) -> None:
+    await client.infer("identity", x(1))
+    task = asyncio.create_task(client.infer("stuck", x(2)))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert (await client.infer("identity", x(3)))["y"] == 3
+    assert [request.model_name for request in gateway.requests] == ["identity", "identity"]
+    assert gateway.called_off == []
 
 
 async def test_two_thousand_at_once_are_all_answered_a_few_at_a_time(gateway: Any) -> None:
@@ -97,6 +125,7 @@ async def test_two_thousand_at_once_are_all_answered_a_few_at_a_time(gateway: An
         results = await asyncio.gather(*asked)
     assert [result["y"][0] for result in results] == list(range(2000))
     assert gateway.most_under_way <= 100
+    assert len(gateway.streams) == 1
 
 
 async def test_closing_the_client_ends_its_calls_with_an_error(gateway: Any) -> None:
@@ -115,6 +144,43 @@ async def test_a_call_is_tried_again_while_the_gateway_is_unavailable(
     gateway.unavailable = 2
     result = await client.infer("identity", x(1), deadline=5.0)
     assert result["y"] == 1
+
+
+async def test_queries_of_a_stream_that_breaks_are_asked_again_on_another(
+    client: synergai.Client, gateway: Any
+) -> None:
+    gateway.backwards = 3
+    asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
+    await until(lambda: gateway.streams)
+    gateway.break_off()
+    gateway.backwards = 1
+    assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
+    assert len(gateway.streams) == 2
+
+
+async def test_a_request_beyond_the_cap_fails_alone(gateway: Any) -> None:
+    async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
+        waiting = asyncio.create_task(client.infer("stuck", x(1)))
+        with pytest.raises(synergai.Overloaded, match="larger than max"):
+            await client.infer("identity", x(*range(3000)))
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_an_answer_beyond_the_cap_fails_alone(gateway: Any) -> None:
+    async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
+        gateway.backwards = 2
+        asked = [client.infer("wide", x(*range(5))), client.infer("identity", x(2))]
+        wide, other = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(wide, synergai.Overloaded), wide
+    assert isinstance(other, synergai.InferResult), other
+
+
+async def test_a_large_request_holds_up_no_other(client: synergai.Client, gateway: Any) -> None:
+    large = x(*range(STREAMED_BYTES // 4))
+    assert (await client.infer("identity", large))["y"].size == STREAMED_BYTES // 4
+    assert len(gateway.alone) == 1
+    assert gateway.streams == []
 
 
 async def test_attempts_are_bounded(gateway: Any) -> None:
