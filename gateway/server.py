@@ -23,7 +23,7 @@ from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
 from synergai import rpc
 from synergai.ready_file import ready_file
-from synergai.tls import Identity, server_credentials
+from synergai.tls import server_credentials
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -108,11 +108,11 @@ class Gateway:
         client_server = grpc.aio.server(
             options=_options(settings.max_message_bytes - _ENVELOPE_BYTES)
         )
-        identity = Identity.read(settings.tls_cert, settings.tls_key)
-        for_agents = server_credentials(identity, settings.tls_client_ca)
+        for_clients = server_credentials(settings.tls_cert, settings.tls_key)
+        for_agents = server_credentials(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         self.hub_address = rpc.bind(hub_server, settings.hub, for_agents)
-        self.address = rpc.bind(client_server, settings.listen, server_credentials(identity))
-        if identity is None:
+        self.address = rpc.bind(client_server, settings.listen, for_clients)
+        if for_agents is None:
             # Under TLS, requests stay where they are encrypted.
             lines = WorkLines(parts.work_streams.serve_line)
             stack.push_async_callback(lines.close)

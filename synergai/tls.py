@@ -6,6 +6,7 @@ names an authority itself, whoever connects has to show a certificate of it too.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +54,78 @@ class Identity:
 
 
 def server_credentials(
-    identity: Identity | None, client_authority: Path | None = None
+    certificate: Path | None, key: Path | None, client_authority: Path | None = None
 ) -> grpc.ServerCredentials | None:
     """What a server listens with; None if it does not encrypt.
 
+    The files are looked at whenever somebody connects: once they are renewed, whoever connects
+    is shown what is in them.
+
     Args:
-        identity: what it shows.
+        certificate: what it shows; None if it does not encrypt.
+        key: what belongs to that.
         client_authority: whose certificates clients have to show; anybody may come if None.
 
     Raises:
-        InvalidInput: the authority's file is no good, or there is no identity beside it.
+        InvalidInput: a file is no good, or an option lacks its other.
     """
-    if identity is None:
+    files = _ServerFiles(certificate, key, client_authority)
+    configuration = files.read()
+    if configuration is None:
         if client_authority is not None:
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
-    authority = None if client_authority is None else _authority(client_authority)
-    return grpc.ssl_server_credentials(
-        [(identity.key, identity.certificate)],
-        root_certificates=authority,
-        require_client_auth=authority is not None,
+    return grpc.dynamic_ssl_server_credentials(
+        configuration,
+        files.renewed,  # type: ignore[arg-type]  # may be None, for nothing new; the stubs forget it
+        require_client_authentication=client_authority is not None,
     )
+
+
+class _ServerFiles:
+    """The files of a server, which may be renewed; gRPC asks for that in threads of its own."""
+
+    def __init__(
+        self, certificate: Path | None, key: Path | None, client_authority: Path | None
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._client_authority = client_authority
+        self._stamps = self._look()
+
+    def read(self) -> grpc.ServerCertificateConfiguration | None:
+        """What the files hold; None without a certificate.
+
+        Raises:
+            InvalidInput: they are no good.
+        """
+        identity = Identity.read(self._certificate, self._key)
+        if identity is None:
+            return None
+        authority = None if self._client_authority is None else _authority(self._client_authority)
+        return grpc.ssl_server_certificate_configuration(
+            [(identity.key, identity.certificate)], root_certificates=authority
+        )
+
+    def renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """What the files hold, if it is something else than when they were last read."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return None
+        # One after the other is renewed: what does not fit yet is read again when more has come.
+        self._stamps = stamps
+        try:
+            configuration = self.read()
+        except InvalidInput as error:
+            _log.warning("the certificate before is still in use: %s", error)
+            return None
+        _log.info("%s has been renewed", self._certificate)
+        return configuration
+
+    def _look(self) -> list[tuple[int, int] | None]:
+        """Which files they are, and when each was changed; None of one that is not there."""
+        files = filter(None, (self._certificate, self._key, self._client_authority))
+        return [_stamp(file) for file in files]
 
 
 def channel_credentials(
@@ -119,6 +174,14 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _reason(error: Exception) -> str:

@@ -33,6 +33,8 @@ from worker_agent.telemetry import PowerMeter
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import grpc
+
     from synergai.domain import Configuration, Engine, EngineName, Session
     from worker_agent.host_process import HostProcess
     from worker_agent.settings import AgentSettings
@@ -52,6 +54,7 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
+        self._credentials()  # what is wrong with the files is said before anything is started
         # As the engines: known once the agent has looked at its machine.
         self._configurations: list[Configuration] = []
         self.address = ""
@@ -80,9 +83,7 @@ class Agent:
             self._runner,
             self._configurations,
             settings.max_message_bytes,
-            channel_credentials(
-                settings.tls_ca, Identity.read(settings.tls_cert, settings.tls_key)
-            ),
+            self._credentials,
         )
         self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
         self._stop = asyncio.Event()
@@ -211,6 +212,10 @@ class Agent:
         task = asyncio.create_task(self._hosts.unload(session))
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        identity = Identity.read(self._settings.tls_cert, self._settings.tls_key)
+        return channel_credentials(self._settings.tls_ca, identity)
 
     def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         engine = self._engines.get(session.engine)

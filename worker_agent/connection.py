@@ -20,7 +20,7 @@ from synergai.v1 import hub_pb2
 from worker_agent.gateway_link import GatewayLink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration, Engine
     from worker_agent.gateway_link import Worker
@@ -43,7 +43,8 @@ class Connection:
         runner: runs what the gateway assigns.
         configurations: what this worker can be switched to.
         max_message_bytes: largest message both ways.
-        credentials: what it encrypts with; None if it does not.
+        credentials: asked before each dial what it encrypts with, since files are renewed; None
+            if it does not.
         backoff: how long it waits before it dials again.
     """
 
@@ -54,7 +55,7 @@ class Connection:
         runner: Runner,
         configurations: Sequence[Configuration],
         max_message_bytes: int,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
         *,
         backoff: Backoff = BACKOFF,
     ) -> None:
@@ -128,7 +129,8 @@ class Connection:
             # Otherwise a new channel inherits the back-off of the one before it.
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        async with open_channel(self._target, options, self._credentials) as channel:
+        credentials = await asyncio.to_thread(self._credentials)
+        async with open_channel(self._target, options, credentials) as channel:
             link = GatewayLink(
                 channel,
                 self._worker,

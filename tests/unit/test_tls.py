@@ -15,13 +15,13 @@ CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"
 
 def test_without_files_nothing_is_encrypted() -> None:
     assert Identity.read(None, None) is None
-    assert server_credentials(None) is None
+    assert server_credentials(None, None) is None
     assert channel_credentials(None) is None
 
 
 def test_files_that_belong_together_are_taken() -> None:
     identity = Identity.read(CERT, KEY)
-    assert server_credentials(identity, CA) is not None
+    assert server_credentials(CERT, KEY, CA) is not None
     assert channel_credentials(CA, identity) is not None
 
 
@@ -57,6 +57,6 @@ def test_authority_without_certificates_is_refused(tmp_path: Path, content: byte
 
 def test_options_that_need_others_say_so() -> None:
     with pytest.raises(InvalidInput, match="needs --tls-cert"):
-        server_credentials(None, CA)
+        server_credentials(None, None, CA)
     with pytest.raises(InvalidInput, match="need --tls-ca"):
         channel_credentials(None, Identity.read(CERT, KEY))

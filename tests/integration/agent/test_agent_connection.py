@@ -19,7 +19,9 @@ from worker_agent.runner import Runner
 from worker_agent.work_channel import open_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+
+    import grpc
 
     from worker_agent.gateway_link import Worker
     from worker_agent.hosts import Hosts
@@ -45,11 +47,21 @@ class Introduced(ClumsyWorker):
 
 
 @contextlib.asynccontextmanager
-async def dialling(target: str, worker: ClumsyWorker) -> AsyncIterator[asyncio.Task[None]]:
+async def dialling(
+    target: str,
+    worker: ClumsyWorker,
+    credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
+) -> AsyncIterator[asyncio.Task[None]]:
     """A connection that tries to reach a gateway, and hardly waits between."""
     runner = Runner(cast("Hosts", None), {}, lambda: 0.0)
     line = Connection(
-        target, cast("Worker", worker), runner, [], 1 << 20, backoff=Backoff(0.001, 0.001)
+        target,
+        cast("Worker", worker),
+        runner,
+        [],
+        1 << 20,
+        credentials,
+        backoff=Backoff(0.001, 0.001),
     )
     running = asyncio.create_task(line.run())
     try:
@@ -86,6 +98,21 @@ async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
         rf"nobody answers at {target} \(connection refused\); is it running\?",
         warning,
     )
+
+
+async def test_certificate_is_read_again_before_each_dial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = iter([InvalidInput("the key is still to come")])
+
+    def credentials() -> None:
+        for error in found:
+            raise error
+
+    worker = Introduced()
+    async with dialling("127.0.0.1:1", worker, credentials):
+        await worker.tried.acquire()
+    assert "the key is still to come" in caplog.text
 
 
 async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(

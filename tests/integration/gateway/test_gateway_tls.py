@@ -89,6 +89,41 @@ async def test_agent_without_a_certificate_of_the_authority_gets_nowhere(
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.fixture
+def renewable(tmp_path: Path) -> Path:
+    """A folder with the gateway's certificate and key."""
+    renew(tmp_path, "server")
+    return tmp_path
+
+
+def renew(folder: Path, name: str, kinds: tuple[str, ...] = ("pem", "key")) -> None:
+    """Put another's certificate and key in the place of the gateway's."""
+    for kind in kinds:
+        new = folder / f"new.{kind}"
+        new.write_bytes((FILES / f"{name}.{kind}").read_bytes())
+        new.replace(folder / f"gateway.{kind}")
+
+
+async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
+    settings: GatewaySettings, renewable: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = FILES / "other.pem"
+    tls = {"tls_cert": renewable / "gateway.pem", "tls_key": renewable / "gateway.key"}
+    async with (
+        Gateway(settings.model_copy(update=tls)) as gateway,
+        synergai.Client(gateway.address, tls_ca=CA) as early,
+    ):
+        await early.workers()
+        renew(renewable, "other", ("pem",))  # whose key is still to come
+        async with synergai.Client(gateway.address, tls_ca=CA, attempts=1) as client:
+            await client.workers()
+        assert "the certificate before is still in use" in caplog.text
+        renew(renewable, "other")
+        async with synergai.Client(gateway.address, tls_ca=other, attempts=1) as client:
+            await client.workers()
+        await early.workers()
+
+
 async def test_command_line_connects_with_the_authority_in_its_environment(
     encrypted: Gateway,
 ) -> None:
