@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from engines.catalogue import build, is_built
-from engines.model_files import DEFINITION_FILE
+from engines.formats.model_files import DEFINITION_FILE
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:

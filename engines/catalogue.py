@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engines.formats.model_files import DEFINITION_FILE, digest, models_in
 from engines.installation import installing, write_definition
 from engines.model_directory import ModelDirectory
-from engines.model_files import DEFINITION_FILE, digest, models_in
 from engines.recipes import RECIPES, recipe
 from synergai.errors import EngineUnusable
 

@@ -141,9 +141,9 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model file takes and gives."""
-    from engines.inspect import describe
+    from engines.formats.inspect import describe
+    from engines.formats.model_files import is_saved_model
     from engines.model_directory import ModelDirectory
-    from engines.model_files import is_saved_model
     from synergai.errors import EngineUnusable
 
     path = Path(engine)

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from engines.model_files import DEFINITION_FILE
+from engines.formats.model_files import DEFINITION_FILE
 from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
 

@@ -8,8 +8,7 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from engines.model_directory import ModelDirectory
-from engines.model_files import (
+from engines.formats.model_files import (
     DEFINITION_FILE,
     MODEL_KINDS,
     SAVED_MODEL_FILE,
@@ -19,6 +18,7 @@ from engines.model_files import (
     parts,
     size_bytes,
 )
+from engines.model_directory import ModelDirectory
 from engines.workshop import put_in_place, workshop
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput
@@ -120,7 +120,7 @@ def add(
         InvalidInput: the model is not there, is none, needs further files, or tells its inputs
             and outputs itself.
     """
-    from engines.inspect import describe
+    from engines.formats.inspect import describe
 
     source = source.parent if source.name == SAVED_MODEL_FILE else source
     if not backend_of(source):

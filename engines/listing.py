@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from engines.fetch.published import PUBLISHED
+from engines.formats.model_files import size_bytes
 from engines.model_directory import ModelDirectory
-from engines.model_files import size_bytes
 from engines.recipes import RECIPES
 from synergai.errors import InvalidInput
 

@@ -1,7 +1,7 @@
 """The model directory: one folder per engine, into which anybody may drop a model file.
 
-A folder needs nothing but its model, see ``engines.model_files``. An ``engine.toml`` beside it may
-say more::
+A folder needs nothing but its model, see ``engines.formats.model_files``. An ``engine.toml``
+beside it may say more::
 
     version = "1"               # default "1"
     backend = "onnxruntime"     # default: by the model's format
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.definition_file import read_definition
-from engines.model_files import (
+from engines.formats.model_files import (
     DEFINITION_FILE,
     MODEL_KINDS,
     SAMPLES_FILE,

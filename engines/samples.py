@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from engines.model_files import SAMPLES_FILE
+from engines.formats.model_files import SAMPLES_FILE
 from synergai.arrays import DTYPES
 from synergai.errors import InvalidInput
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engines.inspect import check
+from engines.formats.inspect import check
 from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError

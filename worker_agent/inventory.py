@@ -14,8 +14,8 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from engines.formats.model_files import digest, parts
 from engines.model_directory import EngineDefinition, ModelDirectory
-from engines.model_files import digest, parts
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.text import printable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from engines.builders.architectures import ARCHITECTURES, calibrated_weights
 from engines.builders.onnx_graph import MODEL_FILE, write_model
-from engines.inspect import describe
+from engines.formats.inspect import describe
 from engines.photographs import photographs, views
 from engines.preprocess import FAMILIES, ImageInput, prepare
 from engines.samples import write_samples

@@ -7,7 +7,7 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING, Final, Self
 
-from engines.model_files import MAX_MODEL_BYTES
+from engines.formats.model_files import MAX_MODEL_BYTES
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:

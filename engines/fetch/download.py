@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from engines.model_files import MAX_MODEL_BYTES
+from engines.formats.model_files import MAX_MODEL_BYTES
 from synergai.errors import InvalidInput, NotFound, Unavailable
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _digest(file: Path, algorithm: str) -> str:
 
 def _install(wanted: Published, file: Path, models: Path, replace: bool) -> None:
     """Make an engine of the verified file, if it is a model."""
-    from engines.inspect import describe
+    from engines.formats.inspect import describe
 
     with installing(models, wanted.name, replace=replace) as folder:
         model = folder / wanted.file

@@ -18,7 +18,7 @@ import pytest
 
 from engines import catalogue
 from engines.fetch.published import PUBLISHED
-from engines.model_files import digest
+from engines.formats.model_files import digest
 from engines.photographs import photographs, random_parts, views
 from synergai.arrays import outputs_of, request_of
 from synergai.client import Client

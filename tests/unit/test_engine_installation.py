@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from engines import catalogue
 from engines.cli import app
-from engines.inspect import describe
+from engines.formats.inspect import describe
+from engines.formats.model_files import digest
 from engines.installation import add, installing, write_definition
 from engines.model_directory import ModelDirectory
-from engines.model_files import digest
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from tests.tiny_tensorflow import graph, save_saved_model

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.flatbuffer import Damaged, Table
-from engines.tflite_file import read_tflite
+from engines.formats.flatbuffer import Damaged, Table
+from engines.formats.tflite_file import read_tflite
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from tests.tiny_tflite import save_sum

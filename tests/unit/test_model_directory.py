@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines import model_files
+from engines.formats import model_files
+from engines.formats.model_files import digest
 from engines.model_directory import ModelDirectory
-from engines.model_files import digest
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.tensorflow_file import read_frozen_graph, read_saved_model
+from engines.formats.tensorflow_file import read_frozen_graph, read_saved_model
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from tests.tiny_tensorflow import graph, node, save_saved_model, saved_model

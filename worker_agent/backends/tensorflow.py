@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import tensorflow as tf
 
-from engines.model_files import is_saved_model
-from engines.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
+from engines.formats.model_files import is_saved_model
+from engines.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.cores import own_cores, threads_on
@@ -54,7 +54,8 @@ class _Function(Protocol):
 class TensorflowBackend:
     """A model in TensorFlow. One per process: the process has TensorFlow's threads.
 
-    TensorFlow lets a graph do what it says, which must have passed ``engines.inspect.check``.
+    TensorFlow lets a graph do what it says, which must have passed
+    ``engines.formats.inspect.check``.
 
     Args:
         path: a SavedModel's folder, or a frozen graph.

@@ -42,8 +42,8 @@ _DATATYPES: Final[dict[type[Any], str]] = {
 class TfliteBackend:
     """A model in a TensorFlow Lite interpreter, with XNNPACK where the model allows it.
 
-    The interpreter trusts offsets in the file, which must have passed ``engines.inspect.check``.
-    Quantised tensors stay the integers that they are.
+    The interpreter trusts offsets in the file, which must have passed
+    ``engines.formats.inspect.check``. Quantised tensors stay the integers that they are.
 
     Args:
         path: the model file.

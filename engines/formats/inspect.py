@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engines.model_files import MODEL_KINDS, backend_of, digest, is_saved_model, size_bytes
+from engines.formats.model_files import MODEL_KINDS, backend_of, digest, is_saved_model, size_bytes
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from engines.model_files import ModelContents
+    from engines.formats.model_files import ModelContents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,13 @@ def check(path: Path) -> None:
 def _read(path: Path, backend: str) -> ModelContents:
     # Imported here: an ONNX file needs a package that readers of the others may lack.
     if backend == "onnxruntime":
-        from engines.onnx_file import read_onnx
+        from engines.formats.onnx_file import read_onnx
 
         return read_onnx(path)
     if backend == "tflite":
-        from engines.tflite_file import read_tflite
+        from engines.formats.tflite_file import read_tflite
 
         return read_tflite(path)
-    from engines.tensorflow_file import read_frozen_graph, read_saved_model
+    from engines.formats.tensorflow_file import read_frozen_graph, read_saved_model
 
     return read_saved_model(path) if is_saved_model(path) else read_frozen_graph(path)

@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from engines.model_files import ModelContents
+from engines.formats.model_files import ModelContents
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 

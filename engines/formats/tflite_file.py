@@ -9,15 +9,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from engines.flatbuffer import Damaged, Table
-from engines.model_files import ModelContents, mapped
+from engines.formats.flatbuffer import Damaged, Table
+from engines.formats.model_files import ModelContents, mapped
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from engines.flatbuffer import Content
+    from engines.formats.flatbuffer import Content
 
 IDENTIFIER: Final = b"TFL3"
 """At the fifth byte of every such file."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from engines.model_files import SAVED_MODEL_FILE, ModelContents, mapped
-from engines.protobuf_wire import Message
+from engines.formats.model_files import SAVED_MODEL_FILE, ModelContents, mapped
+from engines.formats.protobuf_wire import Message
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 
