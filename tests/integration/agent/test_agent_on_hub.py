@@ -373,7 +373,7 @@ async def test_agent_reconnects_with_its_sessions_and_forgets_its_assignments(
 async def test_gateway_that_does_not_answer_heartbeats_is_dialled_again(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
-    hub.heartbeat_s, hub.acknowledges = 0.05, False
+    hub.heartbeat_s, hub.acknowledges = 0.02, False
     async with running_agent(hub, models, state):
         await hub.registrations.get()
         await hub.registrations.get()
