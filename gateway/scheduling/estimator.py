@@ -8,7 +8,6 @@ to be paid, and the profiled QPS is scaled by the worker's observed pace.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import BatchTimes, Session
@@ -72,26 +71,16 @@ class Estimate(NamedTuple):
         return self.setup_s + queries * per_query_s
 
 
-@dataclass(slots=True)
-class _Belief:
-    """What is believed of a quantity that is observed with noise."""
-
-    value: float
-
-    def observe(self, value: float, weight: float) -> None:
-        self.value += weight * (value - self.value)
-
-
 class Estimator:
     """Answers what an engine costs on a worker, and learns from what it is told."""
 
     def __init__(self, dictionary: ConfigurationDictionary, settings: SchedulingSettings) -> None:
         self._dictionary = dictionary
         self._settings = settings
-        self._pace: dict[tuple[WorkerId, EngineName], _Belief] = {}
-        self._setup: dict[tuple[WorkerId, EngineName], _Belief] = {}
-        self._transfer: dict[tuple[WorkerId, EngineName], _Belief] = {}
-        self._switch: dict[WorkerId, _Belief] = {}
+        self._pace: dict[tuple[WorkerId, EngineName], float] = {}
+        self._setup: dict[tuple[WorkerId, EngineName], float] = {}
+        self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
+        self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
 
     # --- answers ------------------------------------------------------------------------
@@ -165,19 +154,16 @@ class Estimator:
     def _believed(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
         """The pace and the seconds of transfer per query."""
         key = worker.id, engine
-        pace, transfer = self._pace.get(key), self._transfer.get(key)
-        return pace.value if pace else 1.0, transfer.value if transfer else 0.0
+        return self._pace.get(key, 1.0), self._transfer.get(key, 0.0)
 
     def _still_to_pay(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
         """Load time only if the session is cold, switch time only if the mode changes."""
         seconds = 0.0
         mode = entry.configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
-            switch = self._switch.get(worker.id)
-            seconds += switch.value if switch else self._settings.mode_switch_s
+            seconds += self._switch.get(worker.id, self._settings.mode_switch_s)
         if not self._resident(session, worker):
-            setup = self._setup.get((worker.id, entry.engine))
-            seconds += entry.t_pre_s * (setup.value if setup else 1.0)
+            seconds += entry.t_pre_s * self._setup.get((worker.id, entry.engine), 1.0)
         return seconds
 
     @staticmethod
@@ -193,27 +179,39 @@ class Estimator:
 
     # --- what it is told ----------------------------------------------------------------
 
-    def believed_pace(self, worker_id: WorkerId, engine: EngineName) -> float:
-        """Seconds that a query takes per second that it should take by the profile."""
-        belief = self._pace.get((worker_id, engine))
-        return belief.value if belief else 1.0
-
-    def observe_pace(self, lease: Lease, worker: WorkerRecord, engine_s: float) -> None:
-        """Learn that what the lease has done took `engine_s` in all.
+    def observe_queries(
+        self,
+        lease: Lease,
+        worker: WorkerRecord,
+        engine_s: float,
+        transfer_s: float | None = None,
+    ) -> None:
+        """Learn from what the lease has done.
 
         To be told in the order in which the worker runs its leases. However long an
-        assignment runs, it is one witness: its word moves what was believed before it by
-        `pace_trust` at most.
+        assignment runs, it is one witness: its word moves what was believed of the worker's pace
+        before it by `pace_trust` at most.
+
+        Args:
+            lease: what ran.
+            worker: where.
+            engine_s: what the engine took for all that is done of it; 0 if unknown.
+            transfer_s: what each query took beyond that, if it came with its tensors and tells.
         """
-        if lease.estimate is None or lease.done <= 0 or engine_s <= 0:
+        if lease.estimate is None:
             return
         entry = lease.estimate.entry
-        if lease.pace_before is None:
-            lease.pace_before = self.believed_pace(worker.id, entry.engine)
-        weight = 1.0 - math.exp2(-engine_s / self._settings.pace_half_life_s)
-        belief = _Belief(lease.pace_before)
-        belief.observe(engine_s / lease.done * entry.qps, min(weight, self._settings.pace_trust))
-        self._pace[worker.id, entry.engine] = belief
+        key = worker.id, entry.engine
+        if lease.done > 0 and engine_s > 0:
+            if lease.pace_before is None:
+                lease.pace_before = self._pace.get(key, 1.0)
+            weight = 1.0 - math.exp2(-engine_s / self._settings.pace_half_life_s)
+            weight = min(weight, self._settings.pace_trust)
+            seen = engine_s / lease.done * entry.qps
+            self._pace[key] = _moved(lease.pace_before, seen, weight)
+        if transfer_s is not None:
+            seen = max(0.0, transfer_s)
+            self._transfer[key] = _moved(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
         self._drifted(worker, entry.engine)
 
     def forget_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
@@ -229,8 +227,8 @@ class Estimator:
         """
         if entry.t_pre_s <= 0 or seconds <= 0:
             return
-        belief = self._setup.setdefault((worker.id, entry.engine), _Belief(1.0))
-        belief.observe(seconds / entry.t_pre_s, 0.5)
+        key = worker.id, entry.engine
+        self._setup[key] = _moved(self._setup.get(key, 1.0), seconds / entry.t_pre_s, 0.5)
         self._changed(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
@@ -239,14 +237,8 @@ class Estimator:
         The first one replaces what the settings suppose; then each counts as much as all before.
         """
         if seconds > 0:
-            self._switch.setdefault(worker.id, _Belief(seconds)).observe(seconds, 0.5)
-
-    def observe_transfer(self, worker: WorkerRecord, engine: EngineName, seconds: float) -> None:
-        """Learn that a query with its tensors took `seconds` beyond the engine's own time."""
-        seconds = max(0.0, seconds)
-        belief = self._transfer.setdefault((worker.id, engine), _Belief(seconds))
-        belief.observe(seconds, _TRANSFER_WEIGHT)
-        self._drifted(worker, engine)
+            believed = self._switch.get(worker.id, seconds)
+            self._switch[worker.id] = _moved(believed, seconds, 0.5)
 
     def _changed(self, worker: WorkerRecord, engine: EngineName) -> None:
         before = worker.estimates.pop(engine, None)
@@ -292,6 +284,11 @@ class Estimator:
         """Forget what was computed from the dictionary's rows of `engine`."""
         for worker in workers:
             self._changed(worker, engine)
+
+
+def _moved(believed: float, seen: float, weight: float) -> float:
+    """What is believed of a quantity that is observed with noise, after one more look."""
+    return believed + weight * (seen - believed)
 
 
 def _dominates(one: Estimate, other: Estimate) -> bool:

@@ -7,8 +7,6 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gateway.scheduling.state import JobRecord
 
 
@@ -34,12 +32,14 @@ class Expiries:
             self._heap = [entry for entry in self._heap if not entry[2].gone]
             heapq.heapify(self._heap)
 
-    def due(self, now: float) -> Iterator[JobRecord]:
+    def due(self, now: float) -> list[JobRecord]:
         """The jobs in the system whose deadline is over; each of them once."""
+        due: list[JobRecord] = []
         while self._heap and self._heap[0][0] <= now:
             job = heapq.heappop(self._heap)[2]
             if not job.gone:
-                yield job
+                due.append(job)
+        return due
 
     def next(self) -> float:
         """The next deadline of a job in the system; infinite if there is none."""

@@ -37,16 +37,17 @@ def learn(
         began = lease.head_at
     entry = estimate.entry
     if lease.job.job.with_tensors:
-        estimator.observe_pace(lease, worker, _alone_s(lease, compute_s))
         since = lease.reported_at if lease.reported_at is not None else began
         spent_s = compute_s - lease.compute_s
         # Of a batch only the first tells: the others became first when all of it was over.
         is_first = lease.batch == 1 or (since is not None and now - since > spent_s)
+        transfer_s = None
         if since is not None and spent_s > 0 and is_first:
-            estimator.observe_transfer(worker, entry.engine, (now - since - spent_s) / new)
+            transfer_s = (now - since - spent_s) / new
+        estimator.observe_queries(lease, worker, _alone_s(lease, compute_s), transfer_s)
     elif began is not None and now > began:
         elapsed_s = now - began
-        estimator.observe_pace(lease, worker, elapsed_s)
+        estimator.observe_queries(lease, worker, elapsed_s)
         by_profile_s = lease.done / entry.qps
         lease.job.paces[worker.id] = (elapsed_s + prior_s) / (by_profile_s + prior_s)
     lease.compute_s = max(lease.compute_s, compute_s)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Ranges:
@@ -21,9 +21,13 @@ class Ranges:
             self.add(start, stop)
 
     @classmethod
-    def missing(cls, done: Iterable[tuple[int, int]], stop: int) -> Ranges:
+    def missing(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
         """What is left of ``[0, stop)`` without the ranges in `done`."""
         left = cls()
+        if not done and stop > 0:
+            left._ranges.append((0, stop))
+            left.total = stop
+            return left
         position = 0
         for first, last in sorted(done):
             if position < min(first, stop):

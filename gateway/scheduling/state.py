@@ -212,6 +212,5 @@ class WorkerRecord:
             self.behind_head_s = 0.0
             return
         # Summed anew each time: what rounding leaves of a difference would never go away.
-        leases = iter(self.leases.values())
-        next(leases, None)
-        self.behind_head_s = sum(lease.seconds for lease in leases)
+        seconds = [lease.seconds for lease in self.leases.values()]
+        self.behind_head_s = sum(seconds[1:])

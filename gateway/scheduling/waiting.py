@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gateway.scheduling.queue import JobQueue
@@ -38,6 +37,7 @@ class Waiting:
         self._settings = settings
         self._shares = Shares(settings)
         self._shares_drifted_at = math.inf
+        # Since when, the longest time first.
         self._drifted: dict[EngineName, float] = {}
         self._hopes: list[tuple[float, int, JobRecord]] = []
 
@@ -49,8 +49,7 @@ class Waiting:
         instants = [math.nextafter(self.queue.next_rank(now), math.inf)]
         if self._hopes:
             instants.append(math.nextafter(self._hopes[0][0], math.inf))
-        drifted_at = min(self._drifted.values(), default=math.inf)
-        drifted_at = min(drifted_at, self._shares_drifted_at)
+        drifted_at = min(next(iter(self._drifted.values()), math.inf), self._shares_drifted_at)
         at_once = math.nextafter(now, math.inf)
         instants.append(max(drifted_at + self._settings.reassess_s, at_once))
         return min(instant for instant in instants if instant > now)
@@ -117,7 +116,7 @@ class Waiting:
         """
         due = now - self._settings.reassess_s
         if self._drifted:
-            engine, since = min(self._drifted.items(), key=itemgetter(1))
+            engine, since = next(iter(self._drifted.items()))
             if since <= due:
                 self.rerank(engine)
         if self._shares_drifted_at <= due:

@@ -89,28 +89,27 @@ def test_who_waits_alone_is_found_as_among_others(
     assert found[0] == found[1] == (["job"] if asked else [])
 
 
-@given(st.lists(st.tuples(st.sampled_from(["pace", "transfer"]), st.floats(1e-6, 5.0)), max_size=8))
-def test_estimates_that_drifted_are_those_computed_anew(seen: list[tuple[str, float]]) -> None:
+@given(st.lists(st.tuples(st.floats(1e-6, 5.0), st.none() | st.floats(1e-6, 5.0)), max_size=8))
+def test_estimates_that_drifted_are_those_computed_anew(
+    seen: list[tuple[float, float | None]],
+) -> None:
     settings = SchedulingSettings()
     estimator = Estimator(a_dictionary(), settings)
     worker = Fleet(settings).join(a_worker(), 0.0)
     estimate = estimator.estimate(ENGINE, worker)
     assert estimate is not None
-    for kind, seconds in seen:
-        if kind == "pace":
-            assignment = Assignment(
-                id=AssignmentId(1),
-                job_id=JobId("job"),
-                engine=ENGINE,
-                worker_id=worker.id,
-                configuration=estimate.configuration,
-                first=0,
-                count=1,
-            )
-            lease = Lease(assignment, a_record("job"), estimate, 1.0, 0.0, done=1)
-            estimator.observe_pace(lease, worker, seconds)
-        else:
-            estimator.observe_transfer(worker, ENGINE, seconds)
+    for engine_s, transfer_s in seen:
+        assignment = Assignment(
+            id=AssignmentId(1),
+            job_id=JobId("job"),
+            engine=ENGINE,
+            worker_id=worker.id,
+            configuration=estimate.configuration,
+            first=0,
+            count=1,
+        )
+        lease = Lease(assignment, a_record("job"), estimate, 1.0, 0.0, done=1)
+        estimator.observe_queries(lease, worker, engine_s, transfer_s)
         drifted = estimator.estimates(ENGINE, worker)
         worker.estimates.clear()
         assert drifted == estimator.estimates(ENGINE, worker)
