@@ -92,7 +92,14 @@ async def test_an_unknown_job_is_one_line(gateway: Any, run: Any) -> None:
 async def test_workers_are_shown_as_a_table_and_as_json(gateway: Any, run: Any) -> None:
     table = await run("workers", "--target", gateway.address)
     assert table.code == 0
-    for text in ("nano", "jetson-nano", "identity", "threads=2", "not profiled", "the model file is truncated"):
+    for text in (
+        "nano",
+        "jetson-nano",
+        "identity",
+        "threads=2",
+        "not profiled",
+        "the model file is truncated",
+    ):
         assert text in table.out
     [worker] = json.loads((await run("workers", "--json", "--target", gateway.address)).out)
     assert worker["state"] == "idle"
