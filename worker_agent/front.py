@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from synergai import rpc
 from synergai.domain import EngineName, Fault, Outcome, Session
-from synergai.envelope import Envelopes, stream_response
+from synergai.envelope import Envelopes
 from synergai.errors import (
     Cancelled,
     EngineNotFound,
@@ -24,7 +24,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.status import stream_error
+from worker_agent.front_stream import FrontStream
 from worker_agent.runner import Work
 
 if TYPE_CHECKING:
@@ -34,15 +34,11 @@ if TYPE_CHECKING:
     from synergai.envelope import Envelope
     from synergai.rpc import Context, Malformed, Raw
     from worker_agent.frames import Tally
+    from worker_agent.front_stream import Waiting
     from worker_agent.hosts import Hosts
     from worker_agent.runner import Runner
 
-    _Waiting: TypeAlias = tuple[Work, asyncio.Future[bytes]]
-    _Begun: TypeAlias = _Waiting | SynergaiError | None
-
 SERVICE: Final = "inference.GRPCInferenceService"
-STREAM_WINDOW: Final = 64
-"""Requests of one stream that may be under way."""
 _GRACE_S: Final = 1.0
 
 
@@ -155,7 +151,9 @@ class Front:
     async def _server_metadata(
         self, _request: oip.ServerMetadataRequest, _context: Context
     ) -> oip.ServerMetadataResponse:
-        return oip.ServerMetadataResponse(name="synergai-agent", extensions=["model_stream_infer"])
+        return oip.ServerMetadataResponse(
+            name="synergai-agent", extensions=["model_stream_infer", "synergai_cancel"]
+        )
 
     async def _model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
@@ -194,53 +192,16 @@ class Front:
         finally:
             self._runner.stop(work)
 
-    async def _stream_infer(
+    def _stream_infer(
         self,
         requests: AsyncIterator[Raw[Envelope] | Malformed],
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
-        """Answer each message by itself, in order, with a bounded number under way."""
-        begun: asyncio.Queue[_Begun] = asyncio.Queue(STREAM_WINDOW)
-        under_way: set[Work] = set()
-        reader = asyncio.create_task(self._begin_all(requests, begun, under_way))
-        try:
-            while (entry := await begun.get()) is not None:
-                yield await _stream_answer(entry)
-                if not isinstance(entry, SynergaiError):
-                    under_way.discard(entry[0])
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            for work in under_way:
-                self._runner.abandon(work)
-
-    async def _begin_all(
-        self,
-        requests: AsyncIterator[Raw[Envelope] | Malformed],
-        begun: asyncio.Queue[_Begun],
-        under_way: set[Work],
-    ) -> None:
-        async for request in requests:
-            entry = self._entry(request)
-            if not isinstance(entry, SynergaiError):
-                under_way.add(entry[0])
-            await begun.put(entry)
-        await begun.put(None)
-
-    def _entry(self, request: Raw[Envelope] | Malformed) -> _Waiting | SynergaiError:
-        """What comes of one message of a stream; its failure must not end the others."""
-        if isinstance(request, rpc.Malformed):
-            return request.error()
-        try:
-            return self._begin(request)
-        except SynergaiError as error:
-            return error
-        except Exception:  # noqa: BLE001 - nor may a fault of ours leave the others waiting
-            return rpc.unexpected("ModelStreamInfer")
+        return FrontStream(self._begin, self._runner).answers(requests)
 
     # --- running ----------------------------------------------------------------------------
 
-    def _begin(self, request: Raw[Envelope]) -> _Waiting:
+    def _begin(self, request: Raw[Envelope]) -> Waiting:
         if self._draining:
             raise Unavailable("this worker is leaving")
         engine = self._usable(request.message.header.model_name)
@@ -264,17 +225,6 @@ class Front:
         if engine.fault:
             raise EngineUnusable(engine.fault)
         return engine
-
-
-async def _stream_answer(
-    entry: _Waiting | SynergaiError,
-) -> bytes | oip.ModelStreamInferResponse:
-    if isinstance(entry, SynergaiError):
-        return stream_error(entry)
-    try:
-        return stream_response(await entry[1])
-    except SynergaiError as error:
-        return stream_error(error)
 
 
 def _error(engine: str, outcome: Outcome, fault: Fault, detail: str) -> SynergaiError:
