@@ -235,18 +235,17 @@ class Dispatcher:
         Raises:
             ProtocolViolation: the report cannot be true; the assignment has failed by it.
         """
-        outstanding = self._outstanding(worker, report.progress.assignment_id)
+        progress = report.progress
+        outstanding = self._outstanding(worker, progress.assignment_id)
         if outstanding is None:
             return
         assignment = outstanding.assignment
         work = self._work.get(assignment.job_id)
         outcome = _OUTCOMES.get(report.outcome)
-        if outcome is None or (
-            outcome is Outcome.COMPLETED and report.progress.done != assignment.count
-        ):
-            text = f"assignment {assignment.id} cannot have ended so at {report.progress.done}"
+        if outcome is None or (outcome is Outcome.COMPLETED and progress.done != assignment.count):
+            text = f"assignment {assignment.id} cannot have ended so at {progress.done}"
             self._violate(worker, outstanding, work, ProtocolViolation(text))
-        self._take_in(worker, outstanding, report.progress, responses, work)
+        self._take_in(worker, outstanding, progress, responses, work)
         del worker.outstanding[assignment.id]
         worker.free_since = self._clock.now()
         event = AssignmentEnded(
@@ -255,7 +254,7 @@ class Dispatcher:
             outcome,
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
             shown(report.detail),
-            report.progress.compute_s,
+            outstanding.compute_s,
             outstanding.batch,
         )
         self._handle_in_order(event, work)

@@ -10,7 +10,6 @@ header the slot of the shared arena in which they lie, see `worker_agent.arena`.
 
 from __future__ import annotations
 
-import enum
 import json
 import math
 import struct
@@ -30,21 +29,24 @@ _HEADER: Final = struct.Struct("<IBBxxQ")
 _BATCHABLE: Final = struct.Struct("<Bd")
 _RANGE: Final = struct.Struct("<QQQ")
 _TALLY: Final = struct.Struct("<QQQdQ")
-_ENDED: Final = struct.Struct("<BB6x")
+_ENDED: Final = struct.Struct("<BB6xQQQdQ")
 _LENGTH: Final = struct.Struct("<Q")
 _INLINE: Final = 0xFF
+_OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 MAX_BODY_BYTES: Final = 1 << 30
 
 
-class _Kind(enum.IntEnum):
-    QUERY = 1
-    RANGE = 2
-    STOP = 3
-    BATCHABLE = 4
-    READY = 16
-    BROKEN = 17
-    PROGRESS = 18
-    ENDED = 19
+class _Kind:
+    """Plain numbers: each look at a member of an enumeration is a call, and frames are many."""
+
+    QUERY: Final = 1
+    RANGE: Final = 2
+    STOP: Final = 3
+    BATCHABLE: Final = 4
+    READY: Final = 16
+    BROKEN: Final = 17
+    PROGRESS: Final = 18
+    ENDED: Final = 19
 
 
 class InSlot(NamedTuple):
@@ -207,7 +209,16 @@ class Ended:
 
     def encode(self) -> bytes:
         """The frame."""
-        head = _ENDED.pack(self.outcome.value, self.fault.value) + _pack(self.tally)
+        tally = self.tally
+        head = _ENDED.pack(
+            self.outcome.value,
+            self.fault.value,
+            tally.done,
+            tally.labelled,
+            tally.correct,
+            tally.compute_s,
+            tally.batch,
+        )
         if self.outcome is Outcome.FAILED:
             return _frame(_Kind.ENDED, self.run, head + self.detail.encode())
         if isinstance(self.response, InSlot):
@@ -259,7 +270,7 @@ class Decoder:
             self._held, self._needed = end - position, needed
 
 
-def _frame(kind: _Kind, run: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:
+def _frame(kind: int, run: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:
     return _HEADER.pack(len(body), kind, slot, run) + body
 
 
@@ -275,13 +286,13 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
             case _Kind.BATCHABLE:
                 return _decode_batchable(slot, run, body)
             case _Kind.ENDED:
-                outcome, fault = _ENDED.unpack_from(body)
-                tally = Tally(*_TALLY.unpack_from(body, _ENDED.size))
-                rest = body[_ENDED.size + _TALLY.size :]
-                if outcome == Outcome.FAILED.value:
+                number, fault, *figures = _ENDED.unpack_from(body)
+                outcome, tally = _OUTCOMES[number], Tally(*figures)
+                rest = body[_ENDED.size :]
+                if outcome is Outcome.FAILED:
                     detail = rest.decode(errors="replace")
-                    return Ended(run, Outcome.FAILED, tally, fault=Fault(fault), detail=detail)
-                return Ended(run, Outcome(outcome), tally, _content(slot, rest))
+                    return Ended(run, outcome, tally, fault=Fault(fault), detail=detail)
+                return Ended(run, outcome, tally, _content(slot, rest))
             case _Kind.PROGRESS:
                 return Progress(run, Tally(*_TALLY.unpack(body)))
             case _Kind.RANGE:

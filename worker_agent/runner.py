@@ -224,7 +224,8 @@ class Runner:
         """Feed what can be fed."""
         while self._waiting:
             work = self._waiting[0]
-            self._check_engine(work)
+            if not work.is_fed:
+                self._check_engine(work)
             if work.is_fed:
                 self._waiting.popleft()
                 if not work.runs:
@@ -327,8 +328,7 @@ class Runner:
             work.tally = Tally(work.tally.done + 1, compute_s=compute_s, batch=batch)
             work.responses.append(response)
             work.waiting_bytes += len(response)
-            late = self._clock() - work.reported_at >= REPORT_INTERVAL
-            if work.tally.done < work.count and (late or work.waiting_bytes >= REPORT_BYTES):
+            if work.tally.done < work.count and self._report_is_due(work):
                 self._report_progress(work)
         self._run_ended(work, ended)
 
@@ -366,6 +366,10 @@ class Runner:
         work.reported_at = self._clock()
         if work.report is not None and (work.count > 1 or work.setup_s > 0):
             work.report.started(work.setup_s)
+
+    def _report_is_due(self, work: Work) -> bool:
+        late = self._clock() - work.reported_at >= REPORT_INTERVAL
+        return late or work.waiting_bytes >= REPORT_BYTES
 
     def _report_progress(self, work: Work) -> None:
         if work.report is not None:

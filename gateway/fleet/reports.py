@@ -37,26 +37,26 @@ def take_in(
             assignment, or the results are not one ``ModelInferResponse`` per query.
     """
     assignment = outstanding.assignment
-    new = report.done - outstanding.done
-    if new < 0 or report.done > assignment.count:
+    done, labelled, correct = report.done, report.labelled, report.correct
+    compute_s, batch = report.compute_s, report.batch
+    new = done - outstanding.done
+    if new < 0 or done > assignment.count:
         raise ProtocolViolation(
             f"assignment {assignment.id} of {assignment.count} queries cannot be at "
-            f"{report.done} after {outstanding.done}"
+            f"{done} after {outstanding.done}"
         )
-    if not outstanding.labelled <= report.labelled <= report.done:
+    if not outstanding.labelled <= labelled <= done:
         raise ProtocolViolation(
-            f"assignment {assignment.id} cannot have {report.labelled} labelled queries"
+            f"assignment {assignment.id} cannot have {labelled} labelled queries"
         )
-    if not outstanding.correct <= report.correct <= report.labelled:
-        raise ProtocolViolation(
-            f"assignment {assignment.id} cannot have {report.correct} correct answers"
-        )
+    if not outstanding.correct <= correct <= labelled:
+        raise ProtocolViolation(f"assignment {assignment.id} cannot have {correct} correct answers")
     times = assignment.batch_times
-    if report.batch > (1 if times is None else times.most):
+    if batch > (1 if times is None else times.most):
         raise ProtocolViolation(
-            f"assignment {assignment.id} cannot have been one of {report.batch} queries at once"
+            f"assignment {assignment.id} cannot have been one of {batch} queries at once"
         )
-    checked_seconds(report.compute_s, f"compute_s of assignment {assignment.id}")
+    checked_seconds(compute_s, "compute_s of an assignment")
     if with_tensors is not None:
         wanted = new if with_tensors else 0
         if len(responses) != wanted:
@@ -66,11 +66,11 @@ def take_in(
             )
         for response in responses:
             _check_response(response, assignment.id)
-    outstanding.done = report.done
-    outstanding.labelled = report.labelled
-    outstanding.correct = report.correct
-    outstanding.compute_s = report.compute_s
-    outstanding.batch = report.batch or 1
+    outstanding.done = done
+    outstanding.labelled = labelled
+    outstanding.correct = correct
+    outstanding.compute_s = compute_s
+    outstanding.batch = batch or 1
     return new
 
 

@@ -77,7 +77,7 @@ class Request:
         self.metrics = metrics
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
-        self.result: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Its one request."""
@@ -141,7 +141,11 @@ class Request:
 
 
 class Inference:
-    """Turns inference requests into jobs of one query, and their ends into responses."""
+    """Turns inference requests into jobs of one query, and their ends into responses.
+
+    Attributes:
+        loop: where all of that happens.
+    """
 
     def __init__(
         self,
@@ -152,6 +156,7 @@ class Inference:
         clock: Clock,
         epoch: int,
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._admission = admission

@@ -97,6 +97,8 @@ class Fleet:
             if at == worker.available_at:
                 self._available[index] = worker
         available = self._available
+        if len(available) < 2:
+            return list(available.values())
         return [available[index] for index in sorted(available)]
 
     def next_available_at(self, now: float) -> float:

@@ -123,7 +123,7 @@ class Leases:
         if not given:
             raise RuntimeError(f"the policy leased queries that job {job.job.id} does not have")
         if estimate is not None:
-            self._waiting.charge(job, sum(lease.seconds for lease in given), now)
+            self._waiting.charge(job, sum([lease.seconds for lease in given]), now)
         self._fleet.update(worker, now)
         if configuration.power_mode and worker.power_mode != configuration.power_mode:
             worker.power_mode = configuration.power_mode

@@ -146,12 +146,13 @@ class JobQueue:
             now: if given, jobs whose rank (latest start) is past come after all others.
             bounds: if given, jobs in time that would be late even at this cost are left out.
         """
-        lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
         if self._size == 1:
             # Most requests come when nobody waits: nothing to sort, or to be sorted out.
-            for lane in lanes:
-                yield lane.entries[0][2]
+            for lane in self._lanes.values():
+                if lane.engine in engines:
+                    yield lane.entries[0][2]
             return
+        lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
         if now is None:
             yield from _merged((lane.level, lane.entries) for lane in lanes)
             return
