@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from synergai.errors import InvalidInput
 from synergai.settings import POSITIONAL, Address, Settings
 from synergai.target import default_target, default_tls_ca
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class AskingSettings(Settings):
@@ -28,3 +32,19 @@ class AskingSettings(Settings):
     samples: Path | None = Field(
         default=None, description="Send this sample set instead: an .npz of one array per input."
     )
+
+    def check_known_to(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
+        """Refuse options that what was chosen would pass over in silence.
+
+        Args:
+            choice: name of the field that chooses, such as ``scenario``.
+            known: by name of another field, the choices that know it.
+
+        Raises:
+            InvalidInput: such an option was given.
+        """
+        chosen = getattr(self, choice)
+        for name, choices in known.items():
+            if name in self.model_fields_set and getattr(self, name) and chosen not in choices:
+                these = " or ".join(choices)
+                raise InvalidInput(f"--{self.option(name)} is for --{self.option(choice)} {these}")

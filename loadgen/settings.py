@@ -98,13 +98,9 @@ class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         """Refuse what LoadGen or the samples would be asked in vain, before anything is loaded."""
-        given = {name for name in self.model_fields_set if getattr(self, name)}
-        for name, scenarios in _SCENARIOS.items():
-            if name in given and self.scenario not in scenarios:
-                known = " or ".join(scenarios)
-                raise InvalidInput(f"--{self.option(name)} is for --scenario {known}")
+        self.check_known_to("scenario", _SCENARIOS)
         for name, needed in _NEEDS.items():
-            if name in given and not getattr(self, needed):
+            if getattr(self, name) and not getattr(self, needed):
                 raise InvalidInput(f"--{self.option(name)} needs --{self.option(needed)}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset are two things to send; give one of them")

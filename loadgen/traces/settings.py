@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # pydantic reads the annotations
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loadgen.asking import AskingSettings
 from loadgen.traces.arrivals import (
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from loadgen.traces.arrivals import Curve
+
+_TRACES: Final = {
+    "rate": ("constant", "linear", "exponential", "poisson"),
+    "to_rate": ("linear", "exponential"),
+    "duration": ("constant", "linear", "exponential", "poisson"),
+    "replay": ("replay",),
+}
+"""The traces that know a setting."""
 
 
 class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
@@ -93,6 +101,14 @@ class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
     as_json: Annotated[bool, Spelled("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """Refuse what would be asked in vain."""
+        self.check_known_to("trace", _TRACES)
+        if self.find_goodput and self.plot:
+            raise InvalidInput("--plot draws a run; --find-goodput makes many")
+        return self
 
     def curve(self) -> Curve:
         """The rate over time.

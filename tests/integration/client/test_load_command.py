@@ -16,12 +16,16 @@ PNG = b"\x89PNG"
 
 
 @pytest.fixture
-def options(gateway: Any, tmp_path: Path) -> list[str]:
-    """A short run; a machine with other things to do may be late."""
-    return [
-        *("--target", gateway.address, "--models", str(tmp_path / "models")),
-        *("--rate", "100", "--duration", "0.5", "--late-ms", "1000", "--json"),
-    ]
+def asking(gateway: Any, tmp_path: Path) -> list[str]:
+    """Whom to ask; a machine with other things to do may be late."""
+    models = str(tmp_path / "models")
+    return ["--target", gateway.address, "--models", models, "--late-ms", "1000", "--json"]
+
+
+@pytest.fixture
+def options(asking: list[str]) -> list[str]:
+    """A short run."""
+    return [*asking, "--rate", "100", "--duration", "0.5"]
 
 
 async def test_a_run_sends_what_the_trace_says_and_tells_what_became_of_it(
@@ -43,11 +47,11 @@ async def test_a_run_sends_what_the_trace_says_and_tells_what_became_of_it(
 
 
 async def test_a_recorded_trace_is_replayed(
-    options: list[str], tmp_path: Path, gateway: Any, run: Any
+    asking: list[str], tmp_path: Path, gateway: Any, run: Any
 ) -> None:
     rates = tmp_path / "rates.csv"
     rates.write_text("second,rate\n0,30\n1,10\n")
-    ran = await run("load", "identity", *options, "--trace", "replay", "--replay", str(rates))
+    ran = await run("load", "identity", *asking, "--trace", "replay", "--replay", str(rates))
     report = json.loads(ran.out)
     assert [second["offered"] for second in report["by_second"]] == [30, 10]
     assert len(gateway.requests) == 40 + 5
@@ -90,9 +94,9 @@ async def test_the_search_reports_every_trial(options: list[str], run: Any) -> N
     ],
 )
 async def test_what_cannot_be_run_is_one_line_and_exit_code_1(
-    more: list[str], complaint: str, options: list[str], run: Any
+    more: list[str], complaint: str, asking: list[str], run: Any
 ) -> None:
-    ran = await run("load", "identity", *options, *more)
+    ran = await run("load", "identity", *asking, *more)
     assert (ran.code, ran.out) == (1, "")
     assert complaint in ran.err.splitlines()[-1]
 

@@ -78,6 +78,22 @@ def test_options_that_do_not_fit_together_are_refused_before_anything_is_asked(
         settings(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"to_rate": 5.0}, "--to-rate is for --trace linear or exponential"),
+        ({"replay": "rates.csv"}, "--replay is for --trace replay"),
+        ({"trace": "replay", "replay": "rates.csv", "duration": 5.0}, "--duration is for --trace"),
+        ({"find_goodput": True, "plot": "x.png"}, "--plot draws a run"),
+    ],
+)
+def test_options_that_a_trace_does_not_know_are_refused(
+    given: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=complaint):
+        LoadSettings.load({"engine": "identity", **given})
+
+
 def test_the_servers_rate_may_be_in_the_user_conf() -> None:
     assert settings(scenario="Server", user_conf="user.conf").rate is None
 
