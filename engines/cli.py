@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.options import AsJson
+from synergai.options import AsJson, Target, TlsCa
 from synergai.output import plain, print_facts, print_json, print_table
+from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from rich.progress import TaskID
 
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from synergai.domain import TensorSpec
 
 app: Final = typer.Typer(
-    help="Build, fetch, add, list and inspect inference engines.",
+    help="Build, fetch, add, list and inspect inference engines; load and unload them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 Models = Annotated[
     Path, typer.Option("--models", metavar="DIR", help="The model directory: a folder per engine.")
+]
+Served = Annotated[
+    str, typer.Argument(metavar="ENGINE", help="Name of an engine that workers have.")
 ]
 DEFAULT_MODELS: Final = Path("models")
 
@@ -227,6 +231,47 @@ def add(
         print_json(_row(definition))
         return
     typer.echo(f"{definition.name}: {definition.file}")
+
+
+@app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
+def load(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Have an engine in memory on every worker that has it, ahead of the first query.
+
+    Returns when the first worker is ready; the others follow. An engine that was unloaded is in
+    service again.
+    """
+
+    async def work() -> None:
+        from synergai.client import Client
+
+        async with Client(target, tls_ca=tls_ca) as client:
+            await client.load(engine)
+
+    _run(work())
+    typer.echo(f"{engine} is loaded")
+
+
+@app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
+def unload(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Take an engine out of service, and out of the workers' memory, until it is loaded again.
+
+    What was accepted before is done. Files stay where they are.
+    """
+
+    async def work() -> None:
+        from synergai.client import Client
+
+        async with Client(target, tls_ca=tls_ca) as client:
+            await client.unload(engine)
+
+    _run(work())
+    typer.echo(f"{engine} is unloaded")
+
+
+def _run(work: Coroutine[None, None, None]) -> None:
+    import uvloop
+
+    uvloop.run(work)
 
 
 def _names(text: str) -> list[str]:

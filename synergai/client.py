@@ -360,6 +360,41 @@ class Client:
         )
         return engine_from_metadata(answer)
 
+    async def load(self, engine: str, *, deadline: float | None = None) -> None:
+        """Have an engine in memory on every worker that has it; back in service, if it was not.
+
+        Args:
+            engine: name of the engine.
+            deadline: seconds within which the first worker is to be ready; loading goes on after
+                that. None leaves it to the gateway.
+
+        Raises:
+            NotFound: there is no such engine.
+            EngineUnusable: no worker can load it.
+            DeadlineExceeded: no worker is ready yet.
+            Unavailable: no worker is there.
+        """
+        method = self._connection.oip.RepositoryModelLoad
+        from synergai.oip import repository_pb2
+
+        request = repository_pb2.RepositoryModelLoadRequest(model_name=engine)
+        await self._connection.call(method, request, timeout=deadline)
+
+    async def unload(self, engine: str) -> None:
+        """Take an engine out of service, until it is loaded again.
+
+        What was accepted before is done; sessions leave the workers when nothing runs on them.
+
+        Raises:
+            NotFound: there is no such engine.
+            SynergaiError: the gateway could not be asked.
+        """
+        method = self._connection.oip.RepositoryModelUnload
+        from synergai.oip import repository_pb2
+
+        request = repository_pb2.RepositoryModelUnloadRequest(model_name=engine)
+        await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
+
     async def ready(self, engine: str = "") -> bool:
         """Whether the gateway, or one of its engines, can take work just now.
 

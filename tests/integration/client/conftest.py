@@ -26,6 +26,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.oip import repository_pb2
 from synergai.oip_stream import is_cancellation
 from synergai.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
@@ -48,6 +49,7 @@ class FakeGateway:
         backwards: streams answer this many queries at a time, the last one first.
         requests: all inference requests that came, and `alone` those that were no stream's.
         called_off: ids of the requests that were called off.
+        unloaded: names of engines.
         streams: all of ModelStreamInfer, by the queues of what they have to answer.
         submissions: all idempotency keys that came.
         stalled: calls and queries that wait for ever just now.
@@ -60,6 +62,7 @@ class FakeGateway:
         self.requests: list[oip.ModelInferRequest] = []
         self.alone: list[oip.ModelInferRequest] = []
         self.called_off: list[str] = []
+        self.unloaded: set[str] = set()
         self.streams: list[asyncio.Queue[Any]] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
@@ -75,6 +78,12 @@ class FakeGateway:
                         "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
                         "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
                         "ModelInfer": rpc.unary(self._infer_alone, oip.ModelInferRequest),
+                        "RepositoryModelLoad": rpc.unary(
+                            self._load, repository_pb2.RepositoryModelLoadRequest
+                        ),
+                        "RepositoryModelUnload": rpc.unary(
+                            self._unload, repository_pb2.RepositoryModelUnloadRequest
+                        ),
                         "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
                     },
                 ),
@@ -122,6 +131,19 @@ class FakeGateway:
             inputs=[tensor(name="x", datatype="FP32", shape=[-1])],
             outputs=[tensor(name="y", datatype="FP32", shape=[-1])],
         )
+
+    async def _load(self, request: repository_pb2.RepositoryModelLoadRequest, _: Any) -> Any:
+        self._refuse_some()
+        if request.model_name == "broken":
+            raise EngineUnusable("the model file is truncated")
+        self.unloaded.discard(request.model_name)
+        return repository_pb2.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: repository_pb2.RepositoryModelUnloadRequest, _: Any) -> Any:
+        if request.model_name not in ENGINES:
+            raise EngineNotFound(request.model_name)
+        self.unloaded.add(request.model_name)
+        return repository_pb2.RepositoryModelUnloadResponse()
 
     async def _infer_alone(self, request: oip.ModelInferRequest, context: Any) -> Any:
         self.alone.append(request)

@@ -432,6 +432,18 @@ async def test_an_engine_is_described(client: synergai.Client) -> None:
         await client.engine("nothing")
 
 
+async def test_engines_are_loaded_and_unloaded(client: synergai.Client, gateway: Any) -> None:
+    await client.unload("identity")
+    assert gateway.unloaded == {"identity"}
+    gateway.unavailable = 1
+    await client.load("identity", deadline=5.0)
+    assert gateway.unloaded == set()
+    with pytest.raises(synergai.EngineUnusable, match="truncated"):
+        await client.load("broken")
+    with pytest.raises(synergai.NotFound):
+        await client.unload("nothing")
+
+
 async def test_ready_is_a_plain_question(client: synergai.Client) -> None:
     assert await client.ready()
     assert await client.ready("identity")
