@@ -138,7 +138,7 @@ class InferenceServicer:
             while answers := await stream.answers.take():
                 for answer in answers:
                     yield answer
-                    stream.answered()
+                    stream.answered(answer)
             if stream.failure is not None:
                 raise stream.failure
         finally:

@@ -26,8 +26,11 @@ STREAM_WINDOW: Final = 64
 """How many requests of one stream may be under way where its client does not say; beyond, the
 stream is not read from, which slows a client down that sends all that it has."""
 WIDEST_WINDOW: Final = 16_384
-"""However many a client says, for a client that does not read leaves so many answers here. More
-than a gateway takes by default, so that who asks for it is refused instead of slowed down."""
+"""However many a client says. More than a gateway takes by default, so that who asks for it is
+refused instead of slowed down."""
+UNREAD_BYTES: Final = 64 << 20
+"""Beyond so many bytes of answers that wait for the client to read them, its stream is not read
+from: what is under way is bounded by admission, and what is done by this."""
 _WINDOW: Final = re.compile("[1-9][0-9]{0,18}")
 FINAL_PARAMETER: Final = "triton_enable_empty_final_response"
 """With it, a request asks for its last response to be marked. It has only one here."""
@@ -83,19 +86,19 @@ class InferenceStream:
         self._ends_with_error = ends_with_error
         self._under_way: set[Request] = set()
         self._by_id: dict[str, Request] = {}
-        self._unanswered = 0
+        self._unanswered = self._unread_bytes = 0
         self._room = asyncio.Event()
         self._all_read = False
         self.answers: Outbox[bytes] = Outbox(2 * window)
         self.failure: SynergaiError | None = None
 
     async def read(self, requests: AsyncIterator[Raw[Envelope] | Malformed]) -> None:
-        """Begin every request, and wait where too many are unanswered."""
+        """Begin every request, and wait where too much is unanswered or unread."""
         async for raw in requests:
             if isinstance(raw, rpc.Raw) and is_cancellation(raw.message.header):
                 self._call_off(raw.message.header.id)
                 continue
-            while self._unanswered >= self._window:
+            while self._unanswered >= self._window or self._unread_bytes > UNREAD_BYTES:
                 self._room.clear()
                 await self._room.wait()
             self._unanswered += 1
@@ -133,7 +136,7 @@ class InferenceStream:
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
-                self.answers.put(stream_response(result.result(), final))
+                self._put(stream_response(result.result(), final))
             elif isinstance(error, SynergaiError):
                 self._fail(request_id, error)
 
@@ -150,14 +153,19 @@ class InferenceStream:
         if self.answers.closed:
             return
         if not self._ends_with_error:
-            self.answers.put(stream_error(error, request_id).SerializeToString())
+            self._put(stream_error(error, request_id).SerializeToString())
         elif self.failure is None:
             self.failure = error
             self.answers.close()  # after what is ready
 
-    def answered(self) -> None:
+    def _put(self, answer: bytes) -> None:
+        self._unread_bytes += len(answer)
+        self.answers.put(answer)
+
+    def answered(self, answer: bytes) -> None:
         """An answer has been handed to the stream."""
         self._unanswered -= 1
+        self._unread_bytes -= len(answer)
         self._room.set()
         self._close_if_done()
 

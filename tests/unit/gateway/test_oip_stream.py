@@ -10,6 +10,7 @@ import pytest
 
 from gateway.servicers.oip_stream import (
     STREAM_WINDOW,
+    UNREAD_BYTES,
     WIDEST_WINDOW,
     InferenceStream,
     window_of,
@@ -31,8 +32,9 @@ class Begun:
         self.id = request_id
         self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def answer(self) -> None:
-        self.result.set_result(oip.ModelInferResponse(id=self.id).SerializeToString())
+    def answer(self, size: int = 0) -> None:
+        response = oip.ModelInferResponse(id=self.id, raw_output_contents=[bytes(size)])
+        self.result.set_result(response.SerializeToString())
 
 
 class FakeInference:
@@ -93,7 +95,7 @@ class Streaming:
         for data in self.stream.answers.take_nowait():
             response = oip.ModelStreamInferResponse.FromString(data).infer_response
             found.append((response.id, response.parameters["status"].string_param))
-            self.stream.answered()
+            self.stream.answered(data)
         await settle()
         return found
 
@@ -112,6 +114,25 @@ async def test_beyond_its_window_a_stream_is_read_when_an_answer_has_been_taken(
         assert streaming.begun == ["a", "b"], "the answer is ready, and nobody has taken it"
         assert await streaming.answers() == [("a", "")]
         assert streaming.begun == ["a", "b", "c"]
+
+
+async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -> None:
+    streaming = Streaming(window=4)
+
+    async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+        yield a_message(*requests("a"))
+        await settle()
+        streaming.inference.begun[0].answer(UNREAD_BYTES)
+        await settle()
+        yield a_message(*requests("b"))
+
+    reader = asyncio.create_task(streaming.stream.read(arriving()))
+    for _ in range(5):
+        await settle()
+    assert streaming.begun == ["a"]
+    assert await streaming.answers() == [("a", "")]
+    await reader
+    assert streaming.begun == ["a", "b"]
 
 
 async def test_calling_off_is_read_though_the_window_is_full() -> None:
