@@ -363,11 +363,12 @@ class SchedulerCore:
             self._reject_infeasible()
         view = self._view
         view.now = self._now
-        if self._probes.lacking:
+        probing = self._probes.awaited(self._queue)
+        if probing:
             self._probe(self._probes.nowhere_known(view))
         while self._carry_out(self._policy.decide(view)) and self._queue:
             pass
-        if self._queue and self._probes.lacking:
+        if probing and self._queue:
             self._probe(self._probes.unknown_here(view))
 
     def _carry_out(self, decisions: Sequence[Decision]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.scheduling.estimator import Estimator
     from gateway.scheduling.events import Assignment
     from gateway.scheduling.policy import View
+    from gateway.scheduling.queue import JobQueue
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
     from synergai.domain import AssignmentId, EngineName, WorkerClass, WorkerId
 
@@ -24,12 +26,12 @@ class Probes:
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
         self._lacking: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
+        self._lacked: Counter[EngineName] = Counter()
         self._out: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
 
-    @property
-    def lacking(self) -> bool:
-        """Whether anything is to be measured anywhere."""
-        return bool(self._lacking)
+    def awaited(self, queue: JobQueue) -> bool:
+        """Whether anybody waits for what is to be measured."""
+        return bool(self._lacked) and not self._lacked.keys().isdisjoint(queue.engines())
 
     def lacks(self, worker: WorkerRecord) -> set[EngineName]:
         """The worker's engines that were never profiled on its class."""
@@ -38,14 +40,19 @@ class Probes:
 
     def worker_changed(self, worker: WorkerRecord) -> None:
         """Look anew at what the worker lacks, which has joined or has other engines now."""
+        self.worker_left(worker)
         lacking = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
-        self._lacking.pop(worker.id, None)
         if lacking:
             self._lacking[worker.id] = (worker, lacking)
+            self._lacked.update(lacking)
 
     def worker_left(self, worker: WorkerRecord) -> None:
         """Forget the worker."""
-        self._lacking.pop(worker.id, None)
+        _, lacking = self._lacking.pop(worker.id, (worker, ()))
+        for engine in lacking:
+            self._lacked[engine] -= 1
+            if not self._lacked[engine]:
+                del self._lacked[engine]
 
     def profile_changed(self) -> None:
         """Look anew at what is lacking anywhere."""
@@ -74,8 +81,6 @@ class Probes:
 
     def _wanted(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
         """Who is available and lacks what somebody waits for."""
-        if not self._lacking:
-            return []
         waited_for = view.queue.engines()
         return [
             (worker, engine)
