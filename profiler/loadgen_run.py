@@ -25,7 +25,7 @@ from synergai.errors import SynergaiError
 from synergai.processes import die_with
 from synergai.single_stream import log_settings, run_settings
 from worker_agent.cores import named_cores
-from worker_agent.host_client import HostClient
+from worker_agent.host.host_client import HostClient
 from worker_agent.power.files import Files
 from worker_agent.telemetry import MeanPower
 

@@ -19,10 +19,10 @@ from synergai.hub_protocol import HUB_VERSION
 from synergai.ready_file import ready_file
 from synergai.tls import Identity, channel_credentials
 from synergai.v1 import hub_pb2
-from worker_agent.connection import Connection
 from worker_agent.front import Front
-from worker_agent.hosts import Hosts, SessionChange
+from worker_agent.host.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
+from worker_agent.link.connection import Connection
 from worker_agent.model_watch import ModelWatch
 from worker_agent.modes import ModeHosts
 from worker_agent.power.files import Files
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import grpc
 
     from synergai.domain import Configuration, Engine, EngineName, Session
-    from worker_agent.host_process import HostProcess
+    from worker_agent.host.host_process import HostProcess
     from worker_agent.settings import AgentSettings
 
 _ENVELOPE_BYTES: Final = 64 << 10
@@ -171,7 +171,7 @@ class Agent:
                     await self._idle.wait()
         await self._connection.flush()
 
-    # --- what the connection asks, see worker_agent.gateway_link.Worker -----------------------
+    # --- what the connection asks, see worker_agent.link.gateway_link.Worker ---------------
 
     def register(self) -> hub_pb2.Register:
         """How this worker introduces itself, as of now."""

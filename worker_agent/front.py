@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, Engine
     from synergai.envelope import Envelope
     from synergai.rpc import Context, Malformed, Raw
-    from worker_agent.frames import Tally
     from worker_agent.front_stream import Waiting
-    from worker_agent.hosts import Hosts
+    from worker_agent.host.frames import Tally
+    from worker_agent.host.hosts import Hosts
     from worker_agent.runner import Runner
 
 SERVICE: Final = "inference.GRPCInferenceService"

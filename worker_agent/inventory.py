@@ -21,7 +21,7 @@ from synergai.errors import InvalidInput, SynergaiError
 from synergai.text import printable
 from synergai.whole_file import write_whole
 from synergai.wire import engine_from_proto, engine_to_proto
-from worker_agent.host_process import HostProcess
+from worker_agent.host.host_process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import Session
-    from worker_agent.host_process import HostProcess
-    from worker_agent.hosts import Hosts
+    from worker_agent.host.host_process import HostProcess
+    from worker_agent.host.hosts import Hosts
     from worker_agent.power.controller import PowerMode
     from worker_agent.power.manager import Power
 

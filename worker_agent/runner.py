@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import Fault, Outcome, Session
 from synergai.errors import SynergaiError, Unavailable
-from worker_agent.frames import Ended, Tally
+from worker_agent.host.frames import Ended, Tally
 
 if TYPE_CHECKING:
     import asyncio

@@ -25,7 +25,7 @@ from synergai.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
-from worker_agent.host_client import HostClient
+from worker_agent.host.host_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,7 +17,7 @@ ALLOWED = {
         "synergai",
         "engines",
         "worker_agent.cores",
-        "worker_agent.host_client",
+        "worker_agent.host.host_client",
         "worker_agent.power",
         "worker_agent.telemetry",
     },

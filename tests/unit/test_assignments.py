@@ -10,8 +10,8 @@ from typing import Any
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.work_stream import Orders
-from worker_agent.assignments import Assignments
-from worker_agent.outbox import Outbox
+from worker_agent.link.assignments import Assignments
+from worker_agent.link.outbox import Outbox
 from worker_agent.runner import Runner
 
 

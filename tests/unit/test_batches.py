@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
-from worker_agent.batches import (
+from worker_agent.host.batches import (
     Candidate,
     Gathering,
     check_batchable,
@@ -22,7 +22,7 @@ from worker_agent.batches import (
 )
 
 if TYPE_CHECKING:
-    from worker_agent.batches import Kind
+    from worker_agent.host.batches import Kind
 
 LARGE: Kind = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
 SMALL: Kind = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
-from worker_agent.arena import SLOT_BYTES, SLOTS, Arena
-from worker_agent.frames import (
+from worker_agent.host.arena import SLOT_BYTES, SLOTS, Arena
+from worker_agent.host.frames import (
     Broken,
     Decoder,
     Ended,

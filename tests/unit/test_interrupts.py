@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 
-from worker_agent.interrupts import Interrupts, encode
+from worker_agent.host.interrupts import Interrupts, encode
 
 
 class Computing:

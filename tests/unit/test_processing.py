@@ -14,7 +14,7 @@ from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.tiny_images import picture
-from worker_agent.processing import Processing
+from worker_agent.host.processing import Processing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from synergai.settings import InvalidSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker_agent.host_client import HostClient
+    from worker_agent.host.host_client import HostClient
 
 LOG = """\
 some other line

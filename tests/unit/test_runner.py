@@ -11,7 +11,7 @@ import pytest
 
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable, Unavailable
-from worker_agent.frames import Ended, Tally
+from worker_agent.host.frames import Ended, Tally
 from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, Work
 
 if TYPE_CHECKING:

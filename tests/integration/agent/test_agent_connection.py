@@ -14,17 +14,17 @@ from synergai.backoff import Backoff
 from synergai.errors import InvalidInput
 from synergai.testing import free_port
 from synergai.v1 import hub_pb2
-from worker_agent.connection import Connection
+from worker_agent.link.connection import Connection
+from worker_agent.link.work_channel import open_line
 from worker_agent.runner import Runner
-from worker_agent.work_channel import open_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     import grpc
 
-    from worker_agent.gateway_link import Worker
-    from worker_agent.hosts import Hosts
+    from worker_agent.host.hosts import Hosts
+    from worker_agent.link.gateway_link import Worker
 
 
 class ClumsyWorker:

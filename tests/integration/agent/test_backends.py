@@ -17,7 +17,7 @@ from synergai.errors import EngineUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
 from tests.tiny_tflite import save_sum
-from worker_agent.host_client import HostClient
+from worker_agent.host.host_client import HostClient
 
 SIDE = 512
 """Rows and columns of the matrix whose product two threads share."""

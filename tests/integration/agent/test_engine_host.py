@@ -22,8 +22,8 @@ from synergai.oip.inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
 )
-from worker_agent.arena import INLINE_BYTES
-from worker_agent.host_client import HostClient
+from worker_agent.host.arena import INLINE_BYTES
+from worker_agent.host.host_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +195,7 @@ def test_host_dies_with_its_agent(models: Path) -> None:
     code = f"""
 import pathlib
 from synergai.domain import Configuration, Session
-from worker_agent.host_client import HostClient
+from worker_agent.host.host_client import HostClient
 host = HostClient(pathlib.Path({str(models)!r}), Session("twice", Configuration(1)))
 print(host.pid, flush=True)
 host.run_samples(0, 10**9)

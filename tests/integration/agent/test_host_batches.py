@@ -13,14 +13,14 @@ import pytest
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from worker_agent.host_process import HostProcess
+from worker_agent.host.host_process import HostProcess
 from worker_agent.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from worker_agent.frames import Ended
+    from worker_agent.host.frames import Ended
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-import worker_agent.hosts
+import worker_agent.host.hosts
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from worker_agent.host_process import HostProcess
-from worker_agent.hosts import Hosts, SessionChange
+from worker_agent.host.host_process import HostProcess
+from worker_agent.host.hosts import Hosts, SessionChange
 from worker_agent.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from worker_agent.frames import Ended, Tally
+    from worker_agent.host.frames import Ended, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
@@ -283,7 +283,7 @@ async def test_idle_hosts_that_have_grown_above_the_budget_leave(
     hosts = Hosts(models, memory_bytes=1 << 40)
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
-    monkeypatch.setattr(worker_agent.hosts, "_rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.host.hosts, "_rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.sessions() == [LABELLED]
     await hosts.close()
@@ -296,7 +296,7 @@ async def test_leaking_host_is_killed_and_no_other(
     leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
-    monkeypatch.setattr(worker_agent.hosts, "_rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.host.hosts, "_rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED

@@ -21,7 +21,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture, save_image_engines
-from worker_agent.host_client import HostClient
+from worker_agent.host.host_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

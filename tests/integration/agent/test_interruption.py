@@ -9,12 +9,12 @@ import numpy as np
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest
-from worker_agent.host_process import HostProcess
+from worker_agent.host.host_process import HostProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker_agent.frames import Ended
+    from worker_agent.host.frames import Ended
 
 
 def turns(count: int) -> bytes:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
-from worker_agent.hosts import Hosts
+from worker_agent.host.hosts import Hosts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker_agent.frames import Ended, Tally
+    from worker_agent.host.frames import Ended, Tally
 
 SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))

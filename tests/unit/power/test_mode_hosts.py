@@ -14,7 +14,7 @@ from worker_agent.power.controller import ModeRefused, PowerMode, Reading, Switc
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from worker_agent.hosts import Hosts
+    from worker_agent.host.hosts import Hosts
     from worker_agent.power.manager import Power
 
 SLOW = Session(EngineName("digits"), Configuration(2, "slow"))

@@ -11,7 +11,7 @@ from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
 from synergai.work_stream import ended_report, progress_report
-from worker_agent.frames import Tally
+from worker_agent.host.frames import Tally
 from worker_agent.runner import Work
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.envelope import Buffer
     from synergai.work_stream import Orders
-    from worker_agent.outbox import Outbox
+    from worker_agent.link.outbox import Outbox
     from worker_agent.runner import Report, Runner
 
 

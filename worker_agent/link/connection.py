@@ -17,14 +17,14 @@ from synergai.call_errors import error_of_call
 from synergai.errors import SynergaiError
 from synergai.tls import open_channel
 from synergai.v1 import hub_pb2
-from worker_agent.gateway_link import GatewayLink
+from worker_agent.link.gateway_link import GatewayLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration, Engine
-    from worker_agent.gateway_link import Worker
-    from worker_agent.hosts import SessionChange
+    from worker_agent.host.hosts import SessionChange
+    from worker_agent.link.gateway_link import Worker
     from worker_agent.runner import Runner
 
 BACKOFF: Final = Backoff(first_s=0.5, most_s=10.0)

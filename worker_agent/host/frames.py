@@ -5,7 +5,7 @@ does as one piece: a query that came with its tensors, or a range of sample quer
 takes runs in the order in which they come, and every run ends with exactly one `Ended`.
 
 Large tensors do not pass through the socket: the body then holds only their length, and the
-header the slot of the shared arena in which they lie, see `worker_agent.arena`.
+header the slot of the shared arena in which they lie, see `worker_agent.host.arena`.
 """
 
 from __future__ import annotations

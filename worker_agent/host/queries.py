@@ -18,7 +18,7 @@ from synergai.envelope import MOST_FORMS, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.tensors import TYPED_FIELDS
-from worker_agent.typed_contents import typed_response, wants_typed
+from worker_agent.host.typed_contents import typed_response, wants_typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,16 +23,16 @@ from engines.model_directory import ModelDirectory
 from synergai.domain import Engine
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.processes import die_first, die_with
-from worker_agent.arena import Arena, slots_for
 from worker_agent.cores import confine, named_cores, own_cores
-from worker_agent.frames import Broken, Ready
+from worker_agent.host.arena import Arena, slots_for
+from worker_agent.host.frames import Broken, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engines.samples import Samples
     from worker_agent.backends import Backend
-    from worker_agent.processing import Processing
+    from worker_agent.host.processing import Processing
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.freeze()
         # These bring NumPy, which reads the thread variables when it is imported.
         from worker_agent.backends import Interruptible
-        from worker_agent.host_loop import HostLoop
-        from worker_agent.interrupts import Interrupts
+        from worker_agent.host.host_loop import HostLoop
+        from worker_agent.host.interrupts import Interrupts
 
         arena = Arena(options.arena)
         arena.grow(slots_for(engine.max_batch))
@@ -116,8 +116,8 @@ def _load(
     # These bring NumPy and the runtime, which read the thread variables when imported.
     from engines.samples import load_samples
     from worker_agent.backends import BACKENDS
-    from worker_agent.batches import check_batchable
-    from worker_agent.processing import Processing
+    from worker_agent.host.batches import check_batchable
+    from worker_agent.host.processing import Processing
 
     definition = ModelDirectory(models).get(name)
     if definition.fault:

@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from worker_agent.frames import InSlot
+from worker_agent.host.frames import InSlot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
-from worker_agent.answers import Answers
 from worker_agent.backends import Interrupted, JobAware
-from worker_agent.batches import Candidate, Gathering, divided, joined, kind_of
-from worker_agent.frames import Ended, Progress, Query, Range, Tally
-from worker_agent.inbox import AgentGone, Inbox
+from worker_agent.host.answers import Answers
+from worker_agent.host.batches import Candidate, Gathering, divided, joined, kind_of
+from worker_agent.host.frames import Ended, Progress, Query, Range, Tally
+from worker_agent.host.inbox import AgentGone, Inbox
 
 if TYPE_CHECKING:
     import socket
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from engines.samples import Samples
     from synergai.domain import BatchTimes, Engine
-    from worker_agent.answers import Opened
-    from worker_agent.arena import Arena
     from worker_agent.backends import Backend
-    from worker_agent.interrupts import Interrupts
-    from worker_agent.processing import Processing
+    from worker_agent.host.answers import Opened
+    from worker_agent.host.arena import Arena
+    from worker_agent.host.interrupts import Interrupts
+    from worker_agent.host.processing import Processing
 
     Array: TypeAlias = NDArray[Any]
     Run: TypeAlias = Query | Range

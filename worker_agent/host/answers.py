@@ -9,9 +9,9 @@ from synergai.domain import Outcome
 from synergai.envelope import Envelopes
 from synergai.tensors import check_envelope
 from synergai.values import value
-from worker_agent.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.frames import Ended, InSlot, Tally
-from worker_agent.queries import TIMINGS, read_inputs, write_response, write_timings
+from worker_agent.host.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.host.frames import Ended, InSlot, Tally
+from worker_agent.host.queries import TIMINGS, read_inputs, write_response, write_timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from worker_agent.arena import Arena
-    from worker_agent.frames import Query
-    from worker_agent.processing import Processing
+    from worker_agent.host.arena import Arena
+    from worker_agent.host.frames import Query
+    from worker_agent.host.processing import Processing
 
     Array: TypeAlias = NDArray[Any]
 

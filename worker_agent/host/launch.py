@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from worker_agent.arena import Arena
 from worker_agent.cores import core_names
+from worker_agent.host.arena import Arena
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Launch:
         theirs: the host's side.
         arena: memory shared with the host.
         interrupts: descriptor on which the host is told of runs to give up, see
-            ``worker_agent.interrupts``.
+            ``worker_agent.host.interrupts``.
         their_interrupts: the host's side of it.
         command: what to execute, with `inherited` descriptors.
     """
@@ -60,7 +60,7 @@ class Launch:
         command = (
             sys.executable,
             "-m",
-            "worker_agent.engine_host",
+            "worker_agent.host.engine_host",
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
             *("--cores", core_names(cores)),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from synergai.errors import SynergaiError
-from worker_agent.host_process import HostProcess
+from worker_agent.host.host_process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from synergai.domain import EngineName, Session
-    from worker_agent.frames import Ready
+    from worker_agent.host.frames import Ready
 
 MEMORY_CHECK_S: Final = 1.0
 """Between two looks at what the hosts have grown to."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Outcome
 from synergai.errors import EngineUnusable, InternalFault, Unavailable
-from worker_agent.arena import INLINE_BYTES
-from worker_agent.frames import (
+from worker_agent.host.arena import INLINE_BYTES
+from worker_agent.host.frames import (
     Broken,
     Decoder,
     Ended,
@@ -22,7 +22,7 @@ from worker_agent.frames import (
     Range,
     Ready,
 )
-from worker_agent.launch import Launch
+from worker_agent.host.launch import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

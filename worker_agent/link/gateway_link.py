@@ -15,9 +15,9 @@ from synergai import rpc, wire
 from synergai.errors import InvalidInput, Unavailable
 from synergai.hub_protocol import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
-from worker_agent.assignments import Assignments
-from worker_agent.outbox import Outbox
-from worker_agent.work_channel import WorkCall, open_line, read, write
+from worker_agent.link.assignments import Assignments
+from worker_agent.link.outbox import Outbox
+from worker_agent.link.work_channel import WorkCall, open_line, read, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import grpc
 
     from synergai.domain import Configuration, Session
+    from worker_agent.link.work_channel import WorkChannel
     from worker_agent.runner import Runner
-    from worker_agent.work_channel import WorkChannel
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FAREWELL_S: Final = 2.0

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from synergai.values import value
-from worker_agent import interrupts
-from worker_agent.arena import INLINE_BYTES, SLOT_BYTES, slots_for
-from worker_agent.frames import (
+from worker_agent.host import interrupts
+from worker_agent.host.arena import INLINE_BYTES, SLOT_BYTES, slots_for
+from worker_agent.host.frames import (
     Broken,
     Decoder,
     Ended,
@@ -28,7 +28,7 @@ from worker_agent.frames import (
     Stop,
     Tally,
 )
-from worker_agent.launch import Launch
+from worker_agent.host.launch import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import BatchTimes, Session
     from synergai.envelope import Buffer
-    from worker_agent.arena import Arena
+    from worker_agent.host.arena import Arena
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
     """Called once for every run; `Ended.response` is bytes by then."""
