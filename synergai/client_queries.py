@@ -158,11 +158,10 @@ class SharedStream:
 
     async def close(self) -> None:
         """End the call; queries under way are answered with `Cancelled`."""
-        for task in (self._reader, self._writer):
-            task.cancel()
+        self._end(Cancelled("the client was closed"))
+        self._reader.cancel()
         self._call.cancel()
         await asyncio.wait([self._reader, self._writer])
-        self._end(Cancelled("the client was closed"))
 
     def _send(self, query: _Query) -> None:
         self._unsent.append(query)
@@ -193,20 +192,22 @@ class SharedStream:
         return query.request
 
     async def _read(self) -> None:
+        ending: SynergaiError | None = None
         try:
             async for message in self._call:
                 query = self._unanswered.pop(message.infer_response.id, None)
                 # One that was called off meanwhile is not known any more.
                 if query is not None and not query.answer.done():
                     query.answer.set_result(message)
+            ending = Unavailable(f"{self._connection.target} ended the stream")
         except grpc.aio.AioRpcError as failure:
             error = self._connection.error_of(failure)
-            self._end(error if isinstance(error, Unavailable) else None)
-        else:
-            self._end(Unavailable(f"{self._connection.target} ended the stream"))
+            ending = error if isinstance(error, Unavailable) else None
+        finally:
+            self._end(ending)
 
     def _end(self, answer: SynergaiError | None) -> None:
-        """Nothing comes any more: answer whoever waits."""
+        """Nothing comes any more: answer whoever waits. The first word counts."""
         self.is_over = True
         self._writer.cancel()
         for query in self._unanswered.values():
