@@ -103,9 +103,8 @@ class Answers:
         if header.parameters and header.parameters[TIMINGS].bool_param:
             finished_s = time.perf_counter() - computed
             parts.append(write_timings(opened.prepared_s, compute_s, finished_s))
-        size = sum(map(len, parts))
         response: bytes | InSlot
-        if isinstance(request, InSlot) and INLINE_BYTES < size <= SLOT_BYTES:
+        if isinstance(request, InSlot) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
             # The inputs have served, and the response may take their place.
             response = self._arena.write(request.slot, parts)
         else:

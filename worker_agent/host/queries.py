@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from synergai.arrays import DTYPES
-from synergai.envelope import MOST_FORMS, raw_output_prefix
+from synergai.envelope import MOST_FORMS, SMALL_BYTES, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.tensors import TYPED_FIELDS
@@ -66,26 +66,16 @@ def write_response(
     Raises:
         InvalidInput: it asks for a form that an output does not have.
     """
-    described = []
-    for name, array in outputs.items():
-        wire = _little_endian(array)
-        if wire.dtype.hasobject:
-            datatype = "BYTES"
-        else:
-            # Only bfloat16, whose bit patterns are numbers to NumPy, is marked by metadata.
-            datatype = _DATATYPES[wire.dtype] if wire.dtype.metadata is None else "BF16"
-        described.append((name, datatype, wire))
+    described = [(name, *_on_the_wire(array)) for name, array in outputs.items()]
     if request.parameters and wants_typed(request):
         return [typed_response(request, version, described)]
-    parts: list[Buffer] = []
-    tensors = []
-    for name, datatype, wire in described:
-        tensors.append((name, datatype, wire.shape))
+    tensors = tuple([(name, datatype, wire.shape) for name, datatype, wire in described])
+    parts: list[Buffer] = [_described(request.model_name, version, tensors)]
+    if request.id:
+        parts.append(ModelInferResponse(id=request.id).SerializeToString())
+    for _, _, wire in described:
         content = _to_raw(wire)
         parts += (raw_output_prefix(len(content)), content)
-    parts.insert(0, _described(request.model_name, version, tuple(tensors)))
-    if request.id:
-        parts.insert(1, ModelInferResponse(id=request.id).SerializeToString())
     return parts
 
 
@@ -164,16 +154,21 @@ def _split_elements(raw: Buffer) -> list[bytes]:
     return elements
 
 
-def _little_endian(array: Array) -> Array:
-    """`array` as it goes over the wire: contiguous, and little endian on any machine."""
-    if array.dtype.hasobject or (array.dtype in _DATATYPES and array.flags.c_contiguous):
-        return array
-    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+def _on_the_wire(array: Array) -> tuple[str, Array]:
+    """The datatype of `array`, and what is sent: contiguous, and little endian on any machine."""
+    dtype = array.dtype
+    if dtype.hasobject:
+        return "BYTES", array
+    if dtype not in _DATATYPES or not array.flags.c_contiguous:
+        array = np.asarray(array, dtype=dtype.newbyteorder("<"), order="C")
+        dtype = array.dtype
+    # Only bfloat16, whose bit patterns are numbers to NumPy, is marked by metadata.
+    return _DATATYPES[dtype] if dtype.metadata is None else "BF16", array
 
 
 def _to_raw(array: Array) -> Buffer:
     if array.dtype.hasobject:
         return b"".join(struct.pack("<I", len(element)) + element for element in array.flat)
-    if not array.size:
-        return b""
+    if array.nbytes <= SMALL_BYTES:
+        return array.tobytes()
     return array.reshape(-1).data.cast("B")
