@@ -47,12 +47,12 @@ class Requests:
 async def send_photographs(
     client: Client, engine: str, count: int, deadline: float
 ) -> list[Requests]:
-    """Send the photographs in turn, as unary requests and on one stream."""
+    """Send the photographs in turn: each when the last is answered, and with one more on its way."""
     name = (await client.engine(engine)).inputs[0].name
     images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in photographs()]
     inputs = [images[i % len(images)] for i in range(count)]
     await client.infer(engine, inputs[0])  # loads the engine; what follows is service as usual
-    unary: list[float] = []
+    alone: list[float] = []
     failed = 0
     for image in inputs:
         began = time.perf_counter()
@@ -61,7 +61,7 @@ async def send_photographs(
         except SynergaiError:
             failed += 1
         else:
-            unary.append(time.perf_counter() - began)
+            alone.append(time.perf_counter() - began)
     answers = client.stream(engine, inputs, deadline=deadline, window=2, return_exceptions=True)
     streamed: list[float] = []
     lost = 0
@@ -75,8 +75,8 @@ async def send_photographs(
                 streamed.append(now - began)
             began = now
     return [
-        Requests("unary", unary, failed, deadline),
-        Requests("streaming", streamed, lost, deadline),
+        Requests("one at a time", alone, failed, deadline),
+        Requests("two at a time", streamed, lost, deadline),
     ]
 
 
