@@ -47,7 +47,7 @@ class Requests:
 async def send_photographs(
     client: Client, engine: str, count: int, deadline: float
 ) -> list[Requests]:
-    """Send the photographs in turn: each when the last is answered, and with one more on its way."""
+    """Send the photographs in turn: one at a time, and with the next one on its way already."""
     name = (await client.engine(engine)).inputs[0].name
     images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in photographs()]
     inputs = [images[i % len(images)] for i in range(count)]
