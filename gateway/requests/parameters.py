@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import MAX_PRIORITY, checked_name
 from synergai.errors import InvalidInput, NotSupported
+from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ TENANT_METADATA: Final = "synergai-tenant"
 """Header of a call that names the tenant of all requests in it that do not name one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Asked:
     """What the parameters of a request ask for.
 
@@ -75,9 +75,9 @@ def tenant_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     Raises:
         InvalidInput: the name is not valid.
     """
-    for key, value in metadata:
+    for key, content in metadata:
         if key == TENANT_METADATA:
-            return tenant_name(str(value))
+            return tenant_name(str(content))
     return ""
 
 
@@ -104,11 +104,11 @@ def flag(parameter: InferParameter, name: str) -> bool:
 def _integer(parameter: InferParameter, name: str) -> int:
     match parameter.WhichOneof("parameter_choice"):
         case "int64_param":
-            value = parameter.int64_param
+            number = parameter.int64_param
         case "uint64_param":
-            value = parameter.uint64_param
+            number = parameter.uint64_param
         case _:
             raise InvalidInput(f"the parameter {name!r} must be an integer")
-    if value < 0:
-        raise InvalidInput(f"the parameter {name!r} must not be negative, but is {value}")
-    return value
+    if number < 0:
+        raise InvalidInput(f"the parameter {name!r} must not be negative, but is {number}")
+    return number

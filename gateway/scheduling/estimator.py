@@ -8,9 +8,10 @@ to be paid, and the profiled QPS is scaled by the worker's observed pace.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from synergai.domain import BatchTimes, Session
+from gateway.scheduling.estimate import Estimate
+from synergai.domain import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,57 +19,10 @@ if TYPE_CHECKING:
     from gateway.scheduling.events import SchedulingSettings
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
     from synergai.dictionary import ConfigurationDictionary, ProfileEntry
-    from synergai.domain import Configuration, EngineName, WorkerId
+    from synergai.domain import EngineName, WorkerId
 
 _TRANSFER_WEIGHT: Final = 0.08
 """What one observed transfer counts against all before it."""
-
-
-class Estimate(NamedTuple):
-    """What an engine costs on a worker in a configuration.
-
-    Attributes:
-        setup_s: still to be paid before the first query.
-        per_query_s: seconds per query, at the worker's observed pace.
-        transfer_s: seconds per query on top, if its tensors travel with it.
-        joules: energy per query; infinite if the profile does not know it.
-        entry: the profile entry that this rests on.
-        session: what has to be resident for it.
-    """
-
-    configuration: Configuration
-    setup_s: float
-    per_query_s: float
-    transfer_s: float
-    joules: float
-    entry: ProfileEntry
-    session: Session
-
-    def at(self, pace: float, transfer_s: float) -> Estimate:
-        """The same at another pace of the worker, and with another time for its transfers."""
-        return Estimate(
-            self.configuration,
-            self.setup_s,
-            pace / self.entry.qps,
-            transfer_s,
-            self.joules,
-            self.entry,
-            self.session,
-        )
-
-    @property
-    def batch_times(self) -> BatchTimes | None:
-        """How long batches take, at the worker's observed pace; None if there are none."""
-        profiled = self.entry.batch_times
-        if profiled is None:
-            return None
-        pace = self.per_query_s * self.entry.qps
-        return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
-
-    def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
-        """Time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
-        per_query_s = self.per_query_s + (self.transfer_s if with_tensors else 0.0)
-        return self.setup_s + queries * per_query_s
 
 
 class Estimator:
@@ -267,7 +221,7 @@ class Estimator:
             del self._fastest[engine]
             return
         now = self.estimate(engine, worker) if engine in worker.engines else None
-        if now is not None and not any(_dominates(one, now) for one in fastest):
+        if now is not None and not any(one.dominates(now) for one in fastest):
             del self._fastest[engine]
 
     def engine_changed(self, worker: WorkerRecord, engine: EngineName) -> None:
@@ -289,12 +243,3 @@ class Estimator:
 def _moved(believed: float, seen: float, weight: float) -> float:
     """What is believed of a quantity that is observed with noise, after one more look."""
     return believed + weight * (seen - believed)
-
-
-def _dominates(one: Estimate, other: Estimate) -> bool:
-    """Whether `other` is no better than `one` for any number of queries."""
-    return (
-        one.setup_s <= other.setup_s
-        and one.per_query_s <= other.per_query_s
-        and one.per_query_s + one.transfer_s <= other.per_query_s + other.transfer_s
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.scheduling.estimator import Estimate, Estimator
+    from gateway.scheduling.estimate import Estimate
+    from gateway.scheduling.estimator import Estimator
     from gateway.scheduling.state import Lease, WorkerRecord
 
 

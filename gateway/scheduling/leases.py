@@ -17,7 +17,8 @@ from synergai.domain import AssignmentId
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.scheduling.estimator import Estimate, Estimator
+    from gateway.scheduling.estimate import Estimate
+    from gateway.scheduling.estimator import Estimator
     from gateway.scheduling.events import SchedulingSettings
     from gateway.scheduling.fleet import Fleet
     from gateway.scheduling.policy import View

@@ -10,7 +10,8 @@ from synergai.values import value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.scheduling.estimator import Estimate, Estimator
+    from gateway.scheduling.estimate import Estimate
+    from gateway.scheduling.estimator import Estimator
     from gateway.scheduling.events import SchedulingSettings
     from gateway.scheduling.fleet import Fleet
     from gateway.scheduling.queue import JobQueue

@@ -12,7 +12,7 @@ from gateway.scheduling.planning import Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.estimator import Estimate
+    from gateway.scheduling.estimate import Estimate
     from gateway.scheduling.policy import View
     from gateway.scheduling.state import JobRecord, Lease, WorkerRecord
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import Session
 
 if TYPE_CHECKING:
-    from gateway.scheduling.estimator import Estimate
+    from gateway.scheduling.estimate import Estimate
     from gateway.scheduling.events import Assignment, SchedulingSettings, Worker
     from gateway.scheduling.queue import Lane
     from gateway.scheduling.ranges import Ranges

@@ -16,7 +16,7 @@ from synergai.domain import Configuration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.estimator import Estimate
+    from gateway.scheduling.estimate import Estimate
     from gateway.scheduling.state import JobRecord, WorkerRecord
 
 

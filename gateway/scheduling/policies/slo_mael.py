@@ -19,7 +19,7 @@ from gateway.scheduling.policy import Decision, Give, View
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.estimator import Estimate
+    from gateway.scheduling.estimate import Estimate
     from gateway.scheduling.state import JobRecord, WorkerRecord
     from synergai.domain import JobId, WorkerId
 
