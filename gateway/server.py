@@ -124,13 +124,15 @@ class Gateway:
                 Elsewhere({}, f"agents connect here; {_port_of(self.address, 'clients')}"),
             )
         )
-        client_server.add_generic_rpc_handlers(self._for_clients())
+        inference = InferenceServicer(parts.inference, parts.catalogue, parts.admission)
+        client_server.add_generic_rpc_handlers(self._for_clients(inference))
         http = HttpServer(parts.metrics.registry, lambda: parts.admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
+        stack.callback(inference.stop_streams)
         stack.push_async_callback(parts.hub.close)
         _log.info(
             "serving clients on %s, agents on %s, http on %s; %d jobs to go on with",
@@ -148,12 +150,12 @@ class Gateway:
             )
         )
 
-    def _for_clients(self) -> tuple[grpc.GenericRpcHandler, ...]:
+    def _for_clients(self, inference: InferenceServicer) -> tuple[grpc.GenericRpcHandler, ...]:
         """What the clients' port serves."""
         parts = self._parts
         catalogue, admission, metrics = parts.catalogue, parts.admission, parts.metrics
         return (
-            InferenceServicer(parts.inference, catalogue, admission).handler(),
+            inference.handler(),
             EngineDetailsServicer(catalogue, metrics, parts.clock).handler(),
             RepositoryServicer(parts.model_control, catalogue).handler(),
             JobsServicer(parts.jobs, parts.streamed).handler(),

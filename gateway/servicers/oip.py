@@ -50,6 +50,7 @@ class InferenceServicer:
         self._inference = inference
         self._catalogue = catalogue
         self._admission = admission
+        self._streams: set[InferenceStream] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service's methods, for a server."""
@@ -132,6 +133,7 @@ class InferenceServicer:
             window=window_of(metadata),
             ends_with_error=STREAM_ERROR_METADATA in metadata,
         )
+        self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.reader_ended)
         try:
@@ -142,9 +144,15 @@ class InferenceServicer:
             if stream.failure is not None:
                 raise stream.failure
         finally:
+            self._streams.discard(stream)
             reader.cancel()
             stream.abandon()
             await asyncio.wait([reader])
+
+    def stop_streams(self) -> None:
+        """End all streams; clients keep them open, and would hold up the server's end."""
+        for stream in self._streams:
+            stream.stop()
 
 
 def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:

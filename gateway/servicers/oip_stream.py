@@ -10,7 +10,7 @@ from gateway.outbox import Outbox
 from gateway.requests.parameters import flag
 from synergai import rpc
 from synergai.envelope import stream_response
-from synergai.errors import Cancelled, InvalidInput, SynergaiError
+from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.oip_stream import WINDOW_METADATA, is_cancellation
 from synergai.status import stream_error
@@ -66,7 +66,7 @@ class InferenceStream:
 
     Attributes:
         answers: serialised ``ModelStreamInferResponse``s.
-        failure: what the stream has ended with, if `ends_with_error`.
+        failure: what the stream has ended with, if with an error.
     """
 
     def __init__(
@@ -182,6 +182,12 @@ class InferenceStream:
         self.answers.close()
         for request in list(self._under_way):
             self._inference.abandon(request)
+
+    def stop(self) -> None:
+        """End the stream after what is ready, because the gateway stops."""
+        if self.failure is None:
+            self.failure = Unavailable("the gateway is stopping; try another one, or later")
+        self.answers.close()
 
     def _close_if_done(self) -> None:
         if self._all_read and not self._unanswered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -40,3 +41,17 @@ async def test_window_that_is_no_number_is_refused(caller: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_open_stream_ends_with_the_gateway_and_does_not_hold_it_up(
+    gateway: Any, agent: Any, caller: Any, a_request: Requests
+) -> None:
+    call = caller.oip.ModelStreamInfer(timeout=10)
+    await call.write(a_request(id="a"))
+    assert (await call.read()).infer_response.id == "a"
+    gateway.stop()
+    stopped = asyncio.create_task(gateway.wait_stopped())
+    with pytest.raises(grpc.aio.AioRpcError, match="the gateway is stopping"):
+        await call.read()
+    assert agent.stops == set()
+    await stopped
