@@ -111,13 +111,14 @@ def check_request(
             f"not {request.model_version!r}"
         )
     specs = {spec.name: spec for spec in engine.inputs}
+    tensors = request.inputs
     raw = request.raw_input_contents if raw is None else raw
-    if raw and len(raw) != len(request.inputs):
+    if raw and len(raw) != len(tensors):
         raise InvalidInput(
-            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs; "
+            f"raw_input_contents has {len(raw)} entries for {len(tensors)} inputs; "
             "give one for each input, in the same order"
         )
-    for index, tensor in enumerate(request.inputs):
+    for index, tensor in enumerate(tensors):
         spec = specs.pop(tensor.name, None)
         if spec is None:
             raise _unknown_input(tensor.name, engine)
@@ -197,6 +198,8 @@ def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     if len(shape) != len(wanted):
         return False
+    if shape == wanted:
+        return -1 not in shape
     for have, want in zip(shape, wanted, strict=True):
         if have != want if want != -1 else have <= 0:
             return False
