@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SERVICE = """
-import asyncio, sys
+import asyncio, gc, sys
 from synergai.services import run_service
 
 class Lamp:
@@ -34,6 +34,8 @@ class Lamp:
             self.stopped.set()
 
     async def wait_stopped(self):
+        if "tidy" in sys.argv:
+            print(gc.get_freeze_count() > 1000, flush=True)
         await self.stopped.wait()
 
 run_service(Lamp, "info")
@@ -93,3 +95,13 @@ async def test_a_second_signal_ends_the_process_at_once(
     process.send_signal(signal.SIGINT)
     assert await output.read() == b""
     assert await process.wait() == 130
+
+
+async def test_what_a_start_leaves_behind_is_kept_from_garbage_collections(
+    processes: list[asyncio.subprocess.Process],
+) -> None:
+    process, output = await start(processes, "tidy")
+    await output.readline()
+    assert await output.readline() == b"True\n"
+    process.send_signal(signal.SIGTERM)
+    await process.wait()
