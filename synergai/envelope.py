@@ -47,7 +47,8 @@ class Envelope:
     """A request taken apart.
 
     Attributes:
-        header: the request without ``raw_input_contents``; others may share it.
+        header: the request without ``raw_input_contents``; others may share it, so that nobody
+            changes it.
         raw: those contents, in order; views of the bytes that were opened, or copies.
         form: what it has in common with requests to come, if they are to be known again.
     """
@@ -79,6 +80,10 @@ class Form:
         """
         header = envelope.header
         if not envelope.raw or header.id or header.parameters:
+            return None
+        # Such a request is refused. A form of it would be as large as its client likes: a tensor
+        # takes two bytes in the message, and a hundred times as many here.
+        if len(envelope.raw) != len(header.inputs):
             return None
         prefixes = [field_prefix(_RAW_INPUT_CONTENTS, len(raw)) for raw in envelope.raw]
         end = len(data) - sum(map(len, prefixes)) - sum(map(len, envelope.raw))

@@ -25,13 +25,15 @@ LARGE = 5000
 """Beyond the size up to which protobuf itself takes the request apart."""
 
 
-def request(tensors: list[bytes], padding: str = "") -> ModelInferRequest:
+def request(
+    tensors: list[bytes], padding: str = "", *, inputs: int | None = None
+) -> ModelInferRequest:
     return ModelInferRequest(
         model_name="digits",
         id=padding,
         inputs=[
             ModelInferRequest.InferInputTensor(name=f"x{i}", shape=[len(raw)])
-            for i, raw in enumerate(tensors)
+            for i, raw in enumerate(tensors[:inputs])
         ],
         raw_input_contents=tensors,
     )
@@ -83,18 +85,17 @@ def test_any_bytes_are_taken_apart_as_protobuf_does_or_are_invalid_input(
 
 
 RAW = ModelInferRequest(raw_input_contents=[b"abcd"]).SerializeToString()
+INPUTS = tuple(
+    ModelInferRequest(inputs=[ModelInferRequest.InferInputTensor(name=name)]).SerializeToString()
+    for name in ("x", "y")
+)
 UNKNOWN = b"\xca\x3e\x06" + RAW
 """A field that this version does not know, which holds the bytes of one that it does."""
 PIECES = (
     ModelInferRequest(model_name="digits").SerializeToString(),
     ModelInferRequest(model_name="shapes").SerializeToString(),
     ModelInferRequest(id="1").SerializeToString(),
-    *(
-        ModelInferRequest(
-            inputs=[ModelInferRequest.InferInputTensor(name=name)]
-        ).SerializeToString()
-        for name in ("x", "y")
-    ),
+    *INPUTS,
     RAW,
     RAW.replace(b"abcd", b"efgh"),
     RAW.replace(b"\x04abcd", b"\x84\x00abcd"),
@@ -109,7 +110,7 @@ PIECES = (
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join), max_size=8))
-@example([RAW + UNKNOWN, RAW + UNKNOWN.replace(b"abcd", b"efgh")])
+@example([INPUTS[0] + RAW + end for end in (UNKNOWN, UNKNOWN.replace(b"abcd", b"efgh"))])
 def test_request_is_opened_alike_whatever_came_before_it(messages: list[bytes]) -> None:
     envelopes = Envelopes()
     for data in messages:
@@ -141,6 +142,12 @@ def test_request_with_an_id_parameters_or_no_raw_tensor_has_no_form() -> None:
     envelopes = Envelopes()
     for one in (request([b"abcd"], "id"), with_parameter, request([])):
         assert envelopes.open(one.SerializeToString()).form is None
+
+
+@pytest.mark.parametrize("count", [2, LARGE])
+def test_request_with_more_raw_tensors_than_inputs_has_no_form(count: int) -> None:
+    data = request([b""] * count, inputs=1).SerializeToString()
+    assert Envelopes().open(data).form is None
 
 
 def test_number_of_forms_is_bounded() -> None:
