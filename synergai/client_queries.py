@@ -160,7 +160,6 @@ class SharedStream:
         """End the call; queries under way are answered with `Cancelled`."""
         self._end(Cancelled("the client was closed"))
         self._reader.cancel()
-        self._call.cancel()
         await asyncio.wait([self._reader, self._writer])
 
     def _send(self, query: _Query) -> None:
@@ -195,6 +194,8 @@ class SharedStream:
         ending: SynergaiError | None = None
         try:
             async for message in self._call:
+                if not message.infer_response.id:
+                    return  # a server may not say whose error it is: each then asks by itself
                 query = self._unanswered.pop(message.infer_response.id, None)
                 # One that was called off meanwhile is not known any more.
                 if query is not None and not query.answer.done():
@@ -210,6 +211,7 @@ class SharedStream:
         """Nothing comes any more: answer whoever waits. The first word counts."""
         self.is_over = True
         self._writer.cancel()
+        self._call.cancel()
         for query in self._unanswered.values():
             if not query.answer.done():
                 query.answer.set_result(answer)

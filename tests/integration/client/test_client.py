@@ -12,6 +12,7 @@ import pytest
 
 import synergai
 from synergai.client_queries import STREAMED_BYTES
+from synergai.oip import inference_pb2 as oip
 from synergai.testing import free_port
 
 if TYPE_CHECKING:
@@ -156,6 +157,17 @@ async def test_queries_of_a_stream_that_breaks_are_asked_again_on_another(
     gateway.backwards = 1
     assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
     assert len(gateway.streams) == 2
+
+
+async def test_an_answer_that_names_no_query_has_each_asked_alone(
+    client: synergai.Client, gateway: Any
+) -> None:
+    gateway.backwards = 3
+    asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
+    await until(lambda: gateway.streams)
+    gateway.streams[0].put_nowait(oip.ModelStreamInferResponse(error_message="whose?"))
+    assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
+    assert len(gateway.alone) == 2
 
 
 async def test_a_request_beyond_the_cap_fails_alone(gateway: Any) -> None:
