@@ -8,6 +8,7 @@ in nothing but the tensors' contents, and is then not parsed at all.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,6 +35,9 @@ SMALL_BYTES: Final = 4096
 """Up to here, letting protobuf copy is quicker than looking at fields in Python."""
 MOST_FORMS: Final = 64
 """So many kinds of requests are known again; clients have a few, and may have any number."""
+MOST_FIELDS: Final = 8192
+"""No engine's requests have so many. To look at millions, as a message has room for, would hold
+up everybody else for a minute."""
 _NO_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2
@@ -170,7 +174,7 @@ def parse_envelope(data: Buffer) -> Envelope:
         raw = list(header.raw_input_contents)
         header.ClearField("raw_input_contents")
         return Envelope(header, raw)
-    rest, (contents,) = cut(data, _RAW_INPUT_CONTENTS)
+    rest, (contents,) = cut(data, _RAW_INPUT_CONTENTS, most_fields=MOST_FIELDS)
     return Envelope(ModelInferRequest.FromString(rest), contents)
 
 
@@ -208,23 +212,28 @@ def field_prefix(number: int, size: int) -> bytes:
     return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 
-def cut(data: Buffer, *numbers: int) -> tuple[bytes, list[list[memoryview]]]:
+def cut(
+    data: Buffer, *numbers: int, most_fields: int = sys.maxsize
+) -> tuple[bytes, list[list[memoryview]]]:
     """Cut fields out of a serialised message.
 
     Args:
         data: the message.
         numbers: which fields; strings, bytes or messages.
+        most_fields: how many the message may have, the others included.
 
     Returns:
         The message without them, and of each number the contents, in order and not copied.
 
     Raises:
-        DecodeError: the bytes are not those of a message.
+        DecodeError: the bytes are not those of a message, or it has more fields.
     """
     view = memoryview(data)
     rest: list[memoryview] = []
     contents: dict[int, list[memoryview]] = {number: [] for number in numbers}
-    for number, wire_type, start, content, end in fields(view):
+    for count, (number, wire_type, start, content, end) in enumerate(fields(view), 1):
+        if count > most_fields:
+            raise DecodeError(f"more than {most_fields} fields")
         if number in contents and wire_type == LENGTH_DELIMITED:
             contents[number].append(view[content:end])
         else:

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synergai.envelope import (
+    MOST_FIELDS,
     MOST_FORMS,
     Envelopes,
     open_envelope,
@@ -155,6 +156,14 @@ def test_number_of_forms_is_bounded() -> None:
     for size in range(3 * MOST_FORMS):
         envelopes.open(request([bytes(size)]).SerializeToString())
     assert len(envelopes._forms) <= MOST_FORMS
+
+
+def test_request_of_more_fields_than_any_engine_takes_is_refused() -> None:
+    most = ModelInferRequest(raw_input_contents=[b""] * MOST_FIELDS)
+    assert len(open_envelope(most.SerializeToString()).raw) == MOST_FIELDS
+    most.model_name = "digits"
+    with pytest.raises(InvalidInput, match="not a valid"):
+        open_envelope(most.SerializeToString())
 
 
 @given(st.binary(max_size=20000))
