@@ -38,7 +38,9 @@ def workshop(models: Path, name: str) -> Iterator[Path]:
     try:
         yield work
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):  # what cannot be put back now stays for whoever makes one next
+            _put_back(work, models)
+            shutil.rmtree(work, ignore_errors=True)
         os.close(lock)
 
 
@@ -62,18 +64,20 @@ def put_in_place(work: Path, made: Path, models: Path) -> None:
 
 
 def clear_abandoned(models: Path) -> None:
-    """Remove the workshops of processes that are gone.
-
-    An engine that one of them had taken away, and put none in its place, is put back.
-    """
+    """Remove the workshops of processes that are gone."""
     for work in models.glob(f"{PREFIX}*"):
         # In use, or somebody else's, or on a file system that knows no locks: left alone.
         with suppress(OSError), _locked(work):
-            for engine in (work / _REPLACED).glob("*"):
-                target = models / engine.name
-                if not target.exists():
-                    engine.rename(target)
+            _put_back(work, models)
             shutil.rmtree(work)
+
+
+def _put_back(work: Path, models: Path) -> None:
+    """Bring back an engine that was taken away, if none has come in its place."""
+    for engine in (work / _REPLACED).glob("*"):
+        target = models / engine.name
+        if not target.exists():
+            engine.rename(target)
 
 
 @contextmanager

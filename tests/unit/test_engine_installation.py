@@ -158,6 +158,20 @@ def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> No
     assert left_in(tmp_path / "e") == ["old"]
 
 
+def test_engine_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    with installing(tmp_path, "e") as folder:
+        (folder / "old").touch()
+
+    with (
+        pytest.raises(InvalidInput, match="cannot write"),
+        installing(tmp_path, "e", replace=True) as folder,
+    ):
+        folder.rmdir()  # so that it cannot be put in place
+
+    assert left_in(tmp_path) == ["e"]
+    assert left_in(tmp_path / "e") == ["old"]
+
+
 def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
     (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
