@@ -78,6 +78,10 @@ Address: TypeAlias = Annotated[str, AfterValidator(checked_address)]
 """``HOST:PORT`` of a listener or a server."""
 
 
+_MAX_CORES: Final = 8192
+"""What Linux can be built for at most."""
+
+
 def checked_cores(parts: object) -> tuple[int, ...]:
     """The processor cores named by `parts`: numbers, and ranges such as ``2-5``; each once.
 
@@ -98,8 +102,6 @@ def checked_cores(parts: object) -> tuple[int, ...]:
     return tuple(sorted(cores))
 
 
-_MAX_CORES: Final = 8192
-"""What Linux can be built for at most."""
 Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(checked_cores)]
 """Processor cores by number, as ``taskset --cpu-list`` takes them: ``0,2-3``."""
 

@@ -56,7 +56,7 @@ def take_in(
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have been one of {batch} queries at once"
         )
-    checked_seconds(compute_s, "compute_s of an assignment")
+    checked_seconds(compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
         wanted = new if with_tensors else 0
         if len(responses) != wanted:
