@@ -25,6 +25,12 @@ def test_value_has_no_other_attributes_than_its_fields() -> None:
         Size(width=1).depth = 2  # type: ignore[attr-defined]  # the rule
 
 
+def test_value_is_frozen_to_the_type_checker_alone() -> None:
+    size = Size(width=1)
+    size.width = 2  # type: ignore[misc]  # mypy refuses an ignore that it does not need
+    assert size.width == 2
+
+
 def test_value_outlives_pickling_and_replacement() -> None:
     size = replace(Size(width=2), height=7)
     assert pickle.loads(pickle.dumps(size)) == size == Size(width=2, height=7)
