@@ -148,9 +148,9 @@ class JobQueue:
         """
         if self._size == 1:
             # Most requests come when nobody waits: nothing to sort, or to be sorted out.
-            for lane in self._lanes.values():
-                if lane.engine in engines:
-                    yield lane.entries[0][2]
+            (lane,) = self._lanes.values()
+            if lane.engine in engines:
+                yield lane.entries[0][2]
             return
         lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
         if now is None:
