@@ -25,6 +25,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
 from synergai.client_connection import Connection
+from synergai.client_deadlines import checked_deadline, microseconds
 from synergai.client_fleet import WorkerStatus, worker_from_proto
 from synergai.client_gate import Gate
 from synergai.client_job import JobHandle, JobStatus, spec_to_proto, status_from_proto
@@ -152,7 +153,7 @@ class Client:
         """
         request_of = self._requests(engine, outputs, version, priority, None, parameters)
         _ = self._connection.oip  # refuses here what would fail while making the request
-        async with self._gate.passed(priority, deadline) as left:
+        async with self._gate.passed(priority, checked_deadline(deadline)) as left:
             return result_of(await self._queries.ask(request_of(inputs, ""), left))
 
     @overload
@@ -218,7 +219,8 @@ class Client:
         """
         if window < 1:
             raise InvalidInput(f"the window must hold at least one query, not {window}")
-        request_of = self._requests(engine, outputs, version, priority, deadline, parameters)
+        timeout = checked_deadline(deadline)
+        request_of = self._requests(engine, outputs, version, priority, timeout, parameters)
         answers = stream(self._connection, inputs, request_of, window)
         try:
             async for answer in answers:
@@ -378,7 +380,7 @@ class Client:
         from synergai.oip import repository_pb2
 
         request = repository_pb2.RepositoryModelLoadRequest(model_name=engine)
-        await self._connection.call(method, request, timeout=deadline)
+        await self._connection.call(method, request, timeout=checked_deadline(deadline))
 
     async def unload(self, engine: str) -> None:
         """Take an engine out of service, until it is loaded again.
@@ -429,7 +431,7 @@ class Client:
         if timeout is not None:
             if not timeout > 0:
                 raise DeadlineExceeded(f"there is no time left: the deadline is {timeout:g} s")
-            given["timeout"] = max(1, round(timeout * 1e6))
+            given["timeout"] = microseconds(timeout)
 
         def request_of(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
             from synergai import arrays

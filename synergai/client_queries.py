@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import grpc
 
+from synergai.client_deadlines import microseconds
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
 from synergai.oip_stream import WINDOW_METADATA, cancellation
 from synergai.status import error_in_stream
@@ -125,7 +126,7 @@ class SharedStream:
         self._loop = asyncio.get_running_loop()
         self._numbers = count()
         self._unanswered: dict[str, _Query] = {}
-        self._unsent: deque[_Query] = deque()
+        self._unsent: OrderedDict[str, _Query] = OrderedDict()
         self._more = asyncio.Event()
         self.is_over = False
         self._reader = asyncio.create_task(self._read())
@@ -153,8 +154,12 @@ class SharedStream:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._unanswered.pop(request.id, None) is not None and query.is_sent:
-                self._send(query)
+            if self._unanswered.pop(request.id, None) is not None:
+                if query.is_sent:
+                    self._send(query)
+                else:
+                    # A gateway that does not read would have us keep it, with its tensors.
+                    self._unsent.pop(request.id, None)
 
     async def close(self) -> None:
         """End the call; queries under way are answered with `Cancelled`."""
@@ -163,7 +168,7 @@ class SharedStream:
         await asyncio.wait([self._reader, self._writer])
 
     def _send(self, query: _Query) -> None:
-        self._unsent.append(query)
+        self._unsent[query.request.id] = query
         self._more.set()
 
     async def _write(self) -> None:
@@ -172,11 +177,14 @@ class SharedStream:
             while await self._more.wait():
                 self._more.clear()
                 while self._unsent:
-                    message = self._message(self._unsent.popleft())
+                    _, query = self._unsent.popitem(last=False)
+                    message = self._message(query)
                     if message is not None:
                         await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the call is over, and its reader is told why
+        finally:
+            self._call.cancel()  # a stream that is not written to would keep everybody waiting
 
     def _message(self, query: _Query) -> Request | None:
         """What there is to send of a query; None if nobody waits for it any more."""
@@ -187,7 +195,7 @@ class SharedStream:
         query.is_sent = True
         if query.expires_at is not None:
             left = query.expires_at - self._loop.time()
-            query.request.parameters["timeout"].int64_param = max(1, round(left * 1e6))
+            query.request.parameters["timeout"].int64_param = microseconds(left)
         return query.request
 
     async def _read(self) -> None:

@@ -93,6 +93,28 @@ async def test_a_deadline_that_is_over_is_refused_without_asking(
     assert gateway.requests == []
 
 
+@pytest.mark.parametrize("deadline", [math.inf, 1e300])
+async def test_a_deadline_that_never_comes_is_none(
+    client: synergai.Client, gateway: Any, deadline: float
+) -> None:
+    await client.infer("identity", x(1), deadline=deadline)
+    async for _ in client.stream("identity", [x(1)], deadline=deadline):
+        pass
+    assert ["timeout" in request.parameters for request in gateway.requests] == [False, False]
+
+
+async def test_a_deadline_that_is_not_a_number_is_refused_without_asking(
+    client: synergai.Client, gateway: Any
+) -> None:
+    with pytest.raises(synergai.InvalidInput, match="nan"):
+        await client.infer("identity", x(1), deadline=math.nan)
+    with pytest.raises(synergai.InvalidInput, match="nan"):
+        await anext(client.stream("identity", [x(1)], deadline=math.nan))
+    with pytest.raises(synergai.InvalidInput, match="nan"):
+        await client.load("identity", deadline=math.nan)
+    assert gateway.requests == []
+
+
 async def test_cancelling_the_task_cancels_its_query_and_no_other(
     client: synergai.Client, gateway: Any
 ) -> None:
