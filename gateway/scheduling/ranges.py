@@ -24,7 +24,7 @@ class Ranges:
     def missing(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
         """What is left of ``[0, stop)`` without the ranges in `done`."""
         left = cls()
-        if not done and stop > 0:
+        if not done and stop > 0:  # a new job, as every request is
             left._ranges.append((0, stop))
             left.total = stop
             return left
