@@ -117,7 +117,9 @@ class Envelopes:
     """Opens requests, and knows the form of those that came before."""
 
     def __init__(self) -> None:
+        # By length, as are those of which one has come.
         self._forms: dict[int, Form] = {}
+        self._seen: set[int] = set()
 
     def open(self, data: Buffer) -> Envelope:
         """Take the serialised ``ModelInferRequest`` in `data` apart.
@@ -142,6 +144,13 @@ class Envelopes:
         if form is not None and (raw := form.opened(data)) is not None:
             return Envelope(form.header, raw, form)
         envelope = parse_envelope(data)
+        if size not in self._seen:
+            # Photographs and texts hardly ever have the same length twice: a form of each would
+            # cost more than to parse it, and drive out those that are of use.
+            if len(self._seen) >= MOST_FORMS:
+                self._seen.clear()
+            self._seen.add(size)
+            return envelope
         form = Form.of(data, envelope)
         if form is None:
             return envelope
