@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
+from synergai.asking import ask
 from synergai.options import AsJson, Target, TlsCa
 from synergai.output import plain, print_facts, print_json, print_table
 from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.progress import TaskID
 
@@ -240,14 +241,7 @@ def load(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) 
     Returns when the first worker is ready; the others follow. An engine that was unloaded is in
     service again.
     """
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            await client.load(engine)
-
-    _run(work())
+    ask(target, tls_ca, lambda client: client.load(engine))
     typer.echo(f"{engine} is loaded")
 
 
@@ -257,21 +251,8 @@ def unload(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None
 
     What was accepted before is done. Files stay where they are.
     """
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            await client.unload(engine)
-
-    _run(work())
+    ask(target, tls_ca, lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
-
-
-def _run(work: Coroutine[None, None, None]) -> None:
-    import uvloop
-
-    uvloop.run(work)
 
 
 def _names(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
+from synergai.asking import ask
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
 from synergai.options import AsJson, Target, TlsCa
@@ -17,10 +18,9 @@ from synergai.output import print_facts, print_json, print_table, seconds
 from synergai.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from rich.progress import Progress
 
+    from synergai.client import Client
     from synergai.client_job import Execution, JobHandle, JobStatus
 
 submit_app: Final = typer.Typer(rich_markup_mode="rich")
@@ -65,30 +65,27 @@ def submit(
     Prints the job's id. Once it is printed, the job is in the gateway's journal.
     """
 
-    async def work() -> None:
-        from synergai.client import Client
+    async def submitted(client: Client) -> None:
+        job = await client.submit(
+            engine,
+            queries=queries,
+            qos=qos,
+            priority=priority,
+            tenant=tenant,
+            idempotency_key=key,
+        )
+        if watch:
+            await _follow(job, as_json=as_json)
+            return
+        if not as_json:
+            typer.echo(job.id)
+        status = await job.status()
+        if as_json:
+            print_json(status)
+        if status.state is JobState.REJECTED:
+            status.raise_unless_succeeded()
 
-        async with Client(target, tls_ca=tls_ca) as client:
-            job = await client.submit(
-                engine,
-                queries=queries,
-                qos=qos,
-                priority=priority,
-                tenant=tenant,
-                idempotency_key=key,
-            )
-            if watch:
-                await _follow(job, as_json=as_json)
-                return
-            if not as_json:
-                typer.echo(job.id)
-            status = await job.status()
-            if as_json:
-                print_json(status)
-            if status.state is JobState.REJECTED:
-                status.raise_unless_succeeded()
-
-    _run(work())
+    ask(target, tls_ca, submitted)
 
 
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
@@ -104,19 +101,12 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     states = [_state(name) for name in state or ()]
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            jobs = await client.jobs(states, limit)
-        if as_json:
-            print_json(jobs)
-            return
-        columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
-        print_table(columns, map(_row, jobs))
-
-    _run(work())
+    jobs = ask(target, tls_ca, lambda client: client.jobs(states, limit))
+    if as_json:
+        print_json(jobs)
+        return
+    columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
+    print_table(columns, map(_row, jobs))
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
@@ -127,14 +117,8 @@ def show(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show one job, and which worker ran which of its queries."""
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            _print_status(await client.job(job).status(), as_json=as_json)
-
-    _run(work())
+    status = ask(target, tls_ca, lambda client: client.job(job).status())
+    _print_status(status, as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
@@ -145,14 +129,7 @@ def watch(
     tls_ca: TlsCa = None,
 ) -> None:
     """Watch a job to its end; interrupting this leaves the job alone."""
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            await _follow(client.job(job), as_json=as_json)
-
-    _run(work())
+    ask(target, tls_ca, lambda client: _follow(client.job(job), as_json=as_json))
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
@@ -163,14 +140,8 @@ def cancel(
     tls_ca: TlsCa = None,
 ) -> None:
     """Stop a job at its next query; what is done stays done."""
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            _print_status(await client.job(job).cancel(), as_json=as_json)
-
-    _run(work())
+    status = ask(target, tls_ca, lambda client: client.job(job).cancel())
+    _print_status(status, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -183,12 +154,6 @@ def _jobs(
     """List, show, watch and cancel jobs; alone, list the newest."""
     if context.invoked_subcommand is None:
         list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
-
-
-def _run(work: Coroutine[None, None, None]) -> None:
-    import uvloop
-
-    uvloop.run(work)
 
 
 async def _follow(job: JobHandle, *, as_json: bool) -> None:

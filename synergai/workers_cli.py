@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from synergai.asking import ask
 from synergai.options import AsJson, Target, TlsCa
 from synergai.output import print_json, print_table, seconds, watts
 from synergai.target import DEFAULT_TARGET
@@ -23,23 +24,13 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
 def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
     """Show the workers that have joined, their engines and what is loaded."""
-
-    async def work() -> None:
-        from synergai.client import Client
-
-        async with Client(target, tls_ca=tls_ca) as client:
-            joined = await client.workers()
-        if as_json:
-            print_json(joined)
-            return
-        if not joined:
-            typer.echo(f"no worker has joined the gateway at {target}")
-            return
+    joined = ask(target, tls_ca, lambda client: client.workers())
+    if as_json:
+        print_json(joined)
+    elif joined:
         show_workers(joined)
-
-    import uvloop
-
-    uvloop.run(work())
+    else:
+        typer.echo(f"no worker has joined the gateway at {target}")
 
 
 def show_workers(workers: Sequence[WorkerStatus]) -> None:
