@@ -92,6 +92,7 @@ def test_the_readmes_program_runs_as_it_is_written(fleet: LocalFleet) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "{'means': (1, 3, 1, 1)}"
     assert lines[-1] == "500 False"
