@@ -36,8 +36,8 @@ SMALL_BYTES: Final = 4096
 MOST_FORMS: Final = 64
 """So many kinds of requests are known again; clients have a few, and may have any number."""
 MOST_FIELDS: Final = 8192
-"""No engine's requests have so many. To look at millions, as a message has room for, would hold
-up everybody else for a minute."""
+"""No engine's requests have so many. To look at the four million for which 8 MiB have room takes
+seconds, in which nobody else would be served."""
 _NO_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.oip.inference_pb2 import ModelInferRequest
 
     Array: TypeAlias = NDArray[Any]
-    Described: TypeAlias = tuple[str, str, tuple[int, ...]]
+    Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Buffer: TypeAlias = bytes | memoryview
 
 TIMINGS: Final = "synergai_timings"
@@ -114,12 +114,12 @@ def _described(
     return response.SerializeToString()
 
 
-def _inputs(header: ModelInferRequest) -> list[Described]:
+def _inputs(header: ModelInferRequest) -> list[Description]:
     return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in header.inputs]
 
 
 @lru_cache(maxsize=MOST_FORMS)
-def _inputs_of_form(form: Form) -> list[Described]:
+def _inputs_of_form(form: Form) -> list[Description]:
     return _inputs(form.header)
 
 
