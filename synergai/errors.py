@@ -59,7 +59,10 @@ class EngineUnloaded(EngineUnusable):
     """The engine was taken out of service on somebody's word."""
 
     def __init__(self, engine: str) -> None:
-        super().__init__(f"engine {engine!r} is unloaded; load it first (RepositoryModelLoad)")
+        super().__init__(
+            f"engine {engine!r} is unloaded; load it first "
+            f"(RepositoryModelLoad, or synergai engines load {engine})"
+        )
         self.engine = engine
 
 

@@ -244,7 +244,7 @@ def _print_status(job: JobStatus, *, as_json: bool) -> None:
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
         ("QoS", seconds(job.spec.qos)),
-        ("", _verdict(job)),
+        ("deadline", _verdict(job)),
         ("waited", seconds(job.waited_s)),
         ("estimated", seconds(job.estimated_s)),
         ("actual", seconds(job.actual_s)),

@@ -251,6 +251,6 @@ def _lock(directory: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise Unavailable(
-            f"another gateway uses the state directory {directory}; choose another one"
+            f"another gateway uses the state directory {directory}; choose another one (--state)"
         ) from None
     return descriptor
