@@ -103,6 +103,7 @@ async def find_goodput(
         return Verdict.MET if met > missed else Verdict.MISSED
 
     low, high, limited = 0.0, math.inf, False
+    lowest_missed = math.inf
     rate = first
     tried = 0
     while high - low > precision * low and rate >= lowest and tried < MOST_RATES:
@@ -112,6 +113,8 @@ async def find_goodput(
             low = rate
         else:
             high, limited = rate, found is Verdict.UNTRIED
+            if found is Verdict.MISSED:
+                lowest_missed = rate  # each is below those that were missed before
         if high == math.inf:
             rate = 2 * low
         elif low == 0:
@@ -120,7 +123,7 @@ async def find_goodput(
             rate = (low + high) / 2
     return Found(
         rate=low,
-        above=math.inf if limited else high,
+        above=lowest_missed,
         trials=tuple(made),
         limited_by_generator=limited,
     )

@@ -92,6 +92,17 @@ async def test_a_rate_that_cannot_be_sent_says_nothing_against_the_gateway() -> 
     assert found.rate == pytest.approx(75.0, rel=0.06)
 
 
+async def test_what_was_missed_stays_a_bound_when_a_lower_rate_is_sent_late() -> None:
+    gateway = capacity(70.0)
+
+    async def attempt(rate: float) -> Trial:
+        trial = await gateway(rate)
+        return trial if rate in (40.0, 80.0) else replace(trial, attainment=0.5, is_valid=False)
+
+    found = await search(attempt, first=40.0)
+    assert (found.rate, found.above) == (40.0, 80.0)
+
+
 async def test_a_gateway_that_serves_nothing_has_no_rate() -> None:
     found = await search(capacity(0.0))
     assert found.rate == 0
