@@ -25,7 +25,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Final,
     Literal,
     Self,
     TypeAlias,
@@ -78,17 +77,14 @@ Address: TypeAlias = Annotated[str, AfterValidator(checked_address)]
 """``HOST:PORT`` of a listener or a server."""
 
 
-_MAX_CORES: Final = 8192
-"""What Linux can be built for at most."""
-
-
 def checked_cores(parts: object) -> tuple[int, ...]:
     """The processor cores named by `parts`: numbers, and ranges such as ``2-5``; each once.
 
     Raises:
-        InvalidInput: one of them is neither.
+        InvalidInput: one of them is neither, or this machine does not have it.
     """
     cores: set[int] = set()
+    there = os.sysconf("SC_NPROCESSORS_CONF")  # those that a power mode has switched off as well
     for part in parts if isinstance(parts, list | tuple) else (parts,):
         first, dash, last = str(part).partition("-")
         numbers = (first, last) if dash else (first,)
@@ -96,8 +92,10 @@ def checked_cores(parts: object) -> tuple[int, ...]:
         if not all(number.isascii() and number.isdecimal() for number in numbers):
             raise InvalidInput(f"{part!r} is no core: write numbers and ranges, such as 0,2-3")
         start, stop = int(first), int(last or first)
-        if not start <= stop < _MAX_CORES:
-            raise InvalidInput(f"{part!r} is no range of cores; they count from 0 upwards")
+        if not start <= stop:
+            raise InvalidInput(f"{part!r} is no range: its end comes before its beginning")
+        if stop >= there:
+            raise InvalidInput(f"there is no core {stop} here; the last one is {there - 1}")
         cores.update(range(start, stop + 1))
     return tuple(sorted(cores))
 

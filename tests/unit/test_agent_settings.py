@@ -15,6 +15,7 @@ from worker_agent.settings import AgentSettings
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
 
 
 def test_configurations_are_powers_of_two_up_to_the_cores() -> None:

@@ -214,11 +214,20 @@ def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
     ("named", "cores"),
     [("3", (3,)), ("0,2-3", (0, 2, 3)), ("2-3,3,1", (1, 2, 3)), ([0, "4-5"], (0, 4, 5)), ("", ())],
 )
-def test_cores_are_numbers_and_ranges_each_once(named: object, cores: tuple[int, ...]) -> None:
+def test_cores_are_numbers_and_ranges_each_once(
+    monkeypatch: pytest.MonkeyPatch, named: object, cores: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
     assert Pinned.load({"cores": named}).cores == cores
 
 
-@pytest.mark.parametrize("named", ["-1", "1-", "3-2", "two", "0-99999999", "²"])
+def test_core_that_the_machine_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    with pytest.raises(InvalidSettings, match="there is no core 7 here; the last one is 5"):
+        Pinned.load({"cores": "4-7"})
+
+
+@pytest.mark.parametrize("named", ["-1", "1-", "1-0", "two", "0-99999999", "²"])
 def test_what_names_no_core_is_refused(named: str) -> None:
     with pytest.raises(InvalidSettings, match="--cores"):
         Pinned.load({"cores": named})
