@@ -45,8 +45,20 @@ def run_service(
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
     )
+    pass_over_clients_that_leave()
     keep_freed_memory()
     uvloop.run(_serve(make))
+
+
+def pass_over_clients_that_leave() -> None:
+    """Have gRPC not log, with a traceback, that a client left while it was written to."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        # gRPC offers the class under a private name only.
+        return kind is None or kind.__name__ != "ExecuteBatchError"
+
+    logging.getLogger("grpc._cython.cygrpc").addFilter(is_news)
 
 
 async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:

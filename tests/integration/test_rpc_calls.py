@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 
 from synergai import rpc
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
+from synergai.services import pass_over_clients_that_leave
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
@@ -62,6 +64,11 @@ async def count(
     raise EngineNotFound(request.session.engine)
 
 
+async def flood(_request: hub_pb2.LoadEngine, _context: object) -> AsyncGenerator[bytes, None]:
+    for _ in range(3):
+        yield bytes(16 << 20)
+
+
 @pytest.fixture
 async def channel() -> AsyncIterator[grpc.aio.Channel]:
     cls = hub_pb2.LoadEngine
@@ -78,6 +85,7 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
                     "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
+                    "Flood": rpc.server_stream(flood, cls),
                     "Count": rpc.server_stream(count, cls),
                 },
             ),
@@ -194,3 +202,21 @@ async def test_port_in_use_is_a_clear_error() -> None:
         rpc.bind(second, address)
     await first.stop(None)
     await second.stop(None)
+
+
+async def test_client_that_leaves_while_it_is_written_to_is_not_logged(
+    channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cython_log = logging.getLogger("grpc._cython.cygrpc")
+    before = list(cython_log.filters)
+    pass_over_clients_that_leave()
+    try:
+        answers = channel.unary_stream("/test/Flood")(message(), timeout=5)
+        await answers.read()
+        answers.cancel()
+        # The server's end of the call is over before it answers another one.
+        for _ in range(20):
+            await call(channel, "Echo", message())
+    finally:
+        cython_log.filters[:] = before
+    assert caplog.records == []
