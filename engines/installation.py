@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from engines.formats.model_files import (
     DEFINITION_FILE,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from engines.model_directory import EngineDefinition
 
     Value: TypeAlias = str | float | Sequence[str] | None
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What copying a model fails with where the copy has no room: no fault of the model's."""
 
 
 @contextmanager
@@ -139,6 +143,8 @@ def add(
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(part, copied)
         except OSError as error:
+            if error.errno in _FULL:
+                raise
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
         # What is described and recorded is the copy: the source may change meanwhile.
         description = describe(model)

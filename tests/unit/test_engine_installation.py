@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import shutil
 from typing import TYPE_CHECKING
 
 import onnx
@@ -206,6 +208,18 @@ def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
 
     assert left_in(models) == ["another", "plus"]
     assert ModelDirectory(models).get("plus").title == "old"
+
+
+def test_full_disk_is_not_blamed_on_the_model(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(source: Path, _copy: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr(shutil, "copyfile", no_room)
+    with pytest.raises(InvalidInput, match="cannot write to .*models: No space left"):
+        add(tmp_path / "models", model)
+    assert left_in(tmp_path / "models") == []
 
 
 def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
