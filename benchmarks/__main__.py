@@ -15,7 +15,7 @@ import uvloop
 
 from benchmarks import batching, identity, large, photographs
 from benchmarks.client import WrongAnswer
-from benchmarks.report import Section, machine, preamble, write
+from benchmarks.report import Place, Section, machine, preamble
 from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def main() -> None:
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     began = machine()
     try:
+        place = Place(arguments.write, "bench") if arguments.write else None
         sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
     except (SynergaiError, WrongAnswer) as error:
         parser.exit(1, f"{error}\n")
-    if arguments.write:
+    if place is not None:
         intro = preamble("make bench", began)
-        text = "\n\n".join([intro, *(section.markdown() for section in sections)])
-        write(arguments.write, "bench", text)
+        place.write("\n\n".join([intro, *(section.markdown() for section in sections)]))
 
 
 if __name__ == "__main__":

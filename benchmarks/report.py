@@ -124,15 +124,37 @@ def preamble(command: str, machine: str) -> str:
     )
 
 
-def write(document: Path, block: str, text: str) -> None:
-    """Put `text` between the marks of `block` in `document`, in place of what was there.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a document a result goes: between two marks, in place of the one before.
 
     Raises:
-        InvalidInput: the document does not have both marks.
+        InvalidInput: there is no such document, or it does not have both marks.
     """
-    begin, end = f"<!-- {block}: begin -->\n", f"<!-- {block}: end -->"
-    before, found, rest = document.read_text().partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
-        raise InvalidInput(f"{document} lacks the marks {begin.strip()!r} and {end!r}")
-    document.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")
+
+    document: Path
+    block: str
+
+    def __post_init__(self) -> None:
+        self._parts()  # minutes of measuring go before the writing
+
+    def write(self, text: str) -> None:
+        """Put `text` there.
+
+        Raises:
+            InvalidInput: the marks are there no more.
+        """
+        before, after = self._parts()
+        self.document.write_text(f"{before}\n{text}\n\n{after}")
+
+    def _parts(self) -> tuple[str, str]:
+        """What stays, marks included, before and after."""
+        begin, end = f"<!-- {self.block}: begin -->\n", f"<!-- {self.block}: end -->"
+        try:
+            before, found, rest = self.document.read_text().partition(begin)
+        except OSError as error:
+            raise InvalidInput(f"{self.document} cannot be read: {error.strerror}") from None
+        _, found_end, after = rest.partition(end)
+        if not found or not found_end:
+            raise InvalidInput(f"{self.document} lacks the marks {begin.strip()!r} and {end!r}")
+        return f"{before}{begin}", f"{end}{after}"

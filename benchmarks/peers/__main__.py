@@ -16,7 +16,7 @@ from benchmarks.client import WrongAnswer
 from benchmarks.contenders import ours
 from benchmarks.peers.beside import QUESTIONS, Setting, measure
 from benchmarks.peers.catalogue import PEERS
-from benchmarks.report import machine, preamble, write
+from benchmarks.report import Place, machine, preamble
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -73,13 +73,12 @@ def main() -> None:
         parser.error(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")
     began = machine()
     try:
+        place = Place(arguments.write, "peers") if arguments.write else None
         results = uvloop.run(run(names, arguments.cache, arguments.seconds, arguments.rounds))
     except (SynergaiError, WrongAnswer) as error:
         parser.exit(1, f"{error}\n")
-    if arguments.write:
-        write(
-            arguments.write, "peers", "\n\n".join([preamble("make bench-peers", began), *results])
-        )
+    if place is not None:
+        place.write("\n\n".join([preamble("make bench-peers", began), *results]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import Figure, WrongAnswer, unwrapped
-from benchmarks.report import Comparison, Section, table, write
+from benchmarks.report import Comparison, Place, Section, table
 from benchmarks.turns import Measured, Probe, in_turns
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
@@ -77,16 +77,17 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_writing_replaces_one_block_and_leaves_the_rest(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("above\n<!-- b: begin -->\nold\n<!-- b: end -->\nbelow\n")
-    write(document, "b", "new")
+    Place(document, "b").write("new")
     assert document.read_text() == ("above\n<!-- b: begin -->\n\nnew\n\n<!-- b: end -->\nbelow\n")
 
 
-def test_writing_without_marks_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_document_without_marks_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        Place(document, "b")
     document.write_text("<!-- b: begin -->\n")
     with pytest.raises(InvalidInput, match="marks"):
-        write(document, "b", "new")
-    assert document.read_text() == "<!-- b: begin -->\n"
+        Place(document, "b")
 
 
 def test_an_error_on_a_stream_is_told_and_not_counted_as_an_answer() -> None:
