@@ -101,7 +101,7 @@ def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
     headers = {"Range": f"bytes={have}-", "If-Range": partial.version} if have else {}
     try:
         # The scheme was looked at above, and the opener knows no other.
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - as above
         response = _opener().open(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as refusal:
         with closing(refusal):

@@ -43,9 +43,9 @@ class Catalogue:
             Unavailable: nobody has it now.
             EngineUnusable: nobody who has it can run it, or it is unloaded.
         """
-        engine = self._in_service.get(name)  # type: ignore[call-overload]  # a name to be tested
+        engine = self._in_service.get(EngineName(name))
         if engine is not None:
-            return engine  # type: ignore[no-any-return]  # follows from the line before
+            return engine
         if name in self._unloaded:
             raise EngineUnloaded(name)
         return self.present(name)
@@ -58,10 +58,10 @@ class Catalogue:
             Unavailable: nobody has it now.
             EngineUnusable: nobody who has it can run it.
         """
-        engine = self._usable.get(name)  # type: ignore[call-overload]  # as above
+        engine = self._usable.get(EngineName(name))
         if engine is not None:
-            return engine  # type: ignore[no-any-return]  # as above
-        said = self._said.get(name)  # type: ignore[call-overload]  # as above
+            return engine
+        said = self._said.get(EngineName(name))
         if said:
             fault = next(iter(said.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
