@@ -160,20 +160,8 @@ class Envelopes:
         return Envelope(envelope.header, envelope.raw, form)
 
 
-def open_envelope(data: Buffer) -> Envelope:
-    """Take the serialised ``ModelInferRequest`` in `data` apart.
-
-    Raises:
-        InvalidInput: it is not one.
-    """
-    try:
-        return parse_envelope(data)
-    except DecodeError as error:
-        raise InvalidInput(_NO_REQUEST) from error
-
-
 def parse_envelope(data: Buffer) -> Envelope:
-    """Like `open_envelope`, with protobuf's own error.
+    """Take the serialised ``ModelInferRequest`` in `data` apart, whatever came before it.
 
     Raises:
         DecodeError: it is not one.

@@ -11,7 +11,6 @@ from synergai.envelope import (
     MOST_FIELDS,
     MOST_FORMS,
     Envelopes,
-    open_envelope,
     raw_output_prefix,
     stream_response,
 )
@@ -43,7 +42,7 @@ def request(
 @given(st.lists(st.binary(max_size=300), max_size=4), st.sampled_from(["", "x" * LARGE]))
 def test_envelope_holds_the_header_and_the_raw_tensors(tensors: list[bytes], padding: str) -> None:
     whole = request(tensors, padding)
-    envelope = open_envelope(whole.SerializeToString())
+    envelope = Envelopes().open(whole.SerializeToString())
     assert [bytes(raw) for raw in envelope.raw] == tensors
     whole.ClearField("raw_input_contents")
     assert envelope.header == whole
@@ -51,7 +50,7 @@ def test_envelope_holds_the_header_and_the_raw_tensors(tensors: list[bytes], pad
 
 def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
     data = memoryview(bytearray(request([bytes(LARGE)]).SerializeToString()))
-    (raw,) = open_envelope(data).raw
+    (raw,) = Envelopes().open(data).raw
     assert isinstance(raw, memoryview)
     data[-1] = 7
     assert raw[-1] == 7
@@ -60,7 +59,7 @@ def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
 def test_fields_of_a_message_may_come_in_any_order() -> None:
     raw = ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
     name = ModelInferRequest(model_name="digits").SerializeToString()
-    envelope = open_envelope(raw + name + raw)
+    envelope = Envelopes().open(raw + name + raw)
     assert envelope.header.model_name == "digits"
     assert len(envelope.raw) == 2
 
@@ -74,10 +73,10 @@ def test_any_bytes_are_taken_apart_as_protobuf_does_or_are_invalid_input(
         expected = ModelInferRequest.FromString(data)
     except DecodeError:
         with pytest.raises(InvalidInput):
-            open_envelope(data)
+            Envelopes().open(data)
         return
     try:
-        envelope = open_envelope(data)
+        envelope = Envelopes().open(data)
     except InvalidInput:
         # Protobuf still skips the groups of its first version; nobody sends them here.
         assert any(byte & 7 in (3, 4) for byte in noise)
@@ -116,7 +115,7 @@ def test_request_is_opened_alike_whatever_came_before_it(messages: list[bytes]) 
     envelopes = Envelopes()
     for data in messages:
         try:
-            expected = open_envelope(data)
+            expected = Envelopes().open(data)
         except InvalidInput:
             with pytest.raises(InvalidInput):
                 envelopes.open(data)
@@ -174,10 +173,10 @@ def test_requests_of_ever_other_lengths_drive_out_no_form() -> None:
 
 def test_request_of_more_fields_than_any_engine_takes_is_refused() -> None:
     most = ModelInferRequest(raw_input_contents=[b""] * MOST_FIELDS)
-    assert len(open_envelope(most.SerializeToString()).raw) == MOST_FIELDS
+    assert len(Envelopes().open(most.SerializeToString()).raw) == MOST_FIELDS
     most.model_name = "digits"
     with pytest.raises(InvalidInput, match="not a valid"):
-        open_envelope(most.SerializeToString())
+        Envelopes().open(most.SerializeToString())
 
 
 @given(st.binary(max_size=20000))
