@@ -11,7 +11,6 @@ import dataclasses
 import enum
 import json
 import logging
-import time
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -116,8 +115,12 @@ class Replayed:
     decision_s: float
 
 
-def replay(path: Path) -> Iterator[Replayed]:
-    """Tell a new core what a recorded one was told.
+def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[Replayed]:
+    """Feed the recorded events to a new core.
+
+    Args:
+        path: the event log.
+        cpu_clock: read before and after each event, in seconds, to time the decisions.
 
     Yields:
         What became of each event.
@@ -139,14 +142,14 @@ def replay(path: Path) -> Iterator[Replayed]:
             event = _untagged(document["event"])
             recorded = [_untagged(command) for command in document["commands"]]
             at = document["at"]
-            began = time.thread_time()
+            began = cpu_clock()
             commands = core.handle(event, at)
             yield Replayed(
                 at=at,
                 event=event,
                 recorded=recorded,
                 replayed=commands,
-                decision_s=time.thread_time() - began,
+                decision_s=cpu_clock() - began,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def read_recording(
     Raises:
         InvalidInput: the file is not an event log of this version.
     """
-    steps = list(replay(path))
+    steps = list(replay(path, time.thread_time))
     reader = _Reader(workload, scale, jobs)
     reader.read(steps)
     return Recording(

@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def dispatched_expired(log: Path) -> list[str]:
     found = []
     deadlines: dict[str, float] = {}
     expired: set[str] = set()
-    for step in replay(log):
+    for step in replay(log, time.thread_time):
         if isinstance(step.event, JobArrived):
             deadlines[step.event.job.id] = step.event.job.deadline
         for command in step.recorded:

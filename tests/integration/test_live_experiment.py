@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def test_live_jobs_take_what_simulated_ones_take(workload: Workload, tmp_path: P
     assert recording.run.finished.keys() == {job.id for job in workload.jobs}
     # Half a second of wall time, for a machine that has other things to do.
     assert live.e2e_mean_s == pytest.approx(simulated.e2e_mean_s, abs=0.5 * SCALE)
-    events = [step.event for step in replay(tmp_path / "run" / "events.jsonl")]
+    events = [step.event for step in replay(tmp_path / "run" / "events.jsonl", time.thread_time)]
     joined = [event.worker for event in events if isinstance(event, WorkerJoined)]
     assert [{s.engine for s in worker.sessions} for worker in joined] == [ENGINES, ENGINES]
     done = {job.id: 0 for job in workload.jobs}

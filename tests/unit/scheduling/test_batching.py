@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -153,6 +154,6 @@ def test_recorded_batches_replay(tmp_path: Path) -> None:
     ) as log:
         for event in events:
             log.record(event, 0.0, core.handle(event, 0.0))
-    replayed = list(replay(tmp_path / "log"))
+    replayed = list(replay(tmp_path / "log", time.thread_time))
     assert [step.recorded for step in replayed] == [step.replayed for step in replayed]
     assert sum(len(dispatched(step.replayed)) for step in replayed) == 3
