@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from benchmarks.client import Figure
-from engines.model_directory import ModelDirectory
 from synergai.errors import Unavailable
+from synergai.models.directory import ModelDirectory
 from synergai.testing import LocalFleet, free_port, wait_for_port
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 

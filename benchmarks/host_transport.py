@@ -2,7 +2,7 @@
 
 Sends queries of growing size to a real engine host whose model hardly computes, once through
 the socket and once through the arena, in turn, and prints the median time of a query both ways
-and back. The size from which the arena wins is ``worker_agent.host.arena.INLINE_BYTES``.
+and back. The size from which the arena wins is ``worker_agent.ipc.arena.INLINE_BYTES``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest
-from worker_agent.host.host_client import HostClient
+from worker_agent.hosts.sync_client import HostClient
 
 SIZES = [1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
 ROUNDS = 200

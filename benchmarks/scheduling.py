@@ -15,18 +15,6 @@ import random
 from time import thread_time
 from typing import TYPE_CHECKING
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    QueriesDone,
-    SchedulingSettings,
-    Stop,
-    Worker,
-    WorkerJoined,
-)
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -37,11 +25,23 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    QueriesDone,
+    SchedulingSettings,
+    Stop,
+    Worker,
+    WorkerJoined,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.events import Assignment, Command, Event
+    from synergai.scheduling.events import Assignment, Command, Event
 
 ENGINES = [EngineName(f"engine-{number}") for number in range(12)]
 CLASSES = {WorkerClass("server"): 100.0, WorkerClass("agx"): 30.0, WorkerClass("nx"): 20.0}

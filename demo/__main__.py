@@ -13,13 +13,13 @@ from demo import fleet as fleets
 from demo import load, report
 from demo.plan import plan
 from demo.steps import console, exit_code_of, step
-from engines.catalogue import build, is_built
-from engines.model_directory import ModelDirectory
 from synergai import Client
-from synergai.dictionary_forms import load_dictionary
 from synergai.domain import EngineName
 from synergai.errors import SynergaiError
+from synergai.models.directory import ModelDirectory
+from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
+from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demo.plan import PAUSE_S
-from engines.photographs import photographs
-from engines.preprocess import preprocess_mobilenet
-from engines.samples import load_samples
 from synergai.errors import SynergaiError
+from synergai.models.preprocess import preprocess_mobilenet
+from synergai.models.samples import load_samples
+from synergai.zoo.photographs import photographs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from demo.plan import PlannedJob
-    from engines.model_directory import EngineDefinition
-    from synergai.client import Client
-    from synergai.client_job import JobStatus
+    from synergai.client.client import Client
+    from synergai.client.jobs import JobStatus
+    from synergai.models.directory import EngineDefinition
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from synergai.dictionary import ConfigurationDictionary
     from synergai.domain import EngineName, WorkerClass
+    from synergai.profiles.dictionary import ConfigurationDictionary
 
 PAUSE_S: Final = 0.6
 """Between two submissions."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from demo.load import Requests
     from demo.plan import PlannedJob
-    from synergai.client_job import JobStatus
+    from synergai.client.jobs import JobStatus
 
 
 _COLUMNS: Final = (

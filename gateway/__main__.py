@@ -2,7 +2,7 @@
 
 import sys
 
-from synergai.cli import main
+from synergai.cli.main import main
 
 if __name__ == "__main__":
     main(["gateway", *sys.argv[1:]])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from gateway.settings import GatewaySettings
-from synergai.commands import settings_command
-from synergai.services import run_service
+from synergai.cli.commands import settings_command
+from synergai.runtime.service import run_service
 
 
 def run(settings: GatewaySettings) -> None:

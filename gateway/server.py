@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
-from gateway.agents.work_lines import WorkLines
+from gateway.app import assemble
+from gateway.hub.work_sockets import WorkLines
 from gateway.monitoring.http import HttpServer
-from gateway.parts import assemble
-from gateway.servicers.elsewhere import NOT_OFFERED, Elsewhere
 from gateway.servicers.engine_details import EngineDetailsServicer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
-from synergai import rpc
-from synergai.ready_file import ready_file
-from synergai.tls import server_credentials
+from gateway.servicers.unimplemented import NOT_OFFERED, Elsewhere
+from synergai.protocol import rpc
+from synergai.protocol.tls import server_credentials
+from synergai.runtime.ready_file import ready_file
 
 if TYPE_CHECKING:
     from types import TracebackType

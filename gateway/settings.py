@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.scheduling.events import SchedulingSettings
-from synergai.machine import gateway_state
-from synergai.settings import Address, LogLevel, Settings
+from synergai.runtime.paths import gateway_state
+from synergai.runtime.settings import Address, LogLevel, Settings
+from synergai.scheduling.events import SchedulingSettings
 
 _MIB = 1024 * 1024
 _SCHEDULING = SchedulingSettings()

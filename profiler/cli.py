@@ -11,8 +11,8 @@ import typer
 
 from profiler.report import print_measurements, record
 from profiler.settings import ProfilerSettings
-from synergai.commands import require, settings_command
-from synergai.output import print_json
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,8 +77,8 @@ def _measure(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from profiler.measurement import measure
-    from synergai.dictionary_forms import add_to_dictionary
     from synergai.domain import WorkerClass
+    from synergai.profiles.files import add_to_dictionary
 
     # A dictionary that cannot be written is better known before than after.
     add_to_dictionary(settings.dictionary, [])

@@ -22,12 +22,12 @@ import numpy as np
 from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
-from synergai.processes import die_with
-from synergai.single_stream import log_settings, run_settings
-from worker_agent.cores import named_cores
-from worker_agent.host.host_client import HostClient
+from synergai.loadgen.single_stream import log_settings, run_settings
+from synergai.runtime.processes import die_with
+from worker_agent.cpu_affinity import named_cores
+from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import Files
-from worker_agent.telemetry import MeanPower
+from worker_agent.power.telemetry import MeanPower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from profiler.logs import DETAIL_FILE, SingleStreamResult, read_detail_log
+from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import MESSAGES, Failed, Measured, Progressed
-from synergai.dictionary import ProfileEntry
 from synergai.errors import EngineUnusable, InternalFault, InvalidInput
-from synergai.report_pipe import reporting
-from worker_agent.cores import core_names
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.runtime.report_pipe import reporting
+from worker_agent.cpu_affinity import core_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

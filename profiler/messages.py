@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from synergai.report_pipe import Messages
+from synergai.runtime.report_pipe import Messages
 
 
 @dataclass(frozen=True, slots=True)

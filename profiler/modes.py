@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from synergai.errors import Unavailable
-from worker_agent.power.choosing import open_controller
 from worker_agent.power.controller import SwitchFailed, find_mode
+from worker_agent.power.selection import open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

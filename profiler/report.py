@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.dictionary_records import to_record
-from synergai.output import joules, print_table, rate, seconds, watts
+from synergai.cli.output import joules, print_table, rate, seconds, watts
+from synergai.profiles.records import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

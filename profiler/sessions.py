@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from engines.model_directory import ModelDirectory
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from worker_agent.cores import check_threads
+from synergai.models.directory import ModelDirectory
+from worker_agent.cpu_affinity import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from synergai.domain import checked_name
-from synergai.machine import default_dictionary, default_worker_class
-from synergai.settings import Cores, Settings, Spelled
+from synergai.runtime.paths import default_dictionary, default_worker_class
+from synergai.runtime.settings import Cores, Settings, Spelled
 
 
 def _worker_class(text: str) -> str:

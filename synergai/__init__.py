@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synergai.client import Client as Client
-    from synergai.client_fleet import WorkerState as WorkerState
-    from synergai.client_fleet import WorkerStatus as WorkerStatus
-    from synergai.client_job import Execution as Execution
-    from synergai.client_job import JobHandle as JobHandle
-    from synergai.client_job import JobStatus as JobStatus
-    from synergai.client_stream import InferResult as InferResult
-    from synergai.client_stream import JobRun as JobRun
+    from synergai.client.client import Client as Client
+    from synergai.client.fleet import WorkerState as WorkerState
+    from synergai.client.fleet import WorkerStatus as WorkerStatus
+    from synergai.client.jobs import Execution as Execution
+    from synergai.client.jobs import JobHandle as JobHandle
+    from synergai.client.jobs import JobStatus as JobStatus
+    from synergai.client.streaming import InferResult as InferResult
+    from synergai.client.streaming import JobRun as JobRun
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import JobSpec as JobSpec
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from synergai.errors import Unavailable as Unavailable
 
 _HOMES = {
-    "synergai.client": ("Client",),
-    "synergai.client_fleet": ("WorkerState", "WorkerStatus"),
-    "synergai.client_job": ("Execution", "JobHandle", "JobStatus"),
-    "synergai.client_stream": ("InferResult", "JobRun"),
+    "synergai.client.client": ("Client",),
+    "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
+    "synergai.client.jobs": ("Execution", "JobHandle", "JobStatus"),
+    "synergai.client.streaming": ("InferResult", "JobRun"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

@@ -1,7 +1,7 @@
 """What can go wrong, in the words of the domain.
 
-Errors know no transport: ``synergai.status`` maps each class to a gRPC code, and the command
-line prints the message as it is. A message says what was wrong, where, and what to do.
+Errors know no transport: ``synergai.protocol.status`` maps each class to a gRPC code, and the
+command line prints the message as it is. A message says what was wrong, where, and what to do.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.envelope import field_prefix
+from synergai.protocol.request_codec import field_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput, NotFound, NotSupported, Unavailable
-from synergai.settings import checked_address
-from worker_agent.power.choosing import AUTO, CONTROLLERS, detect, open_controller
+from synergai.runtime.settings import checked_address
 from worker_agent.power.helper import ALLOWED
+from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +85,7 @@ class Installation:
         worker_class: what identical machines share a profile under.
         worker_id: this worker's name; empty means the host's.
         models: the model directory.
-        power: how power modes are controlled; see ``worker_agent.power.choosing``.
+        power: how power modes are controlled; see ``worker_agent.power.selection``.
         programs: where ``synergai`` and ``synergai-power`` are.
 
     Raises:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import Fault, Outcome, Session
 from synergai.errors import SynergaiError, Unavailable
-from worker_agent.host.frames import Ended, Tally
+from worker_agent.ipc.frames import Ended, Tally
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from synergai.domain import BatchTimes, Engine, EngineName
-    from synergai.envelope import Buffer
+    from synergai.protocol.request_codec import Buffer
 
     WhenEnded: TypeAlias = Callable[[Ended], None]
     WhenProgressed: TypeAlias = Callable[[Tally], None]

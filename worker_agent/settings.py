@@ -13,11 +13,11 @@ from pydantic import AfterValidator, Field, field_validator
 
 from synergai.domain import Configuration, EngineName, Session, checked_name
 from synergai.errors import InvalidInput
-from synergai.machine import agent_state, default_worker_class
-from synergai.rpc import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.settings import Address, Cores, LogLevel, Settings
-from synergai.wire import MAX_THREADS
-from worker_agent.cores import check_threads
+from synergai.protocol.converters import MAX_THREADS
+from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.runtime.paths import agent_state, default_worker_class
+from synergai.runtime.settings import Address, Cores, LogLevel, Settings
+from worker_agent.cpu_affinity import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

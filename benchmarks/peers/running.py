@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client, WrongAnswer
-from engines.model_directory import ModelDirectory
 from synergai.errors import Unavailable
+from synergai.models.directory import ModelDirectory
 from synergai.testing import free_port
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from demo import report
 from demo.steps import console, exit_code_of, step
-from engines.catalogue import build, is_built
 from examples.unlike_fleet import rounds, workers
 from synergai import Client
-from synergai.dictionary_forms import load_dictionary
-from synergai.output import joules, rate, seconds
+from synergai.cli.output import joules, rate, seconds
+from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
+from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from examples.unlike_fleet.rounds import Round

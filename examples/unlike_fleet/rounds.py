@@ -16,9 +16,9 @@ from synergai.domain import Configuration
 
 if TYPE_CHECKING:
     from synergai import Client
-    from synergai.client_fleet import WorkerStatus
-    from synergai.client_job import JobStatus
-    from synergai.dictionary import ConfigurationDictionary
+    from synergai.client.fleet import WorkerStatus
+    from synergai.client.jobs import JobStatus
+    from synergai.profiles.dictionary import ConfigurationDictionary
 
 _LOOSE_S: Final = 1.0
 _TIGHT_S: Final = 8.0

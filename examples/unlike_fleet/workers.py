@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.dictionary_forms import add_to_dictionary, load_dictionary
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import NotSupported, SynergaiError
-from worker_agent.power.shares import parse_share
+from synergai.profiles.files import add_to_dictionary, load_dictionary
+from worker_agent.power.cpu_shares import parse_share
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.fleet.checks import ProtocolViolation
+from gateway.fleet.agent_validation import ProtocolViolation
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName

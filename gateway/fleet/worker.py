@@ -12,7 +12,6 @@ from synergai.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.events import Assignment
     from synergai.domain import (
         AssignmentId,
         Configuration,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         WorkerClass,
         WorkerId,
     )
+    from synergai.scheduling.events import Assignment
     from synergai.v1 import hub_pb2
 
 

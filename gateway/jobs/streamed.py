@@ -6,25 +6,25 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from gateway.jobs.status import JobStatus, JobTracker
 from gateway.jobs.submitted import account, execution_of, job_of, new_status
-from gateway.journal.status import JobStatus, JobTracker
 from gateway.outbox import Outbox
-from synergai.envelope import Envelopes
 from synergai.errors import InvalidInput
-from synergai.tensors import check_envelope
+from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.validation import check_envelope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-    from gateway.admission import Admission
+    from gateway.admission.limits import Admission
     from gateway.clock import Clock
-    from gateway.dispatcher import Dispatcher
+    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker, Outstanding
     from gateway.monitoring.metrics import Metrics
-    from gateway.scheduling.events import Assignment
     from synergai.domain import Engine, Fault, JobSpec, JobState
-    from synergai.envelope import Buffer
+    from synergai.protocol.request_codec import Buffer
+    from synergai.scheduling.events import Assignment
 
 WINDOW_QUERIES: Final = 256
 

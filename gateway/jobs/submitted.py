@@ -10,24 +10,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.journal.executions import Execution
-from gateway.journal.status import JobStatus, JobTracker
+from gateway.jobs.executions import Execution
+from gateway.jobs.status import JobStatus, JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Sequence
 
-    from gateway.admission import Admission
+    from gateway.admission.limits import Admission
     from gateway.clock import Clock
-    from gateway.dispatcher import Dispatcher
+    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker, Outstanding
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
-    from gateway.scheduling.events import Assignment
     from synergai.domain import JobSpec
-    from synergai.envelope import Buffer
+    from synergai.protocol.request_codec import Buffer
+    from synergai.scheduling.events import Assignment
 
 _log = logging.getLogger(__name__)
 

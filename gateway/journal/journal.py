@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from gateway.journal.executions import Execution
-    from gateway.journal.status import JobStatus
+    from gateway.jobs.executions import Execution
+    from gateway.jobs.status import JobStatus
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]

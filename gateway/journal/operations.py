@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 
-from gateway.journal.executions import Execution
-from gateway.journal.status import JobStatus
+from gateway.jobs.executions import Execution
+from gateway.jobs.status import JobStatus
 from synergai.domain import (
     Configuration,
     EngineName,

@@ -7,29 +7,29 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from gateway.requests.backlog import Backlog
+from gateway.admission.load_shedding import Backlog
+from gateway.dispatch.job_handler import failure
 from gateway.requests.parameters import NOTHING, asked_by
 from gateway.requests.timings import serialised_timings
-from gateway.work import failure
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
-from synergai.status import code_of
-from synergai.tensors import check_envelope
+from synergai.protocol.status import code_of
+from synergai.protocol.validation import check_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.admission import Admission
+    from gateway.admission.limits import Admission
     from gateway.clock import Clock
-    from gateway.dispatcher import Dispatcher
+    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker, Outstanding
     from gateway.monitoring.engine_metrics import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from gateway.scheduling.events import Assignment
     from synergai.domain import EngineName, Fault
-    from synergai.envelope import Buffer, Envelope
-    from synergai.rpc import Raw
+    from synergai.protocol.request_codec import Buffer, Envelope
+    from synergai.protocol.rpc import Raw
+    from synergai.scheduling.events import Assignment
 
 _OK: Final = "OK"
 

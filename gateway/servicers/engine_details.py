@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from gateway.servicers.oip import SERVICE, engine_of, properties_of
-from synergai import rpc
 from synergai.oip import model_config_pb2, statistics_pb2
+from synergai.protocol import rpc
 
 if TYPE_CHECKING:
     from gateway.clock import Clock
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from gateway.monitoring.statistics import Duration, EngineStatistics
     from synergai.domain import Engine
-    from synergai.rpc import Context
+    from synergai.protocol.rpc import Context
 
 _STRING: Final = "BYTES"
 

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from synergai import rpc
-from synergai.v1 import fleet_pb2
-from synergai.wire import (
+from synergai.protocol import rpc
+from synergai.protocol.converters import (
     configuration_to_proto,
     engine_to_proto,
     profile_entry_from_proto,
     profile_entry_to_proto,
     session_to_proto,
 )
+from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
     from gateway.clock import Clock
-    from gateway.dispatcher import Dispatcher
+    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.profiles import Profiles
-    from synergai.rpc import Context
+    from synergai.profiles.service import Profiles
+    from synergai.protocol.rpc import Context
 
 
 class FleetServicer:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from grpc_health.v1 import health_pb2
 
-from synergai import rpc
 from synergai.errors import NotFound, SynergaiError
+from synergai.protocol import rpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gateway.admission import Admission
+    from gateway.admission.limits import Admission
     from gateway.fleet.catalogue import Catalogue
-    from synergai.rpc import Context
+    from synergai.protocol.rpc import Context
 
 _POLL_S: Final = 0.5
 """How old what a watcher sees may be."""

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from gateway.jobs.executions import merged
 from gateway.jobs.streamed import Query, Result
-from gateway.journal.executions import merged
-from synergai import rpc
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import InvalidInput
+from synergai.protocol import rpc
+from synergai.protocol.converters import configuration_to_proto
 from synergai.v1 import jobs_pb2
-from synergai.wire import configuration_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from gateway.jobs.executions import Execution
+    from gateway.jobs.status import JobStatus
     from gateway.jobs.streamed import StreamedJobs
     from gateway.jobs.submitted import Jobs
-    from gateway.journal.executions import Execution
-    from gateway.journal.status import JobStatus
-    from synergai.rpc import Context
+    from synergai.protocol.rpc import Context
 
 DEFAULT_LISTED: Final = 100
 

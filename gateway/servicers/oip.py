@@ -10,20 +10,20 @@ import grpc
 
 from gateway.requests.parameters import tenant_of
 from gateway.servicers.oip_stream import InferenceStream, window_of
-from synergai import rpc
-from synergai.envelope import Envelopes
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol import rpc
+from synergai.protocol.request_codec import Envelopes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.admission import Admission
+    from gateway.admission.limits import Admission
     from gateway.fleet.catalogue import Catalogue
     from gateway.requests.inference import Inference
     from synergai.domain import Engine, TensorSpec
-    from synergai.envelope import Envelope
-    from synergai.rpc import Context, Malformed, Raw
+    from synergai.protocol.request_codec import Envelope
+    from synergai.protocol.rpc import Context, Malformed, Raw
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.outbox import Outbox
 from gateway.requests.parameters import flag
-from synergai import rpc
-from synergai.envelope import stream_response
 from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
-from synergai.oip_stream import WINDOW_METADATA, is_cancellation
-from synergai.status import stream_error
+from synergai.protocol import rpc
+from synergai.protocol.oip_stream import WINDOW_METADATA, is_cancellation
+from synergai.protocol.request_codec import stream_response
+from synergai.protocol.status import stream_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from gateway.requests.inference import Inference, Request
-    from synergai.envelope import Buffer, Envelope
-    from synergai.rpc import Malformed, Raw
+    from synergai.protocol.request_codec import Buffer, Envelope
+    from synergai.protocol.rpc import Malformed, Raw
 
 STREAM_WINDOW: Final = 64
 """How many requests of one stream may be under way where its client does not say; beyond, the

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from synergai import rpc
+from synergai.protocol import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

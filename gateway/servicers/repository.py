@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from gateway.servicers.oip import SERVICE
-from synergai import rpc
 from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import repository_pb2
+from synergai.protocol import rpc
 
 if TYPE_CHECKING:
-    from gateway.agents.model_control import ModelControl
     from gateway.fleet.catalogue import Catalogue
+    from gateway.hub.model_control import ModelControl
     from synergai.domain import EngineName
-    from synergai.rpc import Context
+    from synergai.protocol.rpc import Context
 
 _READY: Final = "READY"
 _HARMLESS: Final = frozenset({"unload_dependents"})

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from engines.catalogue import build
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
+from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

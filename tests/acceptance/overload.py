@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.event_log import replay
-from gateway.scheduling.events import Dispatch, Expire, JobArrived
-from synergai.dictionary import ProfileEntry
-from synergai.dictionary_store import DictionaryStore
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.store import DictionaryStore
+from synergai.scheduling.event_log import replay
+from synergai.scheduling.events import Dispatch, Expire, JobArrived
 from synergai.testing import LocalFleet
 
 ENGINE = "slow"

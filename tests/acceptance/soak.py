@@ -27,9 +27,9 @@ import grpc
 import psutil
 import uvloop
 
-from engines.catalogue import build
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
+from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
-from engines import catalogue
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
+from synergai.zoo import build as catalogue
 from tests.acceptance.debian_root import CACHE, PROGRAMS, DebianRoot, Missing, need_programs
 
 if TYPE_CHECKING:

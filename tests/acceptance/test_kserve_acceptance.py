@@ -6,9 +6,9 @@ import subprocess
 import venv
 from pathlib import Path
 
-from engines import catalogue
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
+from synergai.zoo import build as catalogue
 
 KSERVE = "kserve==0.21.0"
 SCRIPT = Path(__file__).with_name("kserve_script.py")

@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 
 import synergai
-from engines.catalogue import build
 from synergai.testing import LocalFleet
+from synergai.zoo.build import build
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from engines import catalogue
-from synergai import wire
-from synergai.dictionary import ProfileEntry
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.protocol import converters as wire
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
+from synergai.zoo import build as catalogue
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from worker_agent.power.cpu_shares import ProcessorShares
 from worker_agent.power.files import Files
-from worker_agent.power.shares import ProcessorShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -136,7 +136,7 @@ def test_engine_whose_runtime_is_not_installed_says_what_to_install(
     print(f"an agent without an engine loaded: {resident / (1 << 20):.1f} MB")
     assert resident <= MOST_BYTES
     code = (
-        "import asyncio, pathlib, sys; from worker_agent.inventory import Inventory; "
+        "import asyncio, pathlib, sys; from worker_agent.inventory.inventory import Inventory; "
         "engines = asyncio.run(Inventory(*map(pathlib.Path, sys.argv[1:])).engines()); "
         "print(*(engine.fault for engine in engines.values()), sep='\\n')"
     )

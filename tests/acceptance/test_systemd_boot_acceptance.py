@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from engines import catalogue
+from synergai.zoo import build as catalogue
 from tests.acceptance.debian_root import (
     CACHE,
     CHECKOUT,

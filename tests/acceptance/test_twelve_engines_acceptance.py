@@ -16,16 +16,16 @@ import cv2
 import numpy as np
 import pytest
 
-from engines import catalogue
-from engines.fetch.published import PUBLISHED
-from engines.formats.model_files import digest
-from engines.photographs import photographs, random_parts, views
-from synergai.arrays import outputs_of, request_of
-from synergai.client import Client
+from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.models.formats.model_files import digest
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol.arrays import outputs_of, request_of
 from synergai.testing import LocalFleet
-from worker_agent.host.host_client import HostClient
+from synergai.zoo import build as catalogue
+from synergai.zoo.fetch.published import PUBLISHED
+from synergai.zoo.photographs import photographs, random_parts, views
+from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
-from synergai.dictionary import ProfileEntry
-from synergai.dictionary_forms import add_to_dictionary
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.oip import statistics_pb2
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engines import catalogue
-from engines.installation import installing
-from engines.photographs import photographs
-from engines.preprocess import preprocess_mobilenet
-from engines.samples import load_samples
 from synergai.domain import TensorSpec
+from synergai.models.installation import installing
+from synergai.models.preprocess import preprocess_mobilenet
+from synergai.models.samples import load_samples
+from synergai.zoo import build as catalogue
+from synergai.zoo.photographs import photographs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from engines.model_directory import EngineDefinition
+    from synergai.models.directory import EngineDefinition
 
 
 def run(definition: EngineDefinition, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
@@ -89,7 +89,7 @@ def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinit
 
 def test_folder_of_a_process_that_was_killed_is_cleared_by_the_next_one(tmp_path: Path) -> None:
     killed = (
-        "import os, pathlib, signal; from engines.installation import installing\n"
+        "import os, pathlib, signal; from synergai.models.installation import installing\n"
         "with installing(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)

@@ -12,14 +12,14 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engines.builders.architectures import calibrated_weights
-from engines.builders.mobilenet import MobileNet
-from engines.builders.onnx_models import onnx_model
-from engines.builders.resnet50 import ResNet50
-from engines.builders.ssd import SsdMobileNet
-from engines.builders.tensorflow_orders import QUIET, Form, Order, write
-from engines.photographs import photographs, views
-from engines.preprocess import FAMILIES, prepare
+from synergai.models.preprocess import FAMILIES, prepare
+from synergai.zoo.builders.architectures import calibrated_weights
+from synergai.zoo.builders.mobilenet import MobileNet
+from synergai.zoo.builders.onnx_models import onnx_model
+from synergai.zoo.builders.resnet50 import ResNet50
+from synergai.zoo.builders.ssd import SsdMobileNet
+from synergai.zoo.builders.tensorflow_process import QUIET, Form, Order, write
+from synergai.zoo.photographs import photographs, views
 from worker_agent.backends.tflite import TfliteBackend
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from engines.builders.architectures import Architecture
-    from engines.quantisation import Quantisation
+    from synergai.models.quantisation import Quantisation
+    from synergai.zoo.builders.architectures import Architecture
 
     Answers: TypeAlias = Mapping[str, NDArray[Any]]
 

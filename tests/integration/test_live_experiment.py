@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.event_log import replay
-from gateway.scheduling.events import WorkerJoined
-from simulator.emulation import numbered
-from simulator.live import run_live
-from simulator.results import result_of
-from simulator.settings import RECONSTRUCTED
-from simulator.simulation import settings_for, simulate
-from simulator.workload import EXPERIMENTS, Profile, draw
-from synergai.dictionary_forms import load_dictionary
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.event_log import replay
+from synergai.scheduling.events import WorkerJoined
+from synergai.simulator.emulation import numbered
+from synergai.simulator.live import run_live
+from synergai.simulator.results import result_of
+from synergai.simulator.settings import RECONSTRUCTED
+from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simulator.workload import Workload
+    from synergai.simulator.workload import Workload
 
 ENGINES = {"onnx_mobilenet_op11", "tf_mobilenet"}
 SCALE = 100.0

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.event_log import EventLog
-from gateway.scheduling.events import (
+from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import (
     Assignment,
     Dispatch,
     Expire,
@@ -18,8 +20,6 @@ from gateway.scheduling.events import (
     SchedulingSettings,
     TimePassed,
 )
-from synergai.dictionary import ConfigurationDictionary
-from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
 
 SCRIPT = Path(__file__).parents[1] / "acceptance" / "overload.py"
 LATE = JobId("r1-1")

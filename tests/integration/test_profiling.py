@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from engines import catalogue
 from profiler.measurement import measure
-from synergai.dictionary_forms import load_dictionary
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
+from synergai.profiles.files import load_dictionary
+from synergai.zoo import build as catalogue
 
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 

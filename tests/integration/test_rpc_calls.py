@@ -1,4 +1,4 @@
-"""The handlers of `synergai.rpc` on a real server: what a client sees when things go wrong."""
+"""The handlers of `synergai.protocol.rpc` on a real server: what a client sees of a failure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from synergai import rpc
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
-from synergai.services import pass_over_clients_that_leave
+from synergai.protocol import rpc
+from synergai.runtime.service import pass_over_clients_that_leave
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.service_manager import announced, notify, watchdog_s
+from synergai.runtime.systemd import announced, notify, watchdog_s
 from synergai.testing import free_port
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SERVICE = """
 import asyncio, gc, sys
-from synergai.services import run_service
+from synergai.runtime.service import run_service
 
 class Lamp:
     async def __aenter__(self):

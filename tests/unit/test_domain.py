@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai import errors, status
+from synergai import errors
 from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, checked_name
+from synergai.protocol import status
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from synergai.plugins import Registry
+from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from engines.quantisation import Quantisation
     from synergai.domain import TensorSpec
+    from synergai.models.quantisation import Quantisation
 
     Array: TypeAlias = NDArray[Any]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from synergai.envelope import LENGTH_DELIMITED, fields
 from synergai.errors import EngineUnusable
+from synergai.protocol.request_codec import LENGTH_DELIMITED, fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.backends import Interrupted
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
-from worker_agent.cores import own_cores
+from worker_agent.cpu_affinity import own_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

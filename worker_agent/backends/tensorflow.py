@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import tensorflow as tf
 
-from engines.formats.model_files import is_saved_model
-from engines.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
-from worker_agent.cores import own_cores, threads_on
+from synergai.models.formats.model_files import is_saved_model
+from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
+from worker_agent.cpu_affinity import own_cores, threads_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class TensorflowBackend:
     """A model in TensorFlow. One per process: the process has TensorFlow's threads.
 
     TensorFlow lets a graph do what it says, which must have passed
-    ``engines.formats.inspect.check``.
+    ``synergai.models.formats.inspect.check``.
 
     Args:
         path: a SavedModel's folder, or a frozen graph.

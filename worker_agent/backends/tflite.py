@@ -11,10 +11,10 @@ try:
 except ImportError:  # boards with an older Python or C library
     from tflite_runtime.interpreter import Interpreter
 
-from engines.quantisation import Quantisation
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
-from worker_agent.cores import own_cores, threads_on
+from synergai.models.quantisation import Quantisation
+from worker_agent.cpu_affinity import own_cores, threads_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class TfliteBackend:
     """A model in a TensorFlow Lite interpreter, with XNNPACK where the model allows it.
 
     The interpreter trusts offsets in the file, which must have passed
-    ``engines.formats.inspect.check``. Quantised tensors stay the integers that they are.
+    ``synergai.models.formats.inspect.check``. Quantised tensors stay the integers that they are.
 
     Args:
         path: the model file.

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.domain import Outcome
-from synergai.envelope import Envelopes
-from synergai.tensors import check_envelope
+from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.validation import check_envelope
 from synergai.values import value
-from worker_agent.host.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.host.frames import Ended, InSlot, Tally
 from worker_agent.host.queries import TIMINGS, read_inputs, write_response, write_timings
+from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.ipc.frames import Ended, InSlot, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from worker_agent.host.arena import Arena
-    from worker_agent.host.frames import Query
     from worker_agent.host.processing import Processing
+    from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc.frames import Query
 
     Array: TypeAlias = NDArray[Any]
 

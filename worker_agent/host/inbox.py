@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import InvalidInput
-from worker_agent.host.frames import Decoder, Query, Range, Stop
+from worker_agent.ipc.frames import Decoder, Query, Range, Stop
 
 if TYPE_CHECKING:
     import socket

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engines.postprocess import CLASSES, best_classes, postprocessing
-from engines.preprocess import ImageInput
 from synergai.errors import InvalidInput
-from synergai.tensors import class_count
+from synergai.models.postprocess import CLASSES, best_classes, postprocessing
+from synergai.models.preprocess import ImageInput
+from synergai.protocol.validation import class_count
 from worker_agent.backends import Quantised
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Processing:
     def _load_decoder(self) -> None:
         # Only now: an agent without OpenCV serves tensors, and most hosts never see an image.
         try:
-            from engines.images import use_threads
+            from synergai.models.images import use_threads
         except ImportError as error:
             # Not the engine's fault, whose tensors would not be taken any more.
             raise InvalidInput(

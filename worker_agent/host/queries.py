@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from synergai.arrays import DTYPES
-from synergai.envelope import MOST_FORMS, SMALL_BYTES, raw_output_prefix
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
-from synergai.tensors import TYPED_FIELDS
+from synergai.protocol.arrays import DTYPES
+from synergai.protocol.request_codec import MOST_FORMS, SMALL_BYTES, raw_output_prefix
+from synergai.protocol.validation import TYPED_FIELDS
 from worker_agent.host.typed_contents import typed_response, wants_typed
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.envelope import Envelope, Form
     from synergai.oip.inference_pb2 import ModelInferRequest
+    from synergai.protocol.request_codec import Envelope, Form
 
     Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferResponse
-from synergai.tensors import TYPED_FIELDS
+from synergai.protocol.validation import TYPED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

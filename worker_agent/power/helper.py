@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import checked_name
 from synergai.errors import InvalidInput, SynergaiError
-from worker_agent.power.choosing import AUTO, CONTROLLERS, open_controller
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import Files
+from worker_agent.power.selection import AUTO, CONTROLLERS, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,9 +8,9 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from worker_agent.power.choosing import AUTO, open_controller
 from worker_agent.power.controller import PowerMode, Reading, SwitchFailed
 from worker_agent.power.files import Files
+from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

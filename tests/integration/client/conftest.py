@@ -15,7 +15,6 @@ import grpc
 import numpy as np
 import pytest
 
-from synergai import arrays, rpc
 from synergai.errors import (
     EngineNotFound,
     EngineUnusable,
@@ -27,8 +26,9 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
-from synergai.oip_stream import is_cancellation
-from synergai.status import stream_error
+from synergai.protocol import arrays, rpc
+from synergai.protocol.oip_stream import is_cancellation
+from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:

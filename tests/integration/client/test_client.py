@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.client_queries import STREAMED_BYTES
+from synergai.client.shared_stream import STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import free_port
 

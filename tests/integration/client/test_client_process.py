@@ -29,7 +29,7 @@ def test_every_public_name_can_be_had() -> None:
 
 def test_jobs_need_no_numpy_and_no_stubs_of_the_protocol() -> None:
     script = (
-        "import synergai.jobs_cli, synergai.client, sys\n"
+        "import synergai.cli.jobs, synergai.client.client, sys\n"
         "print({'numpy', 'synergai.oip.inference_pb2'} & set(sys.modules))"
     )
     assert python(script) == "set()\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engines.fetch import fetching
-from engines.fetch.fetching import fetch
-from engines.fetch.published import Published
 from synergai.domain import EngineName
+from synergai.zoo.fetch import fetching
+from synergai.zoo.fetch.fetching import fetch
+from synergai.zoo.fetch.published import Published
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engines.fetch import archive
 from synergai.errors import InvalidInput
+from synergai.zoo.fetch import archive
 from tests.integration.fetch.colours import get, names, offered
 
 if TYPE_CHECKING:

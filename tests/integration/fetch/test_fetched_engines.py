@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from engines.cli import app
-from engines.fetch import fetching
-from engines.fetch.fetching import DOWNLOADS, is_fetched
-from engines.fetch.published import PUBLISHED
-from engines.model_directory import ModelDirectory
+from synergai.cli.engines import app
 from synergai.errors import InvalidInput
+from synergai.models.directory import ModelDirectory
+from synergai.zoo.fetch import fetching
+from synergai.zoo.fetch.fetching import DOWNLOADS, is_fetched
+from synergai.zoo.fetch.published import PUBLISHED
 from tests.integration.fetch.colours import PATH, get, names, offered
 
 if TYPE_CHECKING:

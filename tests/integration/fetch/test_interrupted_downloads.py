@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.fetch import download
-from engines.model_directory import ModelDirectory
 from synergai.errors import Unavailable
+from synergai.models.directory import ModelDirectory
+from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, get, offered
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.fetch import download
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, get, offered
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.server import Gateway
 from gateway.settings import GatewaySettings
-from synergai import rpc
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
+from synergai.protocol import rpc
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,

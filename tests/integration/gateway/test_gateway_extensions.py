@@ -8,10 +8,10 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
 
-from gateway.dispatcher import Dispatcher
+from gateway.dispatch.dispatcher import Dispatcher
 from gateway.server import SERVICES, Gateway
-from synergai import rpc
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol import rpc
 
 if TYPE_CHECKING:
     from gateway.settings import GatewaySettings

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from gateway.event_log import replay
 from gateway.server import Gateway
 from gateway.settings import GatewaySettings
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2 as oip
+from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 
 if TYPE_CHECKING:

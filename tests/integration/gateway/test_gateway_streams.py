@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from synergai.oip_stream import WINDOW_METADATA, cancellation
+from synergai.protocol.oip_stream import WINDOW_METADATA, cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

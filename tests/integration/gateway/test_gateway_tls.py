@@ -13,10 +13,10 @@ import pytest
 
 import synergai
 from gateway.server import Gateway
-from loadgen.gateway_line import GatewayLine
-from synergai import rpc
 from synergai.errors import NotFound, Unavailable
-from synergai.tls import Identity, channel_credentials, open_channel
+from synergai.loadgen.gateway_connection import GatewayLine
+from synergai.protocol import rpc
+from synergai.protocol.tls import Identity, channel_credentials, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

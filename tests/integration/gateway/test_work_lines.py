@@ -9,15 +9,15 @@ import grpc
 import pytest
 
 from gateway.server import Gateway
+from synergai.protocol.work_socket import WorkLine
 from synergai.v1 import fleet_pb2, hub_pb2
-from synergai.work_line import WorkLine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.settings import GatewaySettings
-    from synergai.envelope import Buffer
     from synergai.oip import inference_pb2 as oip
+    from synergai.protocol.request_codec import Buffer
 
 
 async def open_line(port: int, shown: str, take: Callable[[Buffer], None]) -> WorkLine:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from engines import catalogue
-from synergai import wire
-from synergai.client_fleet import WorkerStatus, worker_from_proto
-from synergai.dictionary import ProfileEntry
+from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.protocol import converters as wire
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from synergai.zoo import build as catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines import catalogue
 from profiler.cli import profile
 from profiler.modes import MeasuredModes
 from profiler.settings import ProfilerSettings
-from synergai.dictionary_forms import load_dictionary
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
+from synergai.profiles.files import load_dictionary
+from synergai.zoo import build as catalogue
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.nvpmodel import Nvpmodel

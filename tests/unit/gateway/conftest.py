@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.admission import Admission
+from gateway.admission.limits import Admission
 from gateway.clock import Clock
-from gateway.dispatcher import Dispatcher
+from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.worker import ConnectedWorker, Order, Run
 from gateway.jobs.submitted import Jobs
@@ -17,9 +17,6 @@ from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.outbox import Outbox
 from gateway.requests.inference import Inference, Request
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import SchedulingSettings
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import (
     Configuration,
     Engine,
@@ -28,16 +25,19 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.envelope import parse_envelope
 from synergai.oip import inference_pb2 as oip
-from synergai.rpc import Raw
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.protocol.request_codec import parse_envelope
+from synergai.protocol.rpc import Raw
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import SchedulingSettings
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from gateway.scheduling.events import Assignment
+    from synergai.scheduling.events import Assignment
 
 ECHO = EngineName("echo")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet.checks import ProtocolViolation
+from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import Halt
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.clock import Clock
-from gateway.journal.executions import Execution, Executions, merged
-from gateway.journal.status import JobStatus, JobTracker
-from gateway.scheduling.events import Assignment
+from gateway.jobs.executions import Execution, Executions, merged
+from gateway.jobs.status import JobStatus, JobTracker
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -22,6 +21,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.scheduling.events import Assignment
 
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")
 QUERIES = 50

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.journal.executions import Execution
+from gateway.jobs.executions import Execution
+from gateway.jobs.status import JobStatus
 from gateway.journal.journal import Journal, JournalBroken
-from gateway.journal.status import JobStatus
 from synergai.domain import (
     AssignmentId,
     Configuration,

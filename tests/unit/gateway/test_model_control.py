@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.agents.model_control import ModelControl
+from gateway.hub.model_control import ModelControl
 from gateway.outbox import Outbox
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import (
     DeadlineExceeded,
@@ -19,7 +18,8 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.wire import session_from_proto
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.protocol.converters import session_from_proto
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker

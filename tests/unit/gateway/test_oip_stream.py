@@ -15,11 +15,11 @@ from gateway.servicers.oip_stream import (
     InferenceStream,
     window_of,
 )
-from synergai.envelope import parse_envelope
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
-from synergai.oip_stream import WINDOW_METADATA, cancellation
-from synergai.rpc import Malformed, Raw
+from synergai.protocol.oip_stream import WINDOW_METADATA, cancellation
+from synergai.protocol.request_codec import parse_envelope
+from synergai.protocol.rpc import Malformed, Raw
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.fleet.checks import ProtocolViolation
+from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.servicers.engine_details import config_of, statistics_of
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded

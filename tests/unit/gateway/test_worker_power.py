@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.agents.registration import worker_of
-from gateway.fleet.checks import ProtocolViolation
+from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.power import WorkerPower
+from gateway.hub.registration import worker_of
 from gateway.monitoring.power_metrics import PowerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.traces.arrivals import (
+from synergai.errors import InvalidInput
+from synergai.loadgen.traces.arrivals import (
     Exponential,
     Linear,
     Recorded,
@@ -20,12 +21,11 @@ from loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from loadgen.traces.arrivals import Curve
+    from synergai.loadgen.traces.arrivals import Curve
 
 RATES = st.floats(0.1, 500.0)
 DURATIONS = st.floats(0.1, 5.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.traces.search import Found, Trial, find_goodput
+from synergai.loadgen.traces.search import Found, Trial, find_goodput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

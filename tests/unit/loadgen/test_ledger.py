@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.outcome import Outcome, outcome_of
-from loadgen.traces.ledger import Ledger, figures_of, seconds_of
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
+from synergai.loadgen.outcome import Outcome, outcome_of
+from synergai.loadgen.traces.ledger import Ledger, figures_of, seconds_of
 
 LATE_S = 0.01
 

@@ -9,13 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.samples import Samples
-from loadgen.accuracy_log import read_answers
-from loadgen.sample_set import SampleSet
-from loadgen.scenarios import scenario_settings
-from loadgen.scoreboard import Scoreboard
-from loadgen.settings import LoadgenSettings
-from loadgen.traces.settings import LoadSettings
 from synergai.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -23,6 +16,13 @@ from synergai.errors import (
     Overloaded,
     Unavailable,
 )
+from synergai.loadgen.accuracy_log import read_answers
+from synergai.loadgen.sample_set import SampleSet
+from synergai.loadgen.scenarios import scenario_settings
+from synergai.loadgen.scoreboard import Scoreboard
+from synergai.loadgen.settings import LoadgenSettings
+from synergai.loadgen.traces.settings import LoadSettings
+from synergai.models.samples import Samples
 
 FASTEST_S = 0.002
 

@@ -8,18 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.event_log import EventLog, replay
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    SchedulingSettings,
-    Worker,
-    WorkerJoined,
-)
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -30,12 +18,24 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog, replay
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    SchedulingSettings,
+    Worker,
+    WorkerJoined,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gateway.scheduling.events import Command, Event
+    from synergai.scheduling.events import Command, Event
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
 ONE = Configuration(1)

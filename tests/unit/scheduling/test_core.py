@@ -4,8 +4,20 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
@@ -25,23 +37,11 @@ from gateway.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.scheduling.events import Command
+    from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
 ONE = Configuration(1)

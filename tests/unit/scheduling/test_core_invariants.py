@@ -14,8 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
@@ -43,20 +56,7 @@ from gateway.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from gateway.scheduling.policy import POLICIES
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.scheduling.policy import POLICIES
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
 CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]

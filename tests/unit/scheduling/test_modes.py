@@ -6,18 +6,6 @@ import math
 
 import pytest
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    ModeChanged,
-    SchedulingSettings,
-    Worker,
-    WorkerJoined,
-)
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -28,6 +16,18 @@ from synergai.domain import (
     Session,
     WorkerClass,
     WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    ModeChanged,
+    SchedulingSettings,
+    Worker,
+    WorkerJoined,
 )
 
 ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")

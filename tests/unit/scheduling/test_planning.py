@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.scheduling.planning import Planner, Problem, Weights, pour
+from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, pour
 
 ready_times = st.floats(0.0, 100.0)
 rates = st.floats(0.1, 50.0)

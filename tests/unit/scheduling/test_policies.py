@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.events import (
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     Dispatch,
@@ -21,23 +33,11 @@ from gateway.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.scheduling.events import Command
+    from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
 QPS = {"server": 100.0, "board": 10.0}

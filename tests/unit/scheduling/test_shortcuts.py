@@ -8,23 +8,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.scheduling.core import SchedulerCore
-from gateway.scheduling.estimator import Estimator
-from gateway.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    SchedulingSettings,
-    Worker,
-    WorkerJoined,
-)
-from gateway.scheduling.expiries import Expiries
-from gateway.scheduling.fleet import Fleet
-from gateway.scheduling.queue import JobQueue
-from gateway.scheduling.ranges import Ranges
-from gateway.scheduling.state import JobRecord, Lease
-from synergai.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -36,6 +19,23 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.estimator import Estimator
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    SchedulingSettings,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.expiries import Expiries
+from synergai.scheduling.fleet import Fleet
+from synergai.scheduling.queue import JobQueue
+from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.state import JobRecord, Lease
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gateway.scheduling.events import SchedulingSettings
-from gateway.scheduling.policy import POLICIES
-from simulator.audit import AuditFailed, audit
-from simulator.bounds import violations_at_least
-from simulator.results import result_of
-from simulator.settings import RECONSTRUCTED, SimulatorSettings, seeds_of
-from simulator.simulation import Run, settings_for, simulate
-from simulator.sweep import sweep
-from simulator.tables import METRICS, rows
-from simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Sessions, draw
-from synergai.dictionary_forms import load_dictionary
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.events import SchedulingSettings
+from synergai.scheduling.policy import POLICIES
+from synergai.simulator.audit import AuditFailed, audit
+from synergai.simulator.bounds import violations_at_least
+from synergai.simulator.results import result_of
+from synergai.simulator.settings import RECONSTRUCTED, SimulatorSettings, seeds_of
+from synergai.simulator.simulation import Run, settings_for, simulate
+from synergai.simulator.sweep import sweep
+from synergai.simulator.tables import METRICS, rows
+from synergai.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Sessions, draw
 
 if TYPE_CHECKING:
-    from simulator.machine import Span
-    from simulator.workload import TPre
+    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.workload import TPre
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import simulator
-from simulator.simulation import settings_for, simulate
-from simulator.workload import EXPERIMENTS, Profile, draw
-from synergai.dictionary_forms import load_dictionary
+import synergai.simulator
+from synergai.profiles.files import load_dictionary
+from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
-    from simulator.workload import Sessions, Workload
     from synergai.domain import Job, JobId, WorkerClass
+    from synergai.simulator.workload import Sessions, Workload
 
 SEEDS = range(8)
 AFTER = 1e-6
@@ -28,7 +28,7 @@ AFTER = 1e-6
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    (package,) = simulator.__path__
+    (package,) = synergai.simulator.__path__
     return Profile(load_dictionary(Path(package) / "data" / "reconstructed_profile.csv"))
 
 

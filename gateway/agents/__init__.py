@@ -1,1 +1,0 @@
-"""The hub: where agents connect, and what is said to them."""

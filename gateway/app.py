@@ -1,0 +1,128 @@
+"""What a gateway is made of, put together. No port is open yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.admission.limits import Admission
+from gateway.clock import Clock
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.fleet.catalogue import Catalogue
+from gateway.hub.connections import Links
+from gateway.hub.hub import Hub
+from gateway.hub.model_control import ModelControl
+from gateway.hub.work_streams import WorkStreams
+from gateway.jobs.streamed import StreamedJobs
+from gateway.jobs.submitted import Jobs
+from gateway.journal.journal import Journal
+from gateway.monitoring.metrics import Metrics
+from gateway.monitoring.power_metrics import PowerCollector
+from gateway.requests.inference import Inference
+from synergai.profiles.service import Profiles
+from synergai.runtime.paths import dictionary_in
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from gateway.settings import GatewaySettings
+
+_WINDOW_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts that ports are opened for.
+
+    Attributes:
+        restored: how many jobs of an earlier process are gone on with.
+    """
+
+    clock: Clock
+    metrics: Metrics
+    admission: Admission
+    journal: Journal
+    profiles: Profiles
+    catalogue: Catalogue
+    dispatcher: Dispatcher
+    jobs: Jobs
+    streamed: StreamedJobs
+    inference: Inference
+    model_control: ModelControl
+    work_streams: WorkStreams
+    hub: Hub
+    restored: int
+
+
+async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
+    """Put a gateway together; it is taken apart with `stack`.
+
+    Raises:
+        SynergaiError: the state directory or the dictionary cannot be used.
+    """
+    clock, metrics = Clock(), Metrics()
+    admission = Admission(settings.max_requests, settings.max_request_bytes)
+    journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
+    stack.push_async_callback(journal.close)
+    profiles = Profiles(settings.dictionary or dictionary_in(settings.state))
+    stack.push_async_callback(profiles.close)
+    core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
+    recorder = None
+    if settings.event_log is not None:
+        recorder = stack.enter_context(
+            EventLog(settings.event_log, settings.scheduling, profiles.dictionary, journal.epoch)
+        )
+    known = await journal.engines()
+    catalogue = Catalogue(
+        known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded()
+    )
+    dispatcher = Dispatcher(
+        core, journal, clock, metrics, learned=profiles.learned, recorder=recorder
+    )
+    stack.callback(dispatcher.close)
+    jobs = Jobs(
+        dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
+    )
+    restored = await jobs.restore()
+    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
+    links = Links(metrics)
+    work_streams = WorkStreams(
+        links, dispatcher, clock, max_message_bytes=settings.max_message_bytes
+    )
+    hub = Hub(
+        links,
+        work_streams,
+        dispatcher,
+        catalogue,
+        model_control,
+        clock,
+        remember=journal.remember,
+        heartbeat_s=settings.heartbeat_s,
+    )
+    # For a port that cannot be opened; once they are, agents are told before the servers stop.
+    stack.push_async_callback(hub.close)
+    metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
+    metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
+    metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
+    # As a list at once: it is read in another thread, while workers come and go.
+    metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
+    return Parts(
+        clock=clock,
+        metrics=metrics,
+        admission=admission,
+        journal=journal,
+        profiles=profiles,
+        catalogue=catalogue,
+        dispatcher=dispatcher,
+        jobs=jobs,
+        streamed=StreamedJobs(
+            dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
+        ),
+        inference=Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch),
+        model_control=model_control,
+        work_streams=work_streams,
+        hub=hub,
+        restored=restored,
+    )

@@ -1,0 +1,1 @@
+"""Dispatching: drives the scheduling core and takes in the workers' reports."""

@@ -1,0 +1,1 @@
+"""The agents' connections: registration, heartbeats, orders and reports."""

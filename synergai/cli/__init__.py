@@ -1,0 +1,1 @@
+"""The synergai command: one module per group of commands."""

@@ -1,0 +1,115 @@
+"""``synergai dictionary``: show, import and export the configuration dictionary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from synergai.cli.options import AsJson
+from synergai.cli.output import joules, print_json, print_table, rate, seconds, watts
+from synergai.runtime.paths import default_dictionary
+
+if TYPE_CHECKING:
+    from synergai.profiles.dictionary import ProfileEntry
+
+app: Final = typer.Typer(
+    help="Show, import and export the configuration dictionary.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Dictionary = Annotated[
+    Path,
+    typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db, .csv or .json file."),
+]
+DEFAULT_DICTIONARY: Final = default_dictionary()
+
+
+@app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
+def show(
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
+    worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what every engine does on every worker class in every configuration."""
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.profiles.files import load_dictionary
+    from synergai.profiles.text import write_json
+
+    chosen = ConfigurationDictionary(
+        entry
+        for entry in load_dictionary(dictionary)
+        if engine in (None, entry.engine) and worker_class in (None, entry.worker_class)
+    )
+    if as_json:
+        typer.echo(write_json(chosen), nl=False)
+        return
+    entries = sorted(
+        chosen, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+    )
+    metered = any(entry.watts for entry in entries)
+    energy = ("power", "per query") if metered else ()
+    columns = ("engine", "class", "configuration", "QPS", "T_pre", "p50", *energy, "label")
+    print_table(columns, (_row(entry, metered=metered) for entry in entries))
+
+
+@app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    as_json: AsJson = False,
+) -> None:
+    """Add a file's entries to the dictionary; they replace those for the same configuration."""
+    from synergai.errors import InvalidInput
+    from synergai.profiles.files import add_to_dictionary, load_dictionary
+
+    entries = list(load_dictionary(source))
+    if not entries:
+        raise InvalidInput(f"{source} has no entries to import")
+    add_to_dictionary(dictionary, entries)
+    _report("imported", len(entries), dictionary, as_json=as_json)
+
+
+@app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
+def export(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an older file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the whole dictionary to a new file."""
+    from synergai.errors import InvalidInput
+    from synergai.profiles.files import add_to_dictionary, load_dictionary
+
+    entries = list(load_dictionary(dictionary))
+    if target.exists():
+        if not replace:
+            raise InvalidInput(f"{target} is there already; replace it with --replace")
+        if target.resolve() == dictionary.resolve():
+            raise InvalidInput(f"{target} is the dictionary itself")
+        target.unlink()
+    add_to_dictionary(target, entries)
+    _report("exported", len(entries), target, as_json=as_json)
+
+
+def _report(done: str, count: int, file: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json({done: count, "file": str(file)})
+    else:
+        typer.echo(f"{done} {count} entries: {file}")
+
+
+def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
+    return (
+        entry.engine,
+        entry.worker_class,
+        str(entry.configuration),
+        rate(entry.qps),
+        seconds(entry.t_pre_s),
+        seconds(entry.latency_p50_s or None),
+        *((watts(entry.watts), joules(entry.joules)) if metered else ()),
+        entry.label,
+    )

@@ -1,0 +1,297 @@
+"""``synergai engines``: what there is to serve, and how it gets there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.text import Text
+
+from synergai.cli.ask import ask
+from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.output import plain, print_facts, print_json, print_table
+from synergai.client.target import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.progress import TaskID
+
+    from synergai.domain import TensorSpec
+    from synergai.models.directory import EngineDefinition
+    from synergai.zoo.listing import Listed
+
+app: Final = typer.Typer(
+    help="Build, fetch, add, list and inspect inference engines; load and unload them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Models = Annotated[
+    Path, typer.Option("--models", metavar="DIR", help="The model directory: a folder per engine.")
+]
+Served = Annotated[
+    str, typer.Argument(metavar="ENGINE", help="Name of an engine that workers have.")
+]
+DEFAULT_MODELS: Final = Path("models")
+
+
+@app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
+def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
+    """List the engines in the model directory, and what else the catalogue can build.
+
+    No model is loaded for it. "Published" is how accurate the weights are that MLPerf published
+    under the name, of detectors the mAP; weights that are built here are not those.
+    """
+    from synergai.zoo.listing import listed
+
+    rows = listed(models)
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("engine", "size", "backend", "accuracy", "published", "source")
+    print_table(columns, map(_cells, rows))
+
+
+@app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
+def build(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all there are.")
+    ] = None,
+    models: Models = DEFAULT_MODELS,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Build again what is there already.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build engines of the catalogue; nothing is downloaded."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from synergai.models.directory import ModelDirectory
+    from synergai.zoo import build as catalogue
+
+    recipes = [catalogue.recipe(name) for name in names or catalogue.RECIPES]
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for recipe in recipes:
+            task = progress.add_task(f"building {recipe.name}", total=1.0)
+
+            def report(share: float, task: TaskID = task) -> None:
+                progress.update(task, completed=share)
+
+            if not replace and catalogue.is_built(recipe.name, models):
+                progress.update(task, description=f"{recipe.name} is built", completed=1.0)
+            else:
+                catalogue.build(recipe.name, models, report)
+    directory = ModelDirectory(models)
+    _tell([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
+
+
+@app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="ENGINE...")],
+    models: Models = DEFAULT_MODELS,
+    mirror: Annotated[
+        str,
+        typer.Option("--from", metavar="URL", help="Ask this server, which has the same paths."),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download the weights that MLPerf published for an engine, verified.
+
+    A download that breaks off is resumed the next time. Where no digest was published, that of the
+    first download is written down, and later ones must have it.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from synergai.models.directory import ModelDirectory
+    from synergai.zoo.fetch import fetching
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for name in names:
+            if fetching.is_fetched(name, models):
+                progress.add_task(f"{name} is fetched", total=1, completed=1)
+                continue
+            task = progress.add_task(f"fetching {name}", total=None)
+
+            def report(here: int, total: int, task: TaskID = task) -> None:
+                progress.update(task, completed=here, total=total)
+
+            fetching.fetch(name, models, mirror=mirror, replace=replace, report=report)
+    directory = ModelDirectory(models)
+    _tell([directory.get(name) for name in names], as_json=as_json)
+
+
+@app.command(
+    epilog=(
+        "Examples: [bold]synergai engines inspect onnx_digits[/bold], or "
+        "[bold]synergai engines inspect some.onnx[/bold]"
+    )
+)
+def inspect(
+    engine: Annotated[str, typer.Argument(help="An engine's name, or the path of a model.")],
+    models: Models = DEFAULT_MODELS,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model file takes and gives."""
+    from synergai.errors import EngineUnusable
+    from synergai.models.directory import ModelDirectory
+    from synergai.models.formats.inspect import describe
+    from synergai.models.formats.model_files import is_saved_model
+
+    path = Path(engine)
+    if not (path.suffix and path.exists()) and not is_saved_model(path):
+        definition = ModelDirectory(models).get(engine)
+        if definition.fault:
+            raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
+        path = definition.file
+    description = describe(path)
+    if as_json:
+        facts = plain(description)
+        print_json({"file": str(path), **facts.pop("contents"), **facts})
+        return
+    contents = description.contents
+    print_facts(
+        (
+            ("file", str(path)),
+            ("backend", description.backend),
+            ("inputs", _tensors(contents.inputs)),
+            ("outputs", _tensors(contents.outputs)),
+            ("format", contents.format),
+            ("parameters", f"{contents.parameters:,}"),
+            ("size", f"{description.size_bytes:,} bytes"),
+            ("sha256", description.digest),
+            ("written by", contents.producer or "unknown"),
+            (
+                "weights",
+                "in other files: save it as one file to have it served"
+                if contents.external_data
+                else "in the file",
+            ),
+        )
+    )
+
+
+@app.command(epilog="Example: [bold]synergai engines add ~/resnet50.onnx --name resnet50[/bold]")
+def add(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The model: an .onnx, .tflite or frozen .pb file, or a SavedModel's folder."
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The engine's name. Default: the model's, without suffix.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="What it is, for people.")] = "",
+    inputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Tensors that a frozen graph takes, such as input:0. Default: its placeholders.",
+        ),
+    ] = "",
+    outputs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Tensors that a frozen graph gives. Default: what nothing in it consumes.",
+        ),
+    ] = "",
+    models: Models = DEFAULT_MODELS,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a model into the model directory, checked, with its digest recorded."""
+    from synergai.models import installation
+
+    definition = installation.add(
+        models,
+        model,
+        name=name,
+        title=title,
+        inputs=_names(inputs),
+        outputs=_names(outputs),
+        replace=replace,
+    )
+    if as_json:
+        print_json(_row(definition))
+        return
+    typer.echo(f"{definition.name}: {definition.file}")
+
+
+@app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
+def load(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Have an engine in memory on every worker that has it, ahead of the first query.
+
+    Returns when the first worker is ready; the others follow. An engine that was unloaded is in
+    service again.
+    """
+    ask(target, tls_ca, lambda client: client.load(engine))
+    typer.echo(f"{engine} is loaded")
+
+
+@app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
+def unload(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Take an engine out of service, and out of the workers' memory, until it is loaded again.
+
+    What was accepted before is done. Files stay where they are.
+    """
+    ask(target, tls_ca, lambda client: client.unload(engine))
+    typer.echo(f"{engine} is unloaded")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _tell(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
+    """Say which engines are there now."""
+    if as_json:
+        print_json([_row(definition) for definition in definitions])
+        return
+    for definition in definitions:
+        typer.echo(f"{definition.name}: {definition.file}")
+
+
+def _row(definition: EngineDefinition) -> Listed:
+    from synergai.zoo.listing import describe_present
+
+    return describe_present(definition)
+
+
+def _cells(row: Listed) -> tuple[str | Text, ...]:
+    size = row.state if row.size_bytes is None else decimal(row.size_bytes)
+    published = (
+        f"mAP {row.published_map:.3f}" if row.published_map else _share(row.published_accuracy)
+    )
+    # What follows the first comma says how, and is in the JSON.
+    source: str | Text = row.source.partition(",")[0]
+    if row.fault:
+        source = Text(row.fault, "red")
+    return row.name, size, row.backend, _share(row.accuracy), published, source
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2%}"
+
+
+def _tensors(specs: Iterable[TensorSpec]) -> str:
+    return "\n".join(
+        f"{spec.name}  {spec.datatype}  [{', '.join('?' if n < 0 else str(n) for n in spec.shape)}]"
+        for spec in specs
+    )

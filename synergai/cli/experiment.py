@@ -1,0 +1,128 @@
+"""``synergai experiment``: one of the thesis's experiments, in virtual time and live."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json, print_table
+from synergai.errors import InternalFault, InvalidInput
+from synergai.simulator.live_settings import ExperimentSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from synergai.simulator.recording import Recording
+    from synergai.simulator.workload import Workload
+
+_FIGURES: Final = (
+    ("violations", "violations", 0),
+    ("mean_wait_s", "mean waiting (s)", 2),
+    ("mean_excess_s", "mean excess (s)", 2),
+    ("e2e_mean_s", "mean end-to-end (s)", 2),
+    ("e2e_p99_s", "p99 end-to-end (s)", 2),
+    ("decisions", "decisions", 0),
+    ("decision_p99_us", "p99 decision (µs)", 0),
+)
+
+
+def experiment(settings: ExperimentSettings) -> None:
+    """Run one of the thesis's experiments, and compare a live run with the simulation.
+
+    With --live the same jobs go through a real gateway to agents in processes of their own, whose
+    emulated engines take the profile's times divided by --time-scale. Its event log is replayed
+    afterwards. All figures are in the profile's time.
+    """
+    require("numpy")
+    from synergai.profiles.files import load_dictionary
+    from synergai.simulator.audit import audit
+    from synergai.simulator.emulation import numbered, predefined
+    from synergai.simulator.results import result_of
+    from synergai.simulator.simulation import settings_for, simulate
+    from synergai.simulator.sweep import PREDEFINED
+    from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+
+    profile = Profile(load_dictionary(settings.profile))
+    options = {}
+    if settings.policy in PREDEFINED:
+        options = predefined(profile, settings.predefined)
+    workload = draw(
+        numbered(profile),
+        EXPERIMENTS[settings.experiment],
+        settings.seed,
+        sessions=settings.sessions,
+        estimate_error=settings.estimate_error,
+    )
+    run = simulate(workload, settings_for(settings.policy, options))
+    audit(run)
+    results = {"simulated": result_of(run)}
+    recording = _live(settings, workload, options) if settings.live else None
+    if recording is not None:
+        run = recording.run
+        results["live"] = result_of(run)
+    records = {name: result.record() for name, result in results.items()}
+    if settings.as_json:
+        print_json(records)
+    else:
+        _print(records)
+    if settings.plot is not None:
+        require("matplotlib")
+        from synergai.simulator.timeline import plot_timeline
+
+        plot_timeline(run, settings.plot)
+    if recording is not None:
+        _judge(recording)
+        if not settings.as_json:
+            typer.echo(f"replayed: all {recording.events} events give the recorded commands")
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai experiment --live --policy malleable --experiment DH-FH "
+    "--seed 3 --time-scale 60[/bold]"
+)(settings_command(ExperimentSettings, experiment))
+
+
+def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, str]) -> Recording:
+    from rich.console import Console
+
+    from synergai.simulator.live import run_live
+
+    if settings.directory is not None and settings.directory.exists():
+        raise InvalidInput(f"--directory {settings.directory} is there already; name a new one")
+    lasts_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
+    status = f"running live, for about {lasts_s:.0f} s after a start of half a minute"
+    directory = settings.directory
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
+    with Console(stderr=True).status(status):
+        recording = run_live(workload, settings.policy, settings.time_scale, directory, options)
+    if settings.directory is None:  # after a failure it stays, for the logs that are in it
+        shutil.rmtree(directory)
+    return recording
+
+
+def _print(records: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [
+        [title, *(f"{record[name]:,.{digits}f}" for record in records.values())]
+        for name, title, digits in _FIGURES
+    ]
+    print_table(("", *records), rows)
+
+
+def _judge(recording: Recording) -> None:
+    """Check that the replay gave the same commands.
+
+    Raises:
+        InternalFault: it did not.
+    """
+    if recording.mismatches:
+        raise InternalFault(
+            f"replayed, {recording.mismatches} of {recording.events} events of the event log give "
+            "other commands than were recorded"
+        )

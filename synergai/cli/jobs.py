@@ -1,0 +1,268 @@
+"""``synergai submit`` and ``synergai jobs``: jobs from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from synergai.cli.ask import ask
+from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.output import print_facts, print_json, print_table, seconds
+from synergai.client.target import DEFAULT_TARGET
+from synergai.domain import JobState
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from synergai.client.client import Client
+    from synergai.client.jobs import Execution, JobHandle, JobStatus
+
+submit_app: Final = typer.Typer(rich_markup_mode="rich")
+app: Final = typer.Typer(rich_markup_mode="rich", help="List, show, watch and cancel jobs.")
+
+JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+
+_STYLES: Final = {
+    JobState.QUEUED: "dim",
+    JobState.RUNNING: "cyan",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.REJECTED: "red",
+    JobState.EXPIRED: "red",
+}
+
+
+@submit_app.command(
+    epilog="Example: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]"
+)
+def submit(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    queries: Annotated[int, typer.Option("--queries", "-q", help="How many queries.")],
+    qos: Annotated[
+        float | None,
+        typer.Option("--qos", metavar="SECONDS", help="To be done within. Default: no deadline."),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="0 to 9, which goes first.")] = 0,
+    tenant: Annotated[str, typer.Option(help="Whom the work is for.")] = "",
+    key: Annotated[
+        str,
+        typer.Option(help="Idempotency key: submitting again with it returns the same job."),
+    ] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for its end.")] = False,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Submit a job: queries of an engine's sample set, to be done within a QoS time.
+
+    Prints the job's id. Once it is printed, the job is in the gateway's journal.
+    """
+
+    async def submitted(client: Client) -> None:
+        job = await client.submit(
+            engine,
+            queries=queries,
+            qos=qos,
+            priority=priority,
+            tenant=tenant,
+            idempotency_key=key,
+        )
+        if watch:
+            await _follow(job, as_json=as_json)
+            return
+        if not as_json:
+            typer.echo(job.id)
+        status = await job.status()
+        if as_json:
+            print_json(status)
+        if status.state is JobState.REJECTED:
+            status.raise_unless_succeeded()
+
+    ask(target, tls_ca, submitted)
+
+
+@app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
+def list_jobs(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only in this state; may be given again. Default: all."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """List jobs, newest first."""
+    states = [_state(name) for name in state or ()]
+    jobs = ask(target, tls_ca, lambda client: client.jobs(states, limit))
+    if as_json:
+        print_json(jobs)
+        return
+    columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
+    print_table(columns, map(_row, jobs))
+
+
+@app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
+def show(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Show one job, and which worker ran which of its queries."""
+    status = ask(target, tls_ca, lambda client: client.job(job).status())
+    _print_status(status, as_json=as_json)
+
+
+@app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
+def watch(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Watch a job to its end; interrupting this leaves the job alone."""
+    ask(target, tls_ca, lambda client: _follow(client.job(job), as_json=as_json))
+
+
+@app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
+def cancel(
+    job: JobIdArgument,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Stop a job at its next query; what is done stays done."""
+    status = ask(target, tls_ca, lambda client: client.job(job).cancel())
+    _print_status(status, as_json=as_json)
+
+
+@app.callback(invoke_without_command=True)
+def _jobs(
+    context: typer.Context,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """List, show, watch and cancel jobs; alone, list the newest."""
+    if context.invoked_subcommand is None:
+        list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
+
+
+async def _follow(job: JobHandle, *, as_json: bool) -> None:
+    """Show a job's progress to its end, then the job.
+
+    Raises:
+        SynergaiError: it did not succeed.
+    """
+    status: JobStatus | None = None
+    with _progress() as progress:
+        task = progress.add_task(job.id, total=None)
+        try:
+            async with aclosing(job.watch()) as statuses:
+                async for status in statuses:
+                    progress.update(
+                        task,
+                        description=f"{status.spec.engine} {status.state.name.lower()}",
+                        completed=status.queries_done,
+                        total=status.spec.queries,
+                    )
+        except asyncio.CancelledError:
+            progress.console.print(
+                f"the job goes on; 'synergai jobs cancel {job.id}' would stop it",
+                markup=False,
+                highlight=False,
+            )
+            raise
+    if status is not None:
+        _print_status(status, as_json=as_json)
+        status.raise_unless_succeeded()
+
+
+def _progress() -> Progress:
+    """A bar on standard error, so that standard output stays what was asked for."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _state(name: str) -> JobState:
+    try:
+        return JobState[name.upper()]
+    except KeyError:
+        known = ", ".join(state.name.lower() for state in JobState)
+        raise InvalidInput(f"--state: {name!r} is not a job's state; there are: {known}") from None
+
+
+def _row(job: JobStatus) -> tuple[str | Text, ...]:
+    done = "" if job.state.ended else f"{job.queries_done:,} / "
+    return (
+        job.id,
+        job.spec.engine,
+        f"{done}{job.spec.queries:,}",
+        seconds(job.spec.qos),
+        seconds(job.estimated_s),
+        seconds(job.actual_s),
+        Text(", ").join(text for text in (_state_text(job), _verdict(job)) if text),
+    )
+
+
+def _state_text(job: JobStatus) -> Text:
+    return Text(job.state.name.lower(), _STYLES[job.state])
+
+
+def _verdict(job: JobStatus) -> Text:
+    if math.isinf(job.spec.qos):
+        return Text("")
+    if job.violated:
+        return Text(f"violated by {seconds(job.excess_s)}" if job.excess_s else "violated", "red")
+    return Text("met" if job.state is JobState.SUCCEEDED else "", "green")
+
+
+def _print_status(job: JobStatus, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    facts: list[tuple[str, str | Text]] = [
+        ("job", job.id),
+        ("engine", job.spec.engine),
+        ("state", _state_text(job)),
+        ("reason", job.reason),
+        ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
+        ("QoS", seconds(job.spec.qos)),
+        ("deadline", _verdict(job)),
+        ("waited", seconds(job.waited_s)),
+        ("estimated", seconds(job.estimated_s)),
+        ("actual", seconds(job.actual_s)),
+        ("accuracy", "" if job.accuracy is None else f"{job.accuracy:.2%}"),
+        ("tenant", job.spec.tenant),
+    ]
+    facts += [
+        (
+            "ran" if index == 0 else "",
+            _ran(each),
+        )
+        for index, each in enumerate(job.executions)
+    ]
+    print_facts((name, value) for name, value in facts if value)
+
+
+def _ran(execution: Execution) -> str:
+    return (
+        f"{execution.count:,} queries from {execution.first:,} on {execution.worker_id} "
+        f"({execution.configuration}) in {seconds(execution.seconds)}"
+    )

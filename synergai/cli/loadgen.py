@@ -1,0 +1,128 @@
+"""``synergai loadgen``: load a gateway with MLPerf LoadGen, and say what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.text import Text
+
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import plain, print_facts, print_json, rate, seconds
+from synergai.loadgen.outcome import raise_if_failed
+from synergai.loadgen.settings import LoadgenSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.loadgen.measurement import Measurement
+    from synergai.loadgen.messages import Progressed
+    from synergai.loadgen.summary import Summary
+
+
+def loadgen(settings: LoadgenSettings) -> None:
+    """Load a gateway with MLPerf LoadGen, in any of its four scenarios.
+
+    LoadGen's log files stay in the output folder. Beside its figures stand our own: violations
+    are queries that failed or took longer than the QoS, goodput is the rate of all others. A
+    query's time begins with its issue, in Offline with its sending, since all are issued at once.
+
+    The exit code is 1 if any query failed for another reason than that it was rejected or expired.
+    """
+    require("mlperf_loadgen")
+    measurement = _measure(settings)
+    if settings.as_json:
+        print_json(_record(settings, measurement))
+    else:
+        _print(settings, measurement)
+    counted = measurement.counted
+    raise_if_failed(counted.failed, counted.queries, counted.first_failure)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai loadgen onnx_mobilenet_op11 --queries 500 --qos-ms 50[/bold]"
+)(settings_command(LoadgenSettings, loadgen))
+
+
+def _measure(settings: LoadgenSettings) -> Measurement:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from synergai.loadgen.measurement import measure
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(settings.engine, total=1.0)
+
+        def report(so_far: Progressed) -> None:
+            by_time = so_far.seconds / settings.min_duration if settings.min_duration else 1.0
+            share = min(1.0, by_time, so_far.queries / settings.queries)
+            text = f"{settings.engine}, {so_far.queries:,} queries"
+            progress.update(task, completed=share, description=text)
+
+        measurement = measure(settings, report)
+        progress.update(task, completed=1.0)
+    return measurement
+
+
+def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, object]:
+    counted = measurement.counted
+    return {
+        "engine": settings.engine,
+        "target": settings.target,
+        "scenario": settings.scenario,
+        "mode": settings.mode,
+        "qos_ms": settings.qos_ms,
+        **plain(counted),
+        "violations": counted.violations,
+        "goodput": counted.goodput,
+        "loadgen": measurement.summary,
+        "logs": str(measurement.logs),
+    }
+
+
+def _print(settings: LoadgenSettings, measurement: Measurement) -> None:
+    summary, counted = measurement.summary, measurement.counted
+    facts: list[tuple[str, str | Text]] = [
+        ("engine", settings.engine),
+        ("scenario", settings.scenario),
+        ("inputs", counted.inputs),
+        ("samples", f"{counted.queries:,} in {seconds(counted.seconds)}"),
+        *(_figures(summary) if summary is not None else ()),
+        ("violations", _violations(settings, measurement)),
+        ("goodput", f"{rate(counted.goodput)} samples/s"),
+        ("logs", str(measurement.logs)),
+    ]
+    if counted.first_failure:
+        facts.append(("first failure", Text(counted.first_failure, "red")))
+    if counted.measure:
+        facts.append((counted.measure, f"{counted.accuracy:.2%} of {counted.evaluated:,}"))
+    print_facts(facts)
+    if summary is not None:
+        typer.echo(f"Result is : {summary.validity}")
+        for condition in summary.unmet:
+            typer.echo(f"  {condition} is not satisfied")
+
+
+def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    """LoadGen's own figures."""
+    if summary.qps is not None and summary.qps_with_overhead is not None:
+        overhead = f"{rate(summary.qps_with_overhead)} with LoadGen's overhead"
+        yield "QPS", f"{rate(summary.qps)} ({overhead})"
+    if summary.samples_per_second is not None:
+        yield "LoadGen", f"{rate(summary.samples_per_second)} samples/s"
+    yield "mean", seconds(summary.mean_s)
+    for percentile in (50.0, 90.0, 99.0):
+        if percentile in summary.percentiles_s:
+            yield f"p{percentile:g}", seconds(summary.percentiles_s[percentile])
+
+
+def _violations(settings: LoadgenSettings, measurement: Measurement) -> Text:
+    counted = measurement.counted
+    text = f"{counted.violations:,} of {counted.queries:,}"
+    text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
+    ended = {"rejected": counted.rejected, "expired": counted.expired, "failed": counted.failed}
+    if said := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
+        text += f" ({said})"
+    return Text(text, "red" if counted.violations else "green")

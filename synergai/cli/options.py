@@ -1,0 +1,33 @@
+"""Options that several commands have, and that mean the same in each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE
+
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="HOST:PORT",
+        envvar=TARGET_VARIABLE,
+        show_envvar=True,
+        show_default=True,
+        help="The gateway.",
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar=TLS_CA_VARIABLE,
+        show_envvar=True,
+        help="Authority (PEM) of the gateway's certificate; with it, the connection is encrypted.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

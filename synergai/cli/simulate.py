@@ -1,0 +1,83 @@
+"""``synergai simulate``: the gateway's schedulers on the thesis's experiments, in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json, print_table
+from synergai.simulator.settings import SimulatorSettings, seeds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from synergai.simulator.results import Result
+    from synergai.simulator.workload import Profile
+
+
+def simulate(settings: SimulatorSettings) -> None:
+    """Compare scheduling policies on the thesis's experiments, in virtual time.
+
+    The code that decides is the gateway's own. Every run is audited: queries are conserved, no
+    worker does two things at once, nothing runs before it arrives, every setup is paid.
+    """
+    require("numpy")
+    if settings.plots is not None:
+        require("matplotlib")
+    if settings.bounds:
+        require("highspy")
+    from synergai.simulator.sweep import profile_of
+
+    profile = profile_of(settings)
+    results = _results(settings, profile)
+    if settings.as_json:
+        print_json([result.record() for result in results])
+    else:
+        _print(settings, results)
+    if settings.plots is not None:
+        _plot(settings, settings.plots, profile, results)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai simulate --policies synergai,malleable --seeds 0-9 "
+    "--sessions warm --plots plots[/bold]"
+)(settings_command(SimulatorSettings, simulate))
+
+
+def _results(settings: SimulatorSettings, profile: Profile) -> list[Result]:
+    from rich.console import Console
+    from rich.progress import track
+
+    from synergai.simulator.sweep import sweep
+
+    runs = len(settings.experiments) * len(seeds_of(settings.seeds)) * len(settings.policies)
+    console = Console(stderr=True)
+    simulated = sweep(settings, profile)
+    return list(track(simulated, "simulating", total=runs, console=console, transient=True))
+
+
+def _print(settings: SimulatorSettings, results: Sequence[Result]) -> None:
+    from synergai.simulator.tables import METRICS, rows
+
+    for metric in METRICS:
+        columns = (metric.title, *settings.experiments, "sum")
+        print_table(columns, rows(results, metric, settings.policies, settings.experiments))
+
+
+def _plot(
+    settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[Result]
+) -> None:
+    from synergai.simulator.plots import plot_experiments
+    from synergai.simulator.sweep import run, workload_of
+    from synergai.simulator.timeline import plot_timeline
+
+    plot_experiments(results, settings.policies, settings.experiments, folder)
+    experiment, seed = settings.experiments[-1], seeds_of(settings.seeds)[0]
+    workload = workload_of(settings, profile, experiment, seed)
+    for policy in settings.policies:
+        name = f"timeline-{experiment}-{policy}-{seed}.png"
+        plot_timeline(run(settings, workload, policy), folder / name)

@@ -1,0 +1,1 @@
+"""The client of a gateway; its public names are those of the package synergai."""

@@ -1,0 +1,72 @@
+"""Draws a run over time: what was offered and met, and how long answers took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from synergai.loadgen.outcome import Outcome
+from synergai.loadgen.traces.ledger import seconds_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from synergai.loadgen.traces.ledger import Ledger, Second
+
+_COLOURS: Final = {
+    Outcome.MET: "#1b7837",
+    Outcome.LATE: "#e08214",
+    Outcome.EXPIRED: "#b2182b",
+    Outcome.REJECTED: "#9e9e9e",
+    Outcome.FAILED: "#000000",
+}
+_DPI: Final = 120
+
+
+def plot_run(ledger: Ledger, title: str, path: Path) -> None:
+    """Write a PNG with two panels: requests per second, and the time that each one took.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    _rates(above, seconds_of(ledger))
+    _latencies(below, ledger)
+    above.set_title(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=_DPI)
+
+
+def _rates(axes: Axes, by_second: list[Second]) -> None:
+    edges = [*(second.at for second in by_second), len(by_second)]
+    axes.stairs([second.offered for second in by_second], edges, label="offered", color="#2166ac")
+    met = [second.met for second in by_second]
+    axes.stairs(met, edges, label="in time", color=_COLOURS[Outcome.MET], fill=True, alpha=0.5)
+    axes.set_ylabel("requests/s")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _latencies(axes: Axes, ledger: Ledger) -> None:
+    for outcome, colour in _COLOURS.items():
+        rows = [row for row, each in enumerate(ledger.outcomes) if each is outcome]
+        if rows:
+            axes.plot(
+                [ledger.due[row] for row in rows],
+                [ledger.latencies[row] * 1e3 for row in rows],
+                ".",
+                color=colour,
+                markersize=2,
+                label=outcome.value,
+            )
+    axes.set_yscale("log")
+    axes.set_xlabel("s, when the request was to be sent")
+    axes.set_ylabel("ms until its end")
+    axes.grid(alpha=0.3)
+    axes.legend(markerscale=5)

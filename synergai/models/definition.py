@@ -1,0 +1,147 @@
+"""``engine.toml``: what an engine's folder says about its model beyond the model itself."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.domain import MAX_BATCH
+from synergai.errors import InvalidInput
+from synergai.models.formats.model_files import DEFINITION_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_DEFINITION_BYTES: Final = 64 << 10
+_SHOWN_LETTERS: Final = 80
+"""Of a wrong value, in a fault."""
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
+_CHOICES: Final = {
+    "preprocess": ("resnet50", "mobilenet", "ssd"),
+    "postprocess": ("classes", "boxes"),
+}
+_LISTS: Final = ("inputs", "outputs")
+_BATCHES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
+_KEYS: Final = ("accuracy", "max_batch", *_TEXTS, *_CHOICES, *_LISTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionFile:
+    """The keys of an engine.toml; empty where it does not have them. See ``docs/engines.md``."""
+
+    name: str = ""
+    version: str = ""
+    backend: str = ""
+    file: str = ""
+    sha256: str = ""
+    title: str = ""
+    source: str = ""
+    preprocess: str = ""
+    postprocess: str = ""
+    accuracy: float | None = None
+    max_batch: int = 1
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+def read_definition(path: Path) -> DefinitionFile:
+    """Read the engine.toml at `path`; it may be missing.
+
+    Raises:
+        InvalidInput: a key is unknown or wrong, or it is no such file at all.
+        OSError: it cannot be read.
+    """
+    if not path.exists():
+        return DefinitionFile()
+    table = _read_table(path)
+    for key in table:
+        if key not in _KEYS:
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: unknown key {_shown(key)}; there are: {', '.join(_KEYS)}"
+            )
+    texts: dict[str, str] = {key: _text(key, table[key]) for key in _TEXTS if key in table}
+    texts |= {key: _choice(key, table[key]) for key in _CHOICES if key in table}
+    if "sha256" in texts:
+        texts["sha256"] = _sha256(texts["sha256"])
+    return DefinitionFile(
+        **texts,
+        accuracy=_share("accuracy", table["accuracy"]) if "accuracy" in table else None,
+        max_batch=_batch("max_batch", table.get("max_batch", 1)),
+        inputs=_names("inputs", table.get("inputs", [])),
+        outputs=_names("outputs", table.get("outputs", [])),
+    )
+
+
+def _read_table(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # to read from a named pipe would be to wait for ever
+        raise InvalidInput(f"{DEFINITION_FILE} is no file")
+    if path.stat().st_size > MAX_DEFINITION_BYTES:
+        raise InvalidInput(f"{DEFINITION_FILE} is larger than {MAX_DEFINITION_BYTES:,} bytes")
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
+        raise InvalidInput(f"{DEFINITION_FILE} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {_shown(value)}")
+    if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {_shown(value)}")
+    return value
+
+
+def _choice(key: str, value: object) -> str:
+    if value not in _CHOICES[key]:
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: {key} is one of {', '.join(_CHOICES[key])}, not {_shown(value)}"
+        )
+    return str(value)
+
+
+def _sha256(value: str) -> str:
+    if not _SHA256.fullmatch(value.lower()):
+        raise InvalidInput(f"{DEFINITION_FILE}: sha256 has 64 hexadecimal digits")
+    return value.lower()
+
+
+def _share(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_shown(value)}")
+    if not 0 <= value <= 1:
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_shown(value)}")
+    return float(value)
+
+
+def _batch(key: str, value: object) -> int:
+    # Batches are profiled at powers of two, and none larger than the largest profiled is made.
+    if isinstance(value, bool) or value not in _BATCHES:
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: {key} is one of {', '.join(map(str, _BATCHES))}, "
+            f"not {_shown(value)}"
+        )
+    return int(value)
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {_shown(value)}")
+    names = tuple(_text(key, name) for name in value)
+    if len(set(names)) != len(names):
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} has a name twice")
+    return names
+
+
+def _shown(value: object) -> str:
+    """A wrong value as a fault tells it."""
+    try:
+        text = repr(value)
+    except ValueError:  # of an integer with thousands of digits, which TOML takes in hexadecimal
+        return "a number that is far too large"
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"

@@ -1,0 +1,82 @@
+"""Describes a model without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synergai.errors import InvalidInput
+from synergai.models.formats.model_files import (
+    MODEL_KINDS,
+    backend_of,
+    digest,
+    is_saved_model,
+    size_bytes,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.formats.model_files import ModelContents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """A model as its files are.
+
+    Attributes:
+        backend: what runs it.
+        contents: what it says about itself.
+        size_bytes: of all its files.
+        digest: sha256 of the model, hexadecimal.
+    """
+
+    backend: str
+    contents: ModelContents
+    size_bytes: int
+    digest: str
+
+
+def describe(path: Path) -> ModelDescription:
+    """Read and check a model file, or a SavedModel's folder.
+
+    Raises:
+        InvalidInput: it cannot be read, is damaged, or is of no kind that can be served.
+    """
+    backend = backend_of(path)
+    if not backend:
+        raise InvalidInput(f"{path} is no model file: {MODEL_KINDS} can be read")
+    try:
+        size = size_bytes(path)
+        return ModelDescription(
+            backend=backend, contents=_read(path, backend), size_bytes=size, digest=digest(path)
+        )
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check(path: Path) -> None:
+    """Check a model as far as that takes neither a runtime nor the ``onnx`` package.
+
+    Raises:
+        InvalidInput: it is damaged, or not to be trusted.
+        OSError: it cannot be read.
+    """
+    backend = backend_of(path)
+    if backend in ("tflite", "tensorflow"):
+        _read(path, backend)
+
+
+def _read(path: Path, backend: str) -> ModelContents:
+    # Imported here: an ONNX file needs a package that readers of the others may lack.
+    if backend == "onnxruntime":
+        from synergai.models.formats.onnx_file import read_onnx
+
+        return read_onnx(path)
+    if backend == "tflite":
+        from synergai.models.formats.tflite_file import read_tflite
+
+        return read_tflite(path)
+    from synergai.models.formats.tensorflow_file import read_frozen_graph, read_saved_model
+
+    return read_saved_model(path) if is_saved_model(path) else read_frozen_graph(path)

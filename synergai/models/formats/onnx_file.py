@@ -1,0 +1,83 @@
+"""What an ONNX file says about itself, read and checked without a runtime."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.formats.model_files import ModelContents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DATATYPES: Final[dict[int, str]] = {
+    TensorProto.BOOL: "BOOL",
+    TensorProto.UINT8: "UINT8",
+    TensorProto.UINT16: "UINT16",
+    TensorProto.UINT32: "UINT32",
+    TensorProto.UINT64: "UINT64",
+    TensorProto.INT8: "INT8",
+    TensorProto.INT16: "INT16",
+    TensorProto.INT32: "INT32",
+    TensorProto.INT64: "INT64",
+    TensorProto.FLOAT16: "FP16",
+    TensorProto.FLOAT: "FP32",
+    TensorProto.DOUBLE: "FP64",
+    TensorProto.BFLOAT16: "BF16",
+    TensorProto.STRING: "BYTES",
+}
+
+
+def read_onnx(path: Path) -> ModelContents:
+    """Read and check the ONNX file at `path`.
+
+    Raises:
+        InvalidInput: it is damaged, or no ONNX file.
+        OSError: it cannot be read.
+    """
+    try:
+        model = onnx.load_model(path, load_external_data=False)
+    except DecodeError as error:
+        raise InvalidInput(
+            f"{path.name} is damaged or no ONNX file: it cannot be decoded"
+        ) from error
+    external = any(
+        tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer
+    )
+    if not external:
+        _check(path, model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
+    return ModelContents(
+        format=f"ONNX, opset {opset}, IR version {model.ir_version}",
+        # Files of old IR versions list their weights among the inputs.
+        inputs=tuple(_spec(value) for value in model.graph.input if value.name not in weights),
+        outputs=tuple(_spec(value) for value in model.graph.output),
+        parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        external_data=external,
+    )
+
+
+def _check(path: Path, model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidInput(f"{path.name} is damaged or no ONNX file: {reason}") from error
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    shape = tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
+        for size in tensor.shape.dim
+    )
+    # A sequence or map is no tensor, and can be seen here but not be served.
+    return TensorSpec(value.name, _DATATYPES.get(tensor.elem_type, "unknown"), shape)

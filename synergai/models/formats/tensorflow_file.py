@@ -1,0 +1,204 @@
+"""What a SavedModel or a frozen graph says about itself, read and checked without TensorFlow.
+
+The protobuf messages are walked on the wire: GraphDef, and the SavedModel around it, of
+TensorFlow's ``core/protobuf``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, mapped
+from synergai.models.formats.protobuf_wire import Message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIGNATURE: Final = "serving_default"
+"""Which of a SavedModel's signatures is served."""
+SERVE: Final = "serve"
+"""The tag of the graph that is for serving."""
+
+# DataType; what the Open Inference Protocol cannot carry is not here.
+_DATATYPES: Final = {
+    1: "FP32",
+    2: "FP64",
+    3: "INT32",
+    4: "UINT8",
+    5: "INT16",
+    6: "INT8",
+    7: "BYTES",
+    9: "INT64",
+    10: "BOOL",
+    17: "UINT16",
+    19: "FP16",
+    22: "UINT32",
+    23: "UINT64",
+}
+_REFERENCE: Final = 100
+"""What is added to the data type of a reference to a variable."""
+_FORBIDDEN: Final = frozenset(
+    {
+        "CreateSummaryFileWriter",
+        "DebugIdentity",
+        "DebugIdentityV2",
+        "DebugIdentityV3",
+        "EagerPyFunc",
+        "FixedLengthRecordDataset",
+        "FixedLengthRecordDatasetV2",
+        "FixedLengthRecordReaderV2",
+        "MatchingFiles",
+        "MatchingFilesDataset",
+        "PrintV2",
+        "PyFunc",
+        "PyFuncStateless",
+        "ReadFile",
+        "SaveDataset",
+        "SaveDatasetV2",
+        "TFRecordDataset",
+        "TFRecordDatasetV2",
+        "TFRecordReaderV2",
+        "TextLineDataset",
+        "TextLineReaderV2",
+        "WholeFileReaderV2",
+        "WriteFile",
+    }
+)
+"""Operations with which a graph reads or writes files of its own choosing, or runs Python."""
+_VARIABLES: Final = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+_NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
+
+
+@dataclass(slots=True)
+class _Graph:
+    """What has been seen of a graph's own nodes; those of its functions are only checked."""
+
+    placeholders: list[TensorSpec] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    consumed: set[str] = field(default_factory=set)
+    parameters: int = 0
+
+
+def read_saved_model(path: Path) -> ModelContents:
+    """Read and check the SavedModel in the folder `path`.
+
+    Raises:
+        InvalidInput: it is damaged, has no signature to serve, or operations that reach beyond
+            the model.
+        OSError: it cannot be read.
+    """
+    try:
+        return _saved_model(path.name, Message(memoryview(mapped(path / SAVED_MODEL_FILE))))
+    except (DecodeError, UnicodeDecodeError):
+        raise InvalidInput(f"{path.name} is damaged, or no SavedModel") from None
+
+
+def read_frozen_graph(path: Path) -> ModelContents:
+    """Read and check the frozen graph in the file `path`.
+
+    Its inputs are its placeholders, its outputs what nothing in it consumes.
+
+    Raises:
+        InvalidInput: it is damaged, no graph, or has operations that reach beyond the model.
+        OSError: it cannot be read.
+    """
+    try:
+        graph = _graph(path.name, Message(memoryview(mapped(path))))
+    except (DecodeError, UnicodeDecodeError):
+        raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph") from None
+    if not graph.results:
+        raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph: nothing is computed")
+    unconsumed = (name for name in graph.results if name not in graph.consumed)
+    return ModelContents(
+        format="TensorFlow frozen graph",
+        inputs=tuple(graph.placeholders),
+        outputs=tuple(TensorSpec(f"{name}:0", "unknown", ()) for name in unconsumed),
+        parameters=graph.parameters,
+    )
+
+
+def _saved_model(called: str, saved_model: Message) -> ModelContents:
+    for meta_graph in saved_model.messages(2):
+        about = meta_graph.message(1)
+        if SERVE in about.texts(4):
+            break
+    else:
+        raise InvalidInput(f"{called} is damaged, or no SavedModel: it has no graph for serving")
+    graph = _graph(called, meta_graph.message(2))
+    signatures = dict(meta_graph.entries(5))
+    if SIGNATURE not in signatures:
+        raise InvalidInput(
+            f"{called} has no signature {SIGNATURE!r}; it has: "
+            f"{', '.join(sorted(signatures)) or 'none'}. Save the model with one"
+        )
+    inputs, outputs = (
+        tuple(sorted((_spec_of_info(*entry) for entry in side), key=lambda spec: spec.name))
+        for side in (signatures[SIGNATURE].entries(1), signatures[SIGNATURE].entries(2))
+    )
+    version = about.text(5)
+    return ModelContents(
+        format="TensorFlow SavedModel",
+        inputs=inputs,
+        outputs=outputs,
+        parameters=graph.parameters,
+        producer=f"TensorFlow {version}" if version else "",
+    )
+
+
+def _graph(called: str, graph: Message) -> _Graph:
+    seen = _Graph()
+    for node in graph.messages(1):
+        _check_operation(called, node)
+        _see(seen, node)
+    for function in graph.message(2).messages(1):
+        for node in function.messages(3):
+            _check_operation(called, node)
+    return seen
+
+
+def _check_operation(called: str, node: Message) -> None:
+    if (operation := node.text(2)) in _FORBIDDEN:
+        raise InvalidInput(
+            f"{called} has the operation {operation}, which reaches beyond the model; "
+            "it is not served"
+        )
+
+
+def _see(seen: _Graph, node: Message) -> None:
+    name, operation = node.text(1), node.text(2)
+    seen.consumed.update(source.lstrip("^").partition(":")[0] for source in node.texts(3))
+    if operation not in _NO_RESULT:
+        seen.results.append(name)
+    elif operation == "Placeholder":
+        datatype = _datatype(_attribute(node, "dtype").number(6))
+        shape = _shape(_attribute(node, "shape").message(7))
+        seen.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
+    if operation == "Const":
+        seen.parameters += math.prod(_shape(_attribute(node, "value").message(8).message(2)))
+    elif operation in _VARIABLES:
+        seen.parameters += abs(math.prod(_shape(_attribute(node, "shape").message(7))))
+
+
+def _attribute(node: Message, name: str) -> Message:
+    return dict(node.entries(5)).get(name, Message())
+
+
+def _spec_of_info(name: str, info: Message) -> TensorSpec:
+    return TensorSpec(name, _datatype(info.number(2)), _shape(info.message(3)))
+
+
+def _datatype(kind: int) -> str:
+    return _DATATYPES.get(kind % _REFERENCE, "unknown")
+
+
+def _shape(shape: Message) -> tuple[int, ...]:
+    """Dimensions, -1 for an open one; of a tensor of unknown rank one open dimension."""
+    if shape.number(3):
+        return (-1,)
+    return tuple(size if size >= 0 else -1 for size in (dim.number(1) for dim in shape.messages(2)))

@@ -1,0 +1,163 @@
+"""What a TFLite file says about itself, read and checked without a runtime.
+
+Field numbers are those of TensorFlow Lite's ``schema.fbs``, version 3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.formats.flatbuffer import Damaged, Table
+from synergai.models.formats.model_files import ModelContents, mapped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.formats.flatbuffer import Content
+
+IDENTIFIER: Final = b"TFL3"
+"""At the fifth byte of every such file."""
+_MAX_ENTRIES: Final = 1 << 17
+"""Most tensors, operators or buffers; real models have thousands."""
+_MAX_SUBGRAPHS: Final = 1 << 10
+_MAX_RANK: Final = 16
+_NO_TENSOR: Final = -1
+"""What an operator says for an input that it goes without."""
+
+# TensorType; what the Open Inference Protocol cannot carry is not here.
+_DATATYPES: Final = {
+    0: "FP32",
+    1: "FP16",
+    2: "INT32",
+    3: "UINT8",
+    4: "INT64",
+    5: "BYTES",
+    6: "BOOL",
+    7: "INT16",
+    9: "INT8",
+    10: "FP64",
+    12: "UINT64",
+    15: "UINT32",
+    16: "UINT16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    spec: TensorSpec
+    is_constant: bool
+
+
+def read_tflite(path: Path) -> ModelContents:
+    """Read and check the TFLite file at `path`.
+
+    All that an interpreter follows before it runs an operator is checked: every table, vector and
+    index between them. The operators' own options are left to the runtime.
+
+    Raises:
+        InvalidInput: it is damaged, or no TFLite file.
+        OSError: it cannot be read.
+    """
+    content = mapped(path)
+    if content[4:8] != IDENTIFIER:
+        raise InvalidInput(f"{path.name} is damaged, or no TFLite file")
+    try:
+        return _model(content)
+    except Damaged as error:
+        raise InvalidInput(f"{path.name} is damaged: it has {error}") from None
+
+
+def _model(content: Content) -> ModelContents:
+    model = Table.root(content)
+    codes = list(model.tables(1, _MAX_ENTRIES))
+    for code in codes:
+        code.text(1)
+    buffers = [_check_buffer(buffer, content) for buffer in model.tables(4, _MAX_ENTRIES)]
+    subgraphs = list(model.tables(2, _MAX_SUBGRAPHS))
+    if not subgraphs:
+        raise Damaged("no subgraph")
+    tensors = [_check_subgraph(subgraph, buffers, len(codes)) for subgraph in subgraphs]
+    for metadata in model.tables(6, _MAX_ENTRIES):
+        metadata.text(0)
+        _check_index(metadata.number(1, "I"), len(buffers))
+    for signature in model.tables(7, _MAX_ENTRIES):
+        _check_signature(signature, tensors)
+    main = subgraphs[0]
+    return ModelContents(
+        format=f"TensorFlow Lite, version {model.number(0, 'I')}",
+        inputs=tuple(tensors[0][i].spec for i in main.numbers(1, "i", _MAX_ENTRIES)),
+        outputs=tuple(tensors[0][i].spec for i in main.numbers(2, "i", _MAX_ENTRIES)),
+        parameters=sum(
+            math.prod(tensor.spec.shape)
+            for of_subgraph in tensors
+            for tensor in of_subgraph
+            if tensor.is_constant
+        ),
+        producer=model.text(3),
+    )
+
+
+def _check_buffer(buffer: Table, content: Content) -> int:
+    """The buffer's size; its content may lie behind the FlatBuffer in a large file."""
+    _, size = buffer.vector(0, 1)
+    offset, outside = buffer.number(1, "Q"), buffer.number(2, "Q")
+    if offset + outside > len(content):
+        raise Damaged("weights beyond its end")
+    return size or outside
+
+
+def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Tensor]:
+    tensors = [_check_tensor(tensor, buffers) for tensor in subgraph.tables(0, _MAX_ENTRIES)]
+    for field in (1, 2):
+        for index in subgraph.numbers(field, "i", _MAX_ENTRIES):
+            _check_index(index, len(tensors))
+    for operator in subgraph.tables(3, _MAX_ENTRIES):
+        _check_index(operator.number(0, "I"), codes)
+        for field in (1, 2, 8):  # inputs, outputs, intermediates
+            for index in operator.numbers(field, "i", _MAX_ENTRIES):
+                if index != _NO_TENSOR:
+                    _check_index(index, len(tensors))
+        # Options of an operator of our own choosing: a table of any kind, and bytes.
+        operator.table(4)
+        operator.vector(5, 1)
+        operator.table(12)
+    subgraph.text(4)
+    return tensors
+
+
+def _check_tensor(tensor: Table, buffers: list[int]) -> _Tensor:
+    shape = tensor.numbers(0, "i", _MAX_RANK)
+    signature = tensor.numbers(7, "i", _MAX_RANK)
+    if any(size < 0 for size in shape):
+        raise Damaged("a tensor of a negative size")
+    if signature and len(signature) != len(shape):
+        raise Damaged("a tensor of two different ranks")
+    buffer = tensor.number(2, "I")
+    _check_index(buffer, len(buffers))
+    if (quantisation := tensor.table(4)) is not None:
+        scales = quantisation.vector(2, 4)[1]
+        if scales > 1 and quantisation.vector(3, 8)[1] not in (1, scales):
+            raise Damaged("a quantised tensor whose scales lack their zero points")
+        quantisation.table(5)
+    datatype = _DATATYPES.get(tensor.number(1, "b"), "unknown")
+    spec = TensorSpec(tensor.text(3), datatype, signature or shape)
+    return _Tensor(spec, is_constant=buffers[buffer] > 0)
+
+
+def _check_signature(signature: Table, tensors: list[list[_Tensor]]) -> None:
+    subgraph = signature.number(4, "I")
+    _check_index(subgraph, len(tensors))
+    for field in (0, 1):
+        for entry in signature.tables(field, _MAX_ENTRIES):
+            entry.text(0)
+            _check_index(entry.number(1, "I"), len(tensors[subgraph]))
+    signature.text(2)
+
+
+def _check_index(index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise Damaged(f"a reference to entry {index} of {count}")

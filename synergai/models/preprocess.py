@@ -1,0 +1,210 @@
+"""From images to a model's input, as MLPerf's reference application prepares them.
+
+The constants, the interpolations and the order of the steps are those of ``dataset.py`` in
+``vision/classification_and_detection``; pixels depend on each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from synergai.errors import EngineUnusable, InvalidInput
+from synergai.protocol.arrays import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from synergai.domain import TensorSpec
+    from synergai.models.quantisation import Quantisation
+
+    Array: TypeAlias = NDArray[Any]
+    Pixels: TypeAlias = NDArray[np.uint8]
+
+SIZE: Final = 224
+"""Height and width of what the models of ImageNet see."""
+MAX_BATCH_PIXELS: Final = 128_000_000
+"""Of all images that are made into one tensor: a second or two of decoding."""
+_LONGEST_SIDE: Final = 1 << 15
+"""A resized image of so many pixels by 256 has 25 MB."""
+_KEPT: Final = 0.875
+"""Share of the resized short side that the centre crop keeps."""
+_CHANNEL_MEANS: Final = np.array([123.68, 116.78, 103.94], np.float32)
+"""Of ImageNet: red, green, blue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How one family of models wants its images.
+
+    Attributes:
+        size: height and width of what the model sees.
+        cropped: the aspect ratio is kept and the centre cropped; otherwise it is stretched.
+        area: resized by averaging over areas instead of bilinearly.
+        scaled: pixels, as float32 that may be overwritten, to what the model was trained on;
+            None if that is the pixels themselves.
+    """
+
+    size: int
+    cropped: bool
+    area: bool
+    scaled: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None
+
+
+def _without_means(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    pixels -= _CHANNEL_MEANS
+    return pixels
+
+
+def _from_minus_one_to_one(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    pixels /= 255.0
+    pixels -= 0.5
+    pixels *= 2.0
+    return pixels
+
+
+RESNET50: Final = Family(size=SIZE, cropped=True, area=True, scaled=_without_means)
+MOBILENET: Final = Family(size=SIZE, cropped=True, area=False, scaled=_from_minus_one_to_one)
+SSD: Final = Family(size=300, cropped=False, area=False, scaled=None)
+FAMILIES: Final = {"resnet50": RESNET50, "mobilenet": MOBILENET, "ssd": SSD}
+"""By the name that an engine.toml gives as ``preprocess``."""
+
+
+def prepare(family: Family, image: Pixels | bytes) -> Array:
+    """One image as a model of the family sees it: float32 or uint8 [size, size, 3], RGB.
+
+    Args:
+        family: of the model.
+        image: uint8 [height, width, 3] in RGB order, or the bytes of a JPEG or PNG file.
+
+    Raises:
+        InvalidInput: it is not an image, or one that is too large, flat or wide.
+    """
+    pixels = _decoded(image)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
+        raise InvalidInput(
+            f"an image is uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}"
+        )
+    seen = _seen(family, pixels)
+    return seen if family.scaled is None else family.scaled(seen.astype(np.float32))
+
+
+def preprocess_mobilenet(image: Pixels | bytes) -> NDArray[np.float32]:
+    """Prepare an image for MobileNet v1 as ONNX files have it: float32 [1, 3, 224, 224].
+
+    Raises:
+        InvalidInput: see `prepare`.
+    """
+    return np.ascontiguousarray(prepare(MOBILENET, image).transpose(2, 0, 1)[np.newaxis])
+
+
+class ImageInput:
+    """The input of a loaded model that images are made into.
+
+    Args:
+        preprocess: name of the family.
+        spec: of the input: N x C x H x W or N x H x W x C, with real or integer elements.
+        quantisation: what its integers stand for, if the model says so.
+
+    Raises:
+        EngineUnusable: on construction, if the model cannot be one of that family.
+    """
+
+    def __init__(
+        self, preprocess: str, spec: TensorSpec, quantisation: Quantisation | None = None
+    ) -> None:
+        self.name: Final = spec.name
+        self._family = FAMILIES[preprocess]
+        self._channels_first = _channels_first(preprocess, self._family, spec)
+        self._quantisation = quantisation
+        self._dtype = DTYPES[spec.datatype]
+        are_pixels = self._family.scaled is None and spec.datatype == "UINT8"
+        are_steps = quantisation is not None and spec.datatype in ("UINT8", "INT8")
+        if not (self._dtype.kind == "f" or are_pixels or are_steps):
+            raise EngineUnusable(
+                f"preprocess = {preprocess!r} cannot fill the model's input {spec.name!r}: it is "
+                f"{spec.datatype} and does not say what its integers stand for"
+            )
+
+    def tensor(self, images: Sequence[Pixels | bytes]) -> Array:
+        """A batch of images as the model takes it, each in the form that `prepare` takes.
+
+        Raises:
+            InvalidInput: see `prepare`; or they have too many pixels together.
+        """
+        size = self._family.size
+        shape = (3, size, size) if self._channels_first else (size, size, 3)
+        batch = np.empty((len(images), *shape), self._dtype)
+        left = MAX_BATCH_PIXELS
+        for image, place in zip(images, batch, strict=True):
+            pixels = _decoded(image)
+            left -= pixels.size // 3
+            if left < 0:
+                raise InvalidInput(
+                    f"the images have more than {MAX_BATCH_PIXELS:,} pixels together; send fewer "
+                    "of them, or smaller ones"
+                )
+            seen = self._stored(prepare(self._family, pixels))
+            place[...] = seen.transpose(2, 0, 1) if self._channels_first else seen
+        return batch
+
+    def _stored(self, real: Array) -> Array:
+        if self._quantisation is None or self._dtype.kind == "f":
+            return real
+        bounds = np.iinfo(self._dtype)
+        steps = np.rint(real / np.float32(self._quantisation.scale))
+        stored = steps + self._quantisation.zero_point
+        return np.asarray(np.clip(stored, bounds.min, bounds.max))
+
+
+def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
+    """Whether the input is N x C x H x W."""
+    size = family.size
+
+    def fits(*shape: int) -> bool:
+        pairs = zip(spec.shape[1:], shape, strict=True)
+        return all(have in (-1, want) for have, want in pairs)
+
+    rank_4 = len(spec.shape) == 4
+    first, last = rank_4 and fits(3, size, size), rank_4 and fits(size, size, 3)
+    if first == last:
+        raise EngineUnusable(
+            f"preprocess = {preprocess!r} makes images of {size} x {size} pixels and 3 channels, "
+            f"but the model's input {spec.name!r} has the shape {list(spec.shape)}"
+        )
+    return first
+
+
+def _decoded(image: Pixels | bytes) -> Pixels:
+    # Imported here and below only: a worker without OpenCV knows what its models take, too.
+    from synergai.models.images import decode
+
+    return decode(image) if isinstance(image, bytes) else image
+
+
+def _seen(family: Family, pixels: Pixels) -> Pixels:
+    """The part of an image that a model of the family sees, at its size."""
+    from synergai.models.images import resize
+
+    size = family.size
+    if not family.cropped:
+        return resize(pixels, size, size, area=family.area)
+    height, width, _ = pixels.shape
+    short_side = int(size / _KEPT)
+    # Multiplied before it is divided and cut off, as the reference does: a pixel depends on it.
+    if height > width:
+        width, height = short_side, int(short_side * height / width)
+    else:
+        width, height = int(short_side * width / height), short_side
+    if max(width, height) > _LONGEST_SIDE:
+        raise InvalidInput(
+            f"an image whose sides are {pixels.shape[1]:,} and {pixels.shape[0]:,} pixels long is "
+            "too elongated"
+        )
+    resized = resize(pixels, width, height, area=family.area)
+    top, left = (height - size) // 2, (width - size) // 2
+    return resized[top : top + size, left : left + size]

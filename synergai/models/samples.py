@@ -1,0 +1,182 @@
+"""An engine's sample set: what a job's queries are drawn from, and what profiling runs on.
+
+A ``samples.npz`` has one array per input of the engine, named as the input is, with the samples
+along its leading axis, and optionally ``labels``: the right class of each sample. Sample *i* of
+an array whose rank is one more than the input's is ``array[i]``; of one whose rank equals the
+input's, it is the batch of one ``array[i : i + 1]``.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from synergai.errors import InvalidInput
+from synergai.models.formats.model_files import SAMPLES_FILE
+from synergai.protocol.arrays import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from synergai.domain import TensorSpec
+    from synergai.models.directory import EngineDefinition
+
+Array: TypeAlias = "NDArray[Any]"
+
+LABELS: Final = "labels"
+MAX_SAMPLES_BYTES: Final = 4 << 30
+"""Largest sample set, unpacked: a small archive can hold a large one."""
+RANDOM_SAMPLES: Final = 8
+MAX_RANDOM_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A sample set, ready to be fed.
+
+    Attributes:
+        inputs: per sample, the arrays by input name, of the engine's own dtypes and shapes.
+        labels: int64 [samples], the right class of each sample; None if nobody knows.
+    """
+
+    inputs: list[dict[str, Array]]
+    labels: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> Samples:
+    """The engine's own sample set, or a few seeded random samples if it has none.
+
+    Args:
+        definition: the engine.
+        inputs: what the model itself takes.
+
+    Raises:
+        InvalidInput: the sample set is not one, or not for these inputs.
+    """
+    if definition.samples is None:
+        return random_samples(inputs)
+    where = f"{definition.name}/{definition.samples.name}"
+    arrays = _read(where, definition.samples)
+    labels = arrays.pop(LABELS, None)
+    return _assemble(where, inputs, arrays, labels)
+
+
+def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a sample set into an engine's folder; see above for what the arrays are."""
+    with (folder / SAMPLES_FILE).open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def random_samples(
+    inputs: Sequence[TensorSpec], count: int = RANDOM_SAMPLES, seed: int = 0
+) -> Samples:
+    """Seeded random samples of the right dtypes and shapes; dynamic dimensions become 1.
+
+    Raises:
+        InvalidInput: there is no NumPy dtype for an input, or a sample would be too large.
+    """
+    generator = np.random.default_rng(seed)
+    return Samples([{spec.name: _random(spec, generator) for spec in inputs} for _ in range(count)])
+
+
+def _read(where: str, path: Path) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size <= MAX_SAMPLES_BYTES:
+            with np.load(path, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+    except Exception as error:  # what unpacks and what parses raises each errors of its own
+        raise InvalidInput(f"{where} is not an .npz archive of plain arrays") from error
+    if size > MAX_SAMPLES_BYTES:
+        raise InvalidInput(f"{where} unpacks to {size:,} bytes; the limit is {MAX_SAMPLES_BYTES:,}")
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # a member without the suffix .npy comes as it is
+            raise InvalidInput(f"{where}: {name!r} is no array")
+    return found
+
+
+def _assemble(
+    where: str, inputs: Sequence[TensorSpec], arrays: dict[str, Array], labels: Array | None
+) -> Samples:
+    wanted = [spec.name for spec in inputs]
+    if set(arrays) != set(wanted):
+        raise InvalidInput(
+            f"{where} has arrays for {', '.join(sorted(arrays)) or 'nothing'}, "
+            f"but the engine takes {', '.join(sorted(wanted))}"
+        )
+    columns = {spec.name: _column(where, spec, arrays[spec.name]) for spec in inputs}
+    counts = {len(column) for column in columns.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise InvalidInput(f"{where}: the arrays must have one and the same number of samples")
+    count = counts.pop()
+    if labels is not None:
+        if labels.shape != (count,) or labels.dtype.kind not in "iu":
+            raise InvalidInput(f"{where}: labels must be {count} integers, one per sample")
+        labels = labels.astype(np.int64)
+    samples = [{name: column[i] for name, column in columns.items()} for i in range(count)]
+    return Samples(samples, labels)
+
+
+def _column(where: str, spec: TensorSpec, array: Array) -> list[Array]:
+    """The samples of one input."""
+    dtype = _dtype(spec)
+    if dtype.hasobject and array.dtype.kind in "SU":
+        array = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
+        array = array.astype(object)
+    if array.dtype != dtype:
+        raise InvalidInput(f"{where}: {spec.name} is {array.dtype}, but the engine takes {dtype}")
+    if array.ndim == len(spec.shape) and array.ndim and spec.shape[0] in (1, -1):
+        column = [array[i : i + 1] for i in range(len(array))]
+    elif array.ndim == len(spec.shape) + 1:
+        column = [np.asarray(array[i]) for i in range(len(array))]
+    else:
+        raise InvalidInput(
+            f"{where}: {spec.name} has the shape {list(array.shape)}; expected are samples of "
+            f"{list(spec.shape)} along a leading axis"
+        )
+    if column and not _fits(column[0].shape, spec.shape):
+        raise InvalidInput(
+            f"{where}: samples of {spec.name} have the shape {list(column[0].shape)}, "
+            f"but the engine takes {list(spec.shape)}"
+        )
+    # A contiguous array is what runtimes and raw tensor contents need; made so once, here.
+    return [np.ascontiguousarray(sample).reshape(sample.shape) for sample in column]
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    pairs = zip(shape, wanted, strict=True)
+    return all(expected in (-1, size) for size, expected in pairs)
+
+
+def _random(spec: TensorSpec, generator: np.random.Generator) -> Array:
+    dtype = _dtype(spec)
+    shape = tuple(1 if size == -1 else size for size in spec.shape)
+    if np.prod(shape, dtype=np.float64) * max(dtype.itemsize, 1) > MAX_RANDOM_BYTES:
+        raise InvalidInput(f"input {spec.name} {list(shape)} is too large for random samples")
+    if dtype.hasobject:
+        return np.full(shape, b"sample", dtype=object)
+    if dtype.kind == "f":
+        return generator.random(shape).astype(dtype)
+    # Wide integers are mostly indices into a table whose size is unknown here; 0 and 1 exist.
+    high = 256 if dtype == np.uint8 else 2
+    return generator.integers(0, high, shape).astype(dtype)
+
+
+def _dtype(spec: TensorSpec) -> np.dtype[Any]:
+    try:
+        return DTYPES[spec.datatype]
+    except KeyError:
+        raise InvalidInput(
+            f"input {spec.name} is {spec.datatype}, for which there is no NumPy dtype"
+        ) from None

@@ -1,0 +1,85 @@
+"""The configuration dictionary as a CSV, JSON or SQLite file; which one, the suffix says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput, NotFound
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.text import read_csv, read_json, write_csv, write_json
+from synergai.runtime.atomic_file import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from synergai.profiles.dictionary import ProfileEntry
+
+DATABASE_SUFFIXES: Final = (".db", ".sqlite")
+SUFFIXES: Final = (".csv", ".json", *DATABASE_SUFFIXES)
+
+
+def load_dictionary(path: Path) -> ConfigurationDictionary:
+    """Read a dictionary file of any form.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidInput: it is none, or is damaged; the message says where.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    suffix = _suffix(path)
+    if not path.is_file():
+        raise NotFound(f"there is no dictionary file {path}")
+    if suffix in DATABASE_SUFFIXES:
+        from synergai.profiles.store import DictionaryStore
+
+        with DictionaryStore(path) as store:
+            return store.load()
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8 text") from error
+    return (read_csv if suffix == ".csv" else read_json)(text, str(path))
+
+
+def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
+    """Add or replace entries in a dictionary file of any form, created if it is not there.
+
+    All of them are written, or none.
+
+    Raises:
+        InvalidInput: the file is none, is damaged or cannot be written.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    suffix = _suffix(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+    if suffix in DATABASE_SUFFIXES:
+        from synergai.profiles.store import DictionaryStore
+
+        with DictionaryStore(path) as store:
+            store.put_all(entries)
+        return
+    dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
+    for entry in entries:
+        dictionary.put(entry)
+    _replace(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(
+            f"{path}: a dictionary file ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
+    return path.suffix
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,151 @@
+"""The configuration dictionary in a SQLite file: one row per entry, changed all or nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self
+
+import apsw
+
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.records import COLUMNS, from_record, to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from synergai.profiles.dictionary import ProfileEntry
+
+APPLICATION_ID: Final = 0x53594E44  # "SYND", so that a file of somebody else is known
+SCHEMA_VERSION: Final = 2
+BUSY_TIMEOUT_MS: Final = 5000
+
+_SCHEMA: Final = f"""
+CREATE TABLE profile (
+    engine TEXT NOT NULL,
+    worker_class TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    power_mode TEXT NOT NULL,
+    execution_provider TEXT NOT NULL,
+    qps REAL NOT NULL,
+    backend_start_s REAL NOT NULL,
+    model_load_s REAL NOT NULL,
+    data_preparation_s REAL NOT NULL,
+    latency_p50_s REAL NOT NULL,
+    latency_p90_s REAL NOT NULL,
+    latency_p99_s REAL NOT NULL,
+    watts REAL NOT NULL,
+    queries INTEGER NOT NULL,
+    label TEXT NOT NULL,
+    measured_at TEXT NOT NULL,
+    batch_qps TEXT NOT NULL,
+    PRIMARY KEY (engine, worker_class, threads, power_mode, execution_provider)
+) STRICT, WITHOUT ROWID;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_FROM_1: Final = """
+ALTER TABLE profile ADD COLUMN batch_qps TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 2;
+"""
+"""Version 1 knew of no batches."""
+_HEADER_BYTES: Final = 100
+_PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
+
+
+class DictionaryStore:
+    """A dictionary file, created if it is not there. Use it as a context manager.
+
+    Raises:
+        InvalidInput: on construction, if the file cannot be opened, is no dictionary, or is one
+            of another version.
+        Unavailable: another process kept it locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # SQLite takes a file that is shorter than its header for an empty database.
+        if path.is_file() and 0 < path.stat().st_size < _HEADER_BYTES:
+            raise InvalidInput(f"{path} is no configuration dictionary, and too short for any")
+        try:
+            self._connection = apsw.Connection(str(path))
+        except apsw.Error as error:
+            raise self._explained(error) from error
+        try:
+            self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            with self._connection:
+                self._check_or_create()
+        except apsw.Error as error:
+            self.close()
+            raise self._explained(error) from error
+        except SynergaiError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; again is harmless."""
+        self._connection.close()
+
+    def load(self) -> ConfigurationDictionary:
+        """All entries.
+
+        Raises:
+            InvalidInput: the file is damaged, or holds an impossible entry.
+            Unavailable: another process kept it locked.
+        """
+        try:
+            rows = list(self._connection.execute("SELECT * FROM profile"))
+        except apsw.Error as error:
+            raise self._explained(error) from error
+        try:
+            return ConfigurationDictionary(
+                from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows
+            )
+        except InvalidInput as error:
+            raise InvalidInput(f"{self._path}: {error}") from error
+
+    def put_all(self, entries: Iterable[ProfileEntry]) -> None:
+        """Add or replace `entries`: all of them, or none if anything goes wrong.
+
+        Raises:
+            InvalidInput: the file cannot be written.
+            Unavailable: another process kept it locked.
+        """
+        try:
+            with self._connection:
+                self._connection.executemany(_PUT, [to_record(entry) for entry in entries])
+        except apsw.Error as error:
+            raise self._explained(error) from error
+
+    def _check_or_create(self) -> None:
+        application_id = self._connection.pragma("application_id")
+        version = self._connection.pragma("user_version")
+        empty = not self._connection.execute("SELECT count(*) FROM sqlite_schema").get
+        if empty and application_id == 0:
+            self._connection.execute(_SCHEMA)
+        elif application_id != APPLICATION_ID:
+            raise InvalidInput(f"{self._path} is a database, but no configuration dictionary")
+        elif version == 1:
+            self._connection.execute(_FROM_1)
+        elif version != SCHEMA_VERSION:
+            raise InvalidInput(
+                f"{self._path} is a configuration dictionary of version {version}, but this "
+                f"program reads version {SCHEMA_VERSION}; export it to CSV with the program that "
+                "wrote it, and import that"
+            )
+
+    def _explained(self, error: apsw.Error) -> SynergaiError:
+        if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+            return Unavailable(f"{self._path} is locked by another process; try again later")
+        if isinstance(error, apsw.NotADBError):
+            return InvalidInput(
+                f"{self._path} is no configuration dictionary in SQLite's form; a .csv or .json "
+                "file is made one by 'synergai dictionary import'"
+            )
+        return InvalidInput(f"{self._path} cannot be used as a configuration dictionary: {error}")

@@ -1,0 +1,186 @@
+"""The configuration dictionary as CSV or JSON text.
+
+CSV has one column per field of `ProfileEntry`, with the configuration as three. The thesis's own
+table is read too: ``engine,worker,config,qps,t_pre_s,t_infer_3900_s,label``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.records import COLUMNS, CONFIGURATION, KEY, from_record, to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JSON_VERSION: Final = 1
+
+_TEXTS: Final = ("engine", "worker_class", "label", "measured_at", "batch_qps", *CONFIGURATION[1:])
+_WHOLE: Final = {"threads": 1024, "queries": 1 << 53}
+"""Columns of whole numbers, and the largest that makes sense."""
+_REQUIRED: Final = ("engine", "worker_class", "qps")
+_THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_s", "label")
+
+
+def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
+    """Read CSV in our own or the thesis's form; ``#`` lines before the header are comments.
+
+    Args:
+        text: of the file.
+        where: the file's name, for messages.
+
+    Raises:
+        InvalidInput: naming the line and column.
+    """
+    lines = text.splitlines(keepends=True)
+    comments = 0
+    while comments < len(lines) and lines[comments].lstrip().startswith("#"):
+        comments += 1
+    reader = csv.reader(io.StringIO("".join(lines[comments:]), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        thesis = set(header) == set(_THESIS)
+        if not thesis:
+            _check_header(header, f"{where}, line {comments + 1}")
+        dictionary = ConfigurationDictionary()
+        for row in reader:
+            if not row:
+                continue
+            line = f"{where}, line {comments + reader.line_num}"
+            if len(row) != len(header):
+                raise InvalidInput(f"{line}: {len(row)} columns instead of {len(header)}")
+            record: Mapping[str, Any] = dict(zip(header, row, strict=True))
+            _put_new(dictionary, _from_thesis(record, line) if thesis else record, line)
+    except csv.Error as error:
+        raise InvalidInput(f"{where}, line {comments + reader.line_num}: {error}") from error
+    return dictionary
+
+
+def write_csv(dictionary: ConfigurationDictionary) -> str:
+    """All entries as CSV, in our own form."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(_sorted_records(dictionary))
+    return text.getvalue()
+
+
+def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
+    """Read what `write_json` writes.
+
+    Args:
+        text: of the file.
+        where: the file's name, for messages.
+
+    Raises:
+        InvalidInput: naming the line, or the entry and field.
+    """
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"{where}, line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
+    except RecursionError:
+        raise InvalidInput(f"{where}: nested too deeply to be a dictionary") from None
+    entries = document.get("entries") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(entries, list):
+        raise InvalidInput(f'{where}: expected an object with "version" and "entries"')
+    if document.get("version") != JSON_VERSION:
+        raise InvalidInput(
+            f"{where} is of version {document.get('version')}, but this program reads "
+            f"version {JSON_VERSION}"
+        )
+    dictionary = ConfigurationDictionary()
+    for index, record in enumerate(entries):
+        place = f"{where}, entry {index}"
+        if not isinstance(record, dict):
+            raise InvalidInput(f"{place}: expected an object")
+        _check_header(list(record), place)
+        _put_new(dictionary, record, place)
+    return dictionary
+
+
+def write_json(dictionary: ConfigurationDictionary) -> str:
+    """All entries as JSON."""
+    document = {"version": JSON_VERSION, "entries": _sorted_records(dictionary)}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _sorted_records(dictionary: ConfigurationDictionary) -> list[dict[str, Any]]:
+    """In one order, so that equal dictionaries are equal texts."""
+    records = map(to_record, dictionary)
+    return sorted(records, key=lambda record: [record[name] for name in KEY])
+
+
+def _check_header(names: list[str], where: str) -> None:
+    unknown = [name for name in names if name not in COLUMNS]
+    missing = [name for name in _REQUIRED if name not in names]
+    if unknown:
+        raise InvalidInput(
+            f"{where}: unknown column {unknown[0]!r}; there are: {', '.join(COLUMNS)}"
+        )
+    if missing:
+        raise InvalidInput(f"{where}: the column {missing[0]!r} is missing")
+    if len(set(names)) != len(names):
+        raise InvalidInput(f"{where}: a column appears twice")
+
+
+def _put_new(dictionary: ConfigurationDictionary, record: Mapping[str, Any], where: str) -> None:
+    values = {
+        name: _value(name, value, f"{where}, column {name}") for name, value in record.items()
+    }
+    try:
+        entry = from_record(values)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
+    if entry.configuration in dictionary.row(entry.engine, entry.worker_class):
+        raise InvalidInput(
+            f"{where}: {entry.engine} on {entry.worker_class} with {entry.configuration} is "
+            "there already"
+        )
+    dictionary.put(entry)
+
+
+def _value(name: str, value: object, where: str) -> str | int | float:
+    """A field's value, from a CSV cell's text or from JSON."""
+    if name in _TEXTS:
+        if isinstance(value, str):
+            return value
+        raise InvalidInput(f"{where}: expected a text, not {value!r}")
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        try:
+            if name not in _WHOLE:
+                return float(value)
+            number = int(value)
+        except (ValueError, OverflowError):
+            number = None
+        if number is not None and (isinstance(value, str) or number == value):
+            if 0 <= number <= _WHOLE[name]:
+                return number
+            raise InvalidInput(f"{where}: expected 0 to {_WHOLE[name]}, not {number}")
+    what = "a whole number" if name in _WHOLE else "a number"
+    raise InvalidInput(f"{where}: expected {what}, not {value!r}")
+
+
+def _from_thesis(record: Mapping[str, str], where: str) -> dict[str, str]:
+    config = record["config"]
+    if not config.isdecimal():
+        raise InvalidInput(f"{where}, column config: expected a number, not {config!r}")
+    # In its tables a configuration is a thread count on x86, and a power mode on the boards.
+    configuration = "threads" if record["worker"] == "x86" else "power_mode"
+    return {
+        "engine": record["engine"],
+        "worker_class": record["worker"],
+        configuration: config,
+        "qps": record["qps"],
+        # Only the sum of the three parts is known; loading the model is the largest, and
+        # whatever uses T_pre adds them up.
+        "model_load_s": record["t_pre_s"],
+        "label": record["label"],
+    }

@@ -1,0 +1,1 @@
+"""The wire: request codec, conversion, validation, gRPC conventions, TLS, work socket."""

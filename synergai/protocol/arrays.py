@@ -1,0 +1,310 @@
+"""NumPy arrays to the Open Inference Protocol's tensors, and back.
+
+Every datatype has one NumPy dtype. NumPy knows no bfloat16, so that ``BF16`` tensors are arrays
+of their bit patterns, `BFLOAT16_BITS`; arrays of the ``ml_dtypes`` package are understood too.
+``BYTES`` tensors are object arrays of ``bytes``; texts may be given and are sent as UTF-8.
+Data travel as raw contents, little endian and row major; typed contents are read as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from synergai.errors import InvalidInput
+from synergai.protocol.validation import TYPED_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from synergai.oip import inference_pb2
+
+    Array: TypeAlias = NDArray[Any]
+    Tensor: TypeAlias = (
+        inference_pb2.ModelInferRequest.InferInputTensor
+        | inference_pb2.ModelInferResponse.InferOutputTensor
+    )
+
+BFLOAT16_BITS: Final = np.dtype("<u2", metadata={"datatype": "BF16"})
+"""Dtype of the bit patterns of bfloat16 numbers; equal to uint16, but sent as ``BF16``."""
+
+DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": BFLOAT16_BITS,
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype(object),
+}
+"""NumPy dtype by datatype."""
+
+_DATATYPES: Final = {
+    (dtype.kind, dtype.itemsize): name for name, dtype in DTYPES.items() if name != "BF16"
+}
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of `dtype`.
+
+    Raises:
+        InvalidInput: the protocol has none, as for complex numbers and dates.
+    """
+    # ml_dtypes' is of kind V; asking every dtype for its name would take longer than all else.
+    if (dtype.kind == "V" and dtype.name == "bfloat16") or _marked_bfloat16(dtype):
+        return "BF16"
+    if dtype.kind in "SU":
+        return "BYTES"
+    try:
+        return _DATATYPES[dtype.kind, dtype.itemsize]
+    except KeyError:
+        raise InvalidInput(f"the protocol has no datatype for NumPy's {dtype}") from None
+
+
+def _marked_bfloat16(dtype: np.dtype[Any]) -> bool:
+    return dtype.metadata is not None and dtype.metadata.get("datatype") == "BF16"
+
+
+def to_raw(array: Array) -> bytes:
+    """The raw contents of a tensor.
+
+    Raises:
+        InvalidInput: there is no datatype for it, or an object in it is neither bytes nor text.
+    """
+    datatype = datatype_of(array.dtype)
+    if datatype == "BYTES":
+        return _join(array)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.tobytes()
+
+
+def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
+    """The array in a tensor's raw contents: read-only and not copied, but for ``BYTES``.
+
+    Raises:
+        InvalidInput: the datatype is unknown, or the data do not fit the shape.
+    """
+    dtype = _dtype(datatype)
+    count = _count(shape)
+    if dtype.hasobject:
+        return _split(data, count).reshape(tuple(shape))
+    if len(data) != count * dtype.itemsize:
+        raise InvalidInput(
+            f"{count:,} elements of {datatype} are {count * dtype.itemsize:,} bytes, "
+            f"not {len(data):,}"
+        )
+    return np.frombuffer(data, dtype).reshape(tuple(shape))
+
+
+def from_contents(
+    contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int]
+) -> Array:
+    """The array in a tensor's typed contents.
+
+    Raises:
+        InvalidInput: the datatype is unknown or has no typed contents, a number is beyond it,
+            or the data do not fit the shape.
+    """
+    dtype = _dtype(datatype)
+    field = TYPED_FIELDS.get(datatype)
+    if field is None:
+        raise InvalidInput(f"{datatype} has no typed contents")
+    values = getattr(contents, field)
+    count = _count(shape)
+    if len(values) != count:
+        raise InvalidInput(f"the shape has {count:,} elements, the contents have {len(values):,}")
+    if count and dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        # Small integers travel in a wider field.
+        if min(values) < bounds.min or max(values) > bounds.max:
+            raise InvalidInput(f"an element is beyond what {datatype} holds")
+    return np.fromiter(values, dtype, count).reshape(tuple(shape))
+
+
+def request_of(
+    engine: str,
+    inputs: Mapping[str, ArrayLike],
+    *,
+    outputs: Sequence[str] = (),
+    version: str = "",
+    request_id: str = "",
+    parameters: Mapping[str, bool | int | float | str] | None = None,
+) -> inference_pb2.ModelInferRequest:
+    """A request that carries `inputs` as raw contents.
+
+    Raises:
+        InvalidInput: see `to_raw`; or there is no input, or it has no name.
+    """
+    from synergai.oip import inference_pb2
+
+    if not isinstance(inputs, Mapping):
+        raise InvalidInput(
+            f"engine {engine!r} is given arrays by the names of its inputs, as in "
+            f"{{'input': array}}, not a {type(inputs).__name__}"
+        )
+    if not inputs:
+        raise InvalidInput(f"no inputs are given for engine {engine!r}")
+    request = inference_pb2.ModelInferRequest(
+        model_name=engine, model_version=version, id=request_id
+    )
+    for name, value in inputs.items():
+        array = _as_array(value)
+        try:
+            data = to_raw(array)
+        except InvalidInput as error:
+            raise InvalidInput(f"input {name!r}: {error}") from None
+        request.inputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        request.raw_input_contents.append(data)
+    for name in outputs:
+        request.outputs.add(name=name)
+    for name, parameter in (parameters or {}).items():
+        set_parameter(request.parameters[name], parameter)
+    return request
+
+
+def response_of(
+    engine: str, outputs: Mapping[str, ArrayLike], *, version: str = "", request_id: str = ""
+) -> inference_pb2.ModelInferResponse:
+    """A response that carries `outputs` as raw contents.
+
+    Raises:
+        InvalidInput: see `to_raw`.
+    """
+    from synergai.oip import inference_pb2
+
+    response = inference_pb2.ModelInferResponse(
+        model_name=engine, model_version=version, id=request_id
+    )
+    for name, value in outputs.items():
+        array = np.asarray(value)
+        response.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        response.raw_output_contents.append(to_raw(array))
+    return response
+
+
+def inputs_of(request: inference_pb2.ModelInferRequest) -> dict[str, Array]:
+    """The arrays of a request, by input name.
+
+    Raises:
+        InvalidInput: the data do not fit their datatypes and shapes.
+    """
+    return _arrays(request.inputs, request.raw_input_contents)
+
+
+def outputs_of(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
+    """The arrays of a response, by output name.
+
+    Raises:
+        InvalidInput: the data do not fit their datatypes and shapes.
+    """
+    return _arrays(response.outputs, response.raw_output_contents)
+
+
+def parameters_of(
+    parameters: Mapping[str, inference_pb2.InferParameter],
+) -> dict[str, bool | int | float | str]:
+    """The values of a message's parameters, by name; those without a value are left out."""
+    values = {}
+    for name, parameter in parameters.items():
+        if choice := parameter.WhichOneof("parameter_choice"):
+            values[name] = getattr(parameter, choice)
+    return values
+
+
+def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | float | str) -> None:
+    """Set a parameter to `value`, in the field of its type.
+
+    Raises:
+        InvalidInput: an integer is beyond 64 bits.
+    """
+    match value:
+        case bool():
+            parameter.bool_param = value
+        case int() if -(2**63) <= value < 2**63:
+            parameter.int64_param = value
+        case int() if 0 <= value < 2**64:
+            parameter.uint64_param = value
+        case int():
+            raise InvalidInput(f"parameter {value} does not fit 64 bits")
+        case float():
+            parameter.double_param = value
+        case str():
+            parameter.string_param = value
+
+
+def _as_array(value: ArrayLike) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
+        # NumPy's own text arrays drop zeros at the end of their elements.
+        return np.asarray(value, object)
+    return array
+
+
+def _arrays(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:
+    if raw and len(raw) != len(tensors):
+        raise InvalidInput(f"there are {len(raw)} raw contents for {len(tensors)} tensors")
+    arrays = {}
+    for index, tensor in enumerate(tensors):
+        try:
+            if raw:
+                array = from_raw(raw[index], tensor.datatype, tensor.shape)
+            else:
+                array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
+        except InvalidInput as error:
+            raise InvalidInput(f"tensor {tensor.name!r}: {error}") from None
+        arrays[tensor.name] = array
+    return arrays
+
+
+def _dtype(datatype: str) -> np.dtype[Any]:
+    try:
+        return DTYPES[datatype]
+    except KeyError:
+        raise InvalidInput(f"the datatype {datatype!r} is unknown") from None
+
+
+def _count(shape: Sequence[int]) -> int:
+    if any(size < 0 for size in shape):
+        raise InvalidInput(f"the shape {list(shape)} has a negative dimension")
+    return math.prod(shape)
+
+
+def _join(array: Array) -> bytes:
+    """Each element as a little endian 32-bit length and as many bytes."""
+    parts: list[bytes] = []
+    for element in array.flat:
+        match element:
+            case bytes():
+                data = bytes(element)
+            case str():
+                data = element.encode()
+            case _:
+                kind = type(element).__name__
+                raise InvalidInput(f"an element must be bytes or text, not {kind}")
+        parts += (len(data).to_bytes(4, "little"), data)
+    return b"".join(parts)
+
+
+def _split(data: bytes, count: int) -> Array:
+    elements: list[bytes] = []
+    position = 0
+    while position < len(data) and len(elements) < count:
+        start = position + 4
+        position = start + int.from_bytes(data[position:start], "little")
+        elements.append(data[start:position])
+    if len(elements) != count or position != len(data):
+        raise InvalidInput(f"the bytes are not {count:,} elements with their lengths before them")
+    return np.fromiter(elements, object, count)

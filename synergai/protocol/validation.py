@@ -1,0 +1,285 @@
+"""Does a request fit its engine? Checked without numpy and without copying a tensor.
+
+The gateway refuses what no worker could run, the agent what its own model cannot take, and
+both say the same thing. A tensor's data is either an entry of ``raw_input_contents`` (little
+endian, row major, as everybody's client sends it) or a typed field of its ``contents``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from synergai.domain import Engine, TensorSpec
+    from synergai.oip.inference_pb2 import ModelInferRequest
+    from synergai.protocol.request_codec import Envelope
+
+ELEMENT_BYTES: Final = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "BF16": 2,
+    "FP32": 4,
+    "FP64": 8,
+}
+"""Bytes of one element by datatype; ``BYTES``, whose elements differ in length, is not here."""
+
+MAX_BYTES_ELEMENTS: Final = 1 << 20
+"""Elements of one BYTES tensor; each is looked at, on an event loop that others wait for."""
+
+MAX_IMAGES: Final = 64
+"""Encoded images of one request: a kilobyte of them can become a megabyte of tensor each."""
+
+DATATYPES: Final = frozenset({*ELEMENT_BYTES, "BYTES"})
+"""All datatypes of the Open Inference Protocol."""
+
+TYPED_FIELDS: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field of ``InferTensorContents`` that a datatype uses; the 16-bit floats have none."""
+
+_NARROW: Final = {
+    "INT8": (-(2**7), 2**7 - 1),
+    "INT16": (-(2**15), 2**15 - 1),
+    "UINT8": (0, 2**8 - 1),
+    "UINT16": (0, 2**16 - 1),
+}
+"""Ranges of the datatypes that travel in a wider typed field."""
+
+
+def check_envelope(envelope: Envelope, engine: Engine) -> None:
+    """Check that `engine` can run the request in `envelope`, as `check_request` does.
+
+    Of a form that has been checked for the engine only elements of BYTES, which say their own
+    length, are looked at again.
+
+    Raises:
+        InvalidInput: as `check_request` says.
+    """
+    form = envelope.form
+    if form is not None and form.fits is engine:
+        return
+    check_request(envelope.header, engine, envelope.raw)
+    if form is not None and all(each.datatype != "BYTES" for each in form.header.inputs):
+        form.fits = engine
+
+
+def check_request(
+    request: ModelInferRequest, engine: Engine, raw: Sequence[bytes | memoryview] | None = None
+) -> None:
+    """Check that `engine` can run `request`.
+
+    The model's name is not looked at: who calls has found the engine by it.
+
+    Args:
+        request: the whole request, or its header if `raw` is given.
+        engine: what it is for.
+        raw: the request's ``raw_input_contents``, if they were cut out of it
+            (see ``synergai.protocol.request_codec``).
+
+    Raises:
+        InvalidInput: the version is another, an input is unknown, missing or given twice, its
+            datatype, shape or data do not fit, or an output is asked for that does not exist or
+            cannot be had in that form.
+    """
+    if request.model_version and request.model_version != engine.version:
+        raise InvalidInput(
+            f"engine {engine.name!r} is here in version {engine.version!r}, "
+            f"not {request.model_version!r}"
+        )
+    specs = {spec.name: spec for spec in engine.inputs}
+    tensors = request.inputs
+    raw = request.raw_input_contents if raw is None else raw
+    if raw and len(raw) != len(tensors):
+        raise InvalidInput(
+            f"raw_input_contents has {len(raw)} entries for {len(tensors)} inputs; "
+            "give one for each input, in the same order"
+        )
+    for index, tensor in enumerate(tensors):
+        spec = specs.pop(tensor.name, None)
+        if spec is None:
+            raise _unknown_input(tensor.name, engine)
+        count = _check_shape(tensor, spec, engine)
+        if raw:
+            if tensor.HasField("contents"):
+                raise InvalidInput(
+                    f"input {tensor.name!r} has typed contents beside raw_input_contents; "
+                    "use one of them for the whole request"
+                )
+            _check_raw(tensor.name, raw[index], tensor.datatype, count)
+        else:
+            _check_typed(tensor, count)
+    if specs:
+        missing = ", ".join(repr(name) for name in specs)
+        raise InvalidInput(f"engine {engine.name!r} needs input {missing} as well")
+    if request.outputs:
+        _check_outputs(request, engine)
+
+
+def _unknown_input(name: str, engine: Engine) -> InvalidInput:
+    known = ", ".join(repr(spec.name) for spec in engine.inputs)
+    if any(spec.name == name for spec in engine.inputs):
+        return InvalidInput(f"input {name!r} is given twice")
+    return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it takes {known}")
+
+
+def class_count(asked: ModelInferRequest.InferRequestedOutputTensor) -> int:
+    """To how many classes a requested output is to be reduced; 0 means: to none, it comes whole.
+
+    This is the parameter of the protocol's classification extension.
+
+    Raises:
+        InvalidInput: it is no positive integer.
+    """
+    if "classification" not in asked.parameters:
+        return 0
+    parameter = asked.parameters["classification"]
+    count = parameter.int64_param or parameter.uint64_param
+    if count < 1:
+        raise InvalidInput(
+            f"output {asked.name!r}: the parameter 'classification' must be a positive integer"
+        )
+    return count
+
+
+def _check_shape(
+    tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec, engine: Engine
+) -> int:
+    """Return the number of elements of `tensor`, once its datatype and shape fit `spec`."""
+    if tensor.datatype != spec.datatype:
+        if tensor.datatype == "BYTES" and engine.preprocess and spec is engine.inputs[0]:
+            return _check_images(tensor, spec)
+        raise InvalidInput(
+            f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
+        )
+    shape = tuple(tensor.shape)
+    if not _fits(shape, spec.shape):
+        raise InvalidInput(
+            f"input {tensor.name!r} must have the shape {_written(spec.shape)}, "
+            f"not {_written(shape)}"
+        )
+    return math.prod(shape)
+
+
+def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
+    """Return the number of encoded images in `tensor`, once as many fit `spec`."""
+    shape = tuple(tensor.shape)
+    if len(shape) != 1 or not _fits(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
+        raise InvalidInput(
+            f"input {tensor.name!r} takes encoded images as BYTES of the shape "
+            f"{_written(spec.shape[:1])}, at most {MAX_IMAGES} of them, not {_written(shape)}"
+        )
+    return shape[0]
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    if shape == wanted:
+        return -1 not in shape
+    for have, want in zip(shape, wanted, strict=True):
+        if have != want if want != -1 else have <= 0:
+            return False
+    return True
+
+
+def _written(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape[:16]))}{',...' if len(shape) > 16 else ''}]"
+
+
+def _check_raw(name: str, data: bytes | memoryview, datatype: str, count: int) -> None:
+    size = ELEMENT_BYTES.get(datatype)
+    if size is None:
+        _check_bytes_elements(name, data, count)
+    elif len(data) != count * size:
+        raise InvalidInput(
+            f"input {name!r} needs {count * size:,} bytes for its shape ({count:,} elements of "
+            f"{datatype}), not {len(data):,}"
+        )
+
+
+def _check_bytes_elements(name: str, data: bytes | memoryview, count: int) -> None:
+    """Every BYTES element is a little endian 32-bit length and as many bytes."""
+    if count > MAX_BYTES_ELEMENTS:
+        raise InvalidInput(
+            f"input {name!r} has {count:,} BYTES elements; {MAX_BYTES_ELEMENTS:,} are the limit"
+        )
+    found = position = 0
+    while position < len(data) and found <= count:
+        position += 4 + int.from_bytes(data[position : position + 4], "little")
+        found += 1
+    if found != count or position != len(data):
+        raise InvalidInput(
+            f"input {name!r}: its bytes are not {count:,} BYTES elements, each a 32-bit little "
+            "endian length followed by as many bytes"
+        )
+
+
+def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None:
+    field = TYPED_FIELDS.get(tensor.datatype)
+    if field is None:
+        raise InvalidInput(
+            f"input {tensor.name!r}: {tensor.datatype} has no typed contents; "
+            "send raw_input_contents"
+        )
+    for other, _ in tensor.contents.ListFields():
+        if other.name != field:
+            raise InvalidInput(
+                f"input {tensor.name!r} is {tensor.datatype}, whose data belong in {field}, "
+                f"not in {other.name}"
+            )
+    values = getattr(tensor.contents, field)
+    if len(values) != count:
+        raise InvalidInput(
+            f"input {tensor.name!r} needs {count:,} elements for its shape, not {len(values):,}"
+        )
+    if tensor.datatype in _NARROW and count:
+        low, high = _NARROW[tensor.datatype]
+        if min(values) < low or max(values) > high:
+            raise InvalidInput(
+                f"input {tensor.name!r}: {tensor.datatype} holds {low} to {high}, and an element "
+                "is beyond that"
+            )
+
+
+def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
+    known = set(_output_names(engine))
+    for asked in request.outputs:
+        if asked.name not in known:
+            names = ", ".join(map(repr, _output_names(engine)))
+            raise InvalidInput(
+                f"engine {engine.name!r} has no output {asked.name!r} to ask for, or it is asked "
+                f"for twice; it gives {names}"
+            )
+        known.remove(asked.name)
+        if asked.parameters and class_count(asked) and asked.name == engine.postprocess:
+            raise InvalidInput(f"output {asked.name!r} is no tensor to be classified")
+
+
+def _output_names(engine: Engine) -> Iterator[str]:
+    yield from (spec.name for spec in engine.outputs)
+    if engine.postprocess:
+        yield engine.postprocess

@@ -1,0 +1,1 @@
+"""Process plumbing: settings, service lifecycle, systemd, paths, files, plug-ins."""

@@ -1,0 +1,1 @@
+"""The malleable policy: planner, snapshot and replanning."""

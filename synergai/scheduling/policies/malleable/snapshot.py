@@ -1,0 +1,140 @@
+"""What a planner has to know of jobs and workers, as arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from synergai.scheduling.policies.malleable.planner import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.estimate import Estimate
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+
+_IMPORTANCE: Final = 8.0
+"""How much more a job counts than one of the priority below."""
+
+
+class Situation:
+    """Jobs and workers at one instant, and what each job costs on each worker.
+
+    Args:
+        view: what the policy sees.
+        jobs: what is to be planned; those that nobody can run are left out.
+        workers: on whom.
+
+    Attributes:
+        estimates: by job and worker; None where the job cannot run.
+        alone_s: the least time in which a single worker could run what is left of each job.
+        deadlines: seconds from now, shape (jobs,).
+        importance: what each job counts, shape (jobs,).
+        typical_s: what a job typically takes on its best worker.
+    """
+
+    def __init__(
+        self, view: View, jobs: Sequence[JobRecord], workers: Sequence[WorkerRecord]
+    ) -> None:
+        self.now = view.now
+        self.workers = workers
+        self.jobs: list[JobRecord] = []
+        self.estimates: list[list[Estimate | None]] = []
+        setup: list[list[float]] = []
+        saved: list[list[float]] = []
+        rates: list[list[float]] = []
+        prices: list[list[float]] = []
+        self.alone_s: list[float] = []
+        for job in jobs:
+            estimates = [view.choice(job, worker) for worker in workers]
+            if not any(estimates):
+                continue
+            self.jobs.append(job)
+            self.estimates.append(estimates)
+            best_s = math.inf
+            setup_row, saved_row, rates_row = [], [], []
+            for worker, estimate in zip(workers, estimates, strict=True):
+                if estimate is None:
+                    setup_row.append(0.0)
+                    saved_row.append(0.0)
+                    rates_row.append(0.0)
+                    continue
+                setup_s, saved_s = _setup(job, worker, estimate, view.now)
+                per_query_s = view.per_query_s(job, worker, estimate)
+                setup_row.append(setup_s)
+                saved_row.append(saved_s)
+                rates_row.append(1.0 / per_query_s)
+                best_s = min(best_s, setup_s + job.left * per_query_s)
+            setup.append(setup_row)
+            saved.append(saved_row)
+            rates.append(rates_row)
+            self.alone_s.append(best_s)
+            if view.thrifty:
+                prices.append([0.0 if e is None else e.entry.watts for e in estimates])
+        self.typical_s = max(sum(self.alone_s) / max(1, len(self.jobs)), 1e-9)
+        self._setup = np.array(setup)
+        self._saved = np.array(saved)
+        self._rates = np.array(rates)
+        self._prices = np.array(prices) if view.thrifty else None
+        self.deadlines = np.array([job.job.deadline - view.now for job in self.jobs])
+        self.importance = np.array([_importance(job) for job in self.jobs])
+
+    def problem(
+        self,
+        rows: Sequence[int],
+        queries: Sequence[float],
+        ready: Sequence[float],
+        not_before: Sequence[float],
+    ) -> Problem:
+        """The problem of planning some of the jobs.
+
+        Args:
+            rows: which of `jobs`.
+            queries: how many of each are to be planned.
+            ready: seconds from now until each worker is free.
+            not_before: seconds from now until what is not planned of each job is over.
+        """
+        at = np.array(rows)
+        prices = self._prices
+        if prices is not None:
+            # Watts of a typical worker are one, so that energy weighs as much as time.
+            prices = prices[at] / max(float(prices.mean()), 1e-9)
+        return Problem(
+            queries=np.array(queries, dtype=np.float64),
+            deadlines=self.deadlines[at],
+            importance=self.importance[at],
+            ready=np.array(ready),
+            setup=self._setup[at],
+            rates=self._rates[at],
+            saved=self._saved[at],
+            not_before=np.array(not_before),
+            typical_s=self.typical_s,
+            prices=prices,
+        )
+
+
+def _setup(
+    job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float
+) -> tuple[float, float]:
+    """The setup of the job on the worker, and what of it is saved if the job just goes on."""
+    if not worker.is_set_up_for(job, now):
+        return estimate.setup_s, 0.0
+    head = next(iter(worker.leases.values()), None)
+    to_pay_s = 0.0 if head is None else setup_left_s(head, now)
+    setup_s = max(estimate.setup_s, to_pay_s)
+    return setup_s, setup_s - to_pay_s
+
+
+def setup_left_s(lease: Lease, now: float) -> float:
+    """What of the setup of a worker's first lease is expected to be still to come."""
+    if lease.first_query_at is not None or lease.done or lease.head_at is None:
+        return 0.0
+    return max(0.0, lease.assignment.setup_s - (now - lease.head_at))
+
+
+def _importance(job: JobRecord) -> float:
+    behind = job.lane is not None and job.lane.level[1]
+    return _IMPORTANCE ** (job.job.priority - (1 if behind else 0))

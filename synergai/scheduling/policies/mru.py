@@ -1,0 +1,21 @@
+"""Most recently used: the oldest job to the worker that was active last (thesis, chapter 7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.scheduling.policies.predefined import InTurn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.policy import Candidate, View
+    from synergai.scheduling.state import JobRecord
+
+
+class MostRecentlyUsed(InTurn):
+    """Keeps to workers that are warm, at the risk that others are hardly used."""
+
+    def choose(self, _view: View, _job: JobRecord, able: Sequence[Candidate]) -> Candidate:
+        """The available worker that was active most recently."""
+        return min(able, key=lambda candidate: (-candidate.worker.idle_since, candidate.order))

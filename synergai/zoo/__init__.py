@@ -1,0 +1,1 @@
+"""Engines to serve: recipes, builders and published weights."""

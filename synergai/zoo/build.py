@@ -1,0 +1,60 @@
+"""The catalogue: builds engines into a model directory, without downloading anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.errors import EngineUnusable
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.model_files import DEFINITION_FILE, digest, models_in
+from synergai.models.installation import installing, write_definition
+from synergai.zoo.recipes import RECIPES, recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.directory import EngineDefinition
+    from synergai.zoo.recipes import Report
+
+__all__ = ["RECIPES", "build", "is_built", "recipe"]
+
+
+def is_built(name: str, models: Path) -> bool:
+    """Whether the engine is in the model directory, undamaged."""
+    if not (models / name / DEFINITION_FILE).exists():
+        return False
+    try:
+        ModelDirectory(models).get(name).verified_digest()
+    except EngineUnusable:
+        return False
+    return True
+
+
+def build(name: str, models: Path, report: Report = lambda _: None) -> EngineDefinition:
+    """Build an engine of the catalogue into the model directory, in place of an older one.
+
+    The same recipe gives the same bytes each time on one kind of machine.
+
+    Raises:
+        NotFound: the catalogue does not have it, or what writes it is not installed.
+        InvalidInput: nothing can be written there.
+    """
+    wanted = recipe(name)
+    builder = wanted.load()
+    with installing(models, name, replace=True) as folder:
+        accuracy = builder(folder, report, **wanted.options)
+        (file,) = models_in(folder)
+        write_definition(
+            folder,
+            {
+                "file": file.name,
+                "sha256": digest(file),
+                "title": wanted.title,
+                "accuracy": accuracy,
+                "source": wanted.source,
+                "preprocess": wanted.preprocess,
+                "postprocess": wanted.postprocess,
+            },
+        )
+    report(1.0)
+    return ModelDirectory(models).get(name)

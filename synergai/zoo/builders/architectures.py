@@ -1,0 +1,50 @@
+"""The architectures of the catalogue, the images that they see, and their seeded weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from synergai.models.preprocess import FAMILIES, prepare
+from synergai.zoo.builders.calibration import seeded_weights
+from synergai.zoo.builders.mobilenet import MobileNet
+from synergai.zoo.builders.resnet50 import ResNet50
+from synergai.zoo.builders.ssd import SsdMobileNet, from_pixels
+from synergai.zoo.photographs import photographs, random_parts, views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.models.images import Pixels
+    from synergai.zoo.builders.canvas import Array, Weights
+    from synergai.zoo.recipes import Report
+
+Classifier: TypeAlias = MobileNet | ResNet50
+Architecture: TypeAlias = Classifier | SsdMobileNet
+
+ARCHITECTURES: Final[dict[str, Callable[..., Architecture]]] = {
+    each.family: each for each in (MobileNet, ResNet50, SsdMobileNet)
+}
+"""By the name of the family of pre-processing."""
+RANDOM_PARTS: Final = 10
+"""Of each photograph, beside its views."""
+
+
+def calibrated_weights(architecture: Architecture, report: Report) -> Weights:
+    """Seeded weights, calibrated on views and random parts of the photographs."""
+    seen = [
+        (*views(photograph), *random_parts(photograph, RANDOM_PARTS))
+        for photograph in photographs()
+    ]
+    images = [network_input(architecture, pixels) for parts in seen for pixels in parts]
+    subjects = [index for index, parts in enumerate(seen) for _ in parts]
+    return seeded_weights(architecture, np.concatenate(images), np.array(subjects), report)
+
+
+def network_input(architecture: Architecture, pixels: Pixels) -> Array:
+    """What flows into the first layer for an image: float32 [1, 3, size, size]."""
+    family = replace(FAMILIES[architecture.family], size=architecture.size)
+    prepared = prepare(family, pixels).transpose(2, 0, 1)[np.newaxis].astype(np.float32)
+    return from_pixels(prepared) if isinstance(architecture, SsdMobileNet) else prepared

@@ -1,0 +1,72 @@
+"""The catalogue's networks for images, in every format, with views of photographs as samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.models.formats.inspect import describe
+from synergai.models.preprocess import FAMILIES, ImageInput, prepare
+from synergai.models.samples import write_samples
+from synergai.zoo.builders.architectures import ARCHITECTURES, calibrated_weights
+from synergai.zoo.builders.onnx_graph import MODEL_FILE, write_model
+from synergai.zoo.photographs import photographs, views
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.quantisation import Quantisation
+    from synergai.zoo.builders.tensorflow_process import Form
+    from synergai.zoo.recipes import Report
+
+SAVED_MODEL: Final = "saved_model"
+TFLITE_FILE: Final = "model.tflite"
+CALIBRATION_SHARE: Final = 0.5
+"""Of the time that TensorFlow's models take; how far TensorFlow is, nobody hears."""
+
+
+def build_onnx(folder: Path, report: Report, *, architecture: str, opset: int) -> None:
+    """An architecture of `ARCHITECTURES` as an ONNX file."""
+    from synergai.zoo.builders.onnx_models import onnx_model
+
+    network = ARCHITECTURES[architecture]()
+    file = folder / MODEL_FILE
+    write_model(file, onnx_model(network, calibrated_weights(network, report), opset))
+    _write_views(folder, file, architecture)
+
+
+def build_tensorflow(folder: Path, report: Report, *, architecture: str, form: Form) -> None:
+    """An architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
+
+    Raises:
+        NotFound: TensorFlow is not installed.
+    """
+    from synergai.zoo.builders import tensorflow_process as tensorflow_orders
+
+    # Said before the long work, not after it.
+    tensorflow_orders.check_tensorflow()
+    network = ARCHITECTURES[architecture]()
+    weights = calibrated_weights(network, lambda share: report(share * CALIBRATION_SHARE))
+    report(CALIBRATION_SHARE)
+    target = folder / (TFLITE_FILE if form.startswith("tflite") else SAVED_MODEL)
+    seen = [view for photograph in photographs() for view in views(photograph)]
+    (quantisation,) = tensorflow_orders.write(
+        [
+            tensorflow_orders.Order(
+                architecture=network,
+                weights=weights,
+                form=form,
+                target=target,
+                images=[prepare(FAMILIES[architecture], view) for view in seen],
+            )
+        ]
+    )
+    _write_views(folder, target, architecture, quantisation)
+
+
+def _write_views(
+    folder: Path, model: Path, family: str, quantisation: Quantisation | None = None
+) -> None:
+    """Write the views as the model takes them."""
+    (spec,) = describe(model).contents.inputs
+    seen = [view for photograph in photographs() for view in views(photograph)]
+    write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).tensor(seen)})

@@ -1,0 +1,75 @@
+"""MobileNet v1 (arXiv:1704.04861), as TensorFlow-Slim and MLPerf have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from synergai.zoo.builders.canvas import Convolution, Dense
+
+if TYPE_CHECKING:
+    from synergai.zoo.builders.canvas import Canvas, Value
+
+CLASSES: Final = 1001
+"""ImageNet's thousand, and the background that TensorFlow puts before them."""
+STEM: Final = 32
+BLOCKS: Final = (
+    *((1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512)),
+    *(((1, 512),) * 5),
+    *((2, 1024), (1, 1024)),
+)
+"""Stride and output channels of the 13 depthwise separable blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MobileNet:
+    """The classifier.
+
+    Attributes:
+        size: side of the images.
+        width: factor to all numbers of channels.
+        classes: the background included.
+    """
+
+    family: ClassVar[str] = "mobilenet"
+    """How its images are prepared, see `synergai.models.preprocess`."""
+    size: int = 224
+    width: float = 1.0
+    classes: int = CLASSES
+
+    def draw(self, canvas: Canvas[Value], image: Value) -> Value:
+        """Logits [batch, classes] of an image from -1 to 1."""
+        features = canvas.average(blocks(canvas, image, self.width)[-1])
+        inputs = channels(BLOCKS[-1][1], self.width)
+        return canvas.dense(features, Dense(name="Logits", inputs=inputs, outputs=self.classes))
+
+
+def blocks(canvas: Canvas[Value], image: Value, width: float) -> list[Value]:
+    """What each of the 13 blocks gives."""
+    inputs = channels(STEM, width)
+    value = canvas.convolution(
+        image, Convolution(name="Conv2d_0", inputs=3, outputs=inputs, kernel=3, stride=2)
+    )
+    values: list[Value] = []
+    for index, (stride, full_width) in enumerate(BLOCKS, start=1):
+        outputs = channels(full_width, width)
+        depthwise = Convolution(
+            name=f"Conv2d_{index}_depthwise",
+            inputs=inputs,
+            outputs=inputs,
+            kernel=3,
+            stride=stride,
+            depthwise=True,
+        )
+        pointwise = Convolution(
+            name=f"Conv2d_{index}_pointwise", inputs=inputs, outputs=outputs, kernel=1
+        )
+        value = canvas.convolution(canvas.convolution(value, depthwise), pointwise)
+        values.append(value)
+        inputs = outputs
+    return values
+
+
+def channels(full_width: int, width: float) -> int:
+    """How many channels a layer of `full_width` has at another width."""
+    return max(round(full_width * width), 1)

@@ -1,0 +1,107 @@
+"""Draws architectures as ONNX graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from synergai.zoo.builders.calibration import RELU6_CEILING
+from synergai.zoo.builders.canvas import POOL, Convolution, Dense, Weights, same_padding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.zoo.builders.onnx_graph import OnnxGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A tensor of the graph.
+
+    Attributes:
+        name: of the tensor, [batch, channels, size, size].
+        size: of the image; 1 if it is none any more.
+    """
+
+    name: str
+    size: int = 1
+
+
+class OnnxCanvas:
+    """A canvas whose layers become nodes.
+
+    Args:
+        graph: where the nodes go.
+        weights: of all layers that will be drawn.
+    """
+
+    def __init__(self, graph: OnnxGraph, weights: Weights) -> None:
+        self._graph = graph
+        self._weights = weights
+
+    def convolution(self, value: Image, layer: Convolution) -> Image:
+        """A Conv, and a Clip or Relu."""
+        before, after = layer.padding(value.size)
+        name = self._graph.node(
+            "Conv",
+            [value.name, *self._parameters(layer)],
+            f"{layer.name}/convolution",
+            kernel_shape=[layer.kernel, layer.kernel],
+            strides=[layer.stride, layer.stride],
+            pads=[before, before, after, after],
+            group=layer.inputs if layer.depthwise else 1,
+        )
+        match layer.activation:
+            case "relu6":
+                name = self._graph.clip(name, 0.0, RELU6_CEILING, f"{layer.name}/Relu6")
+            case "relu":
+                name = self._graph.node("Relu", [name], f"{layer.name}/Relu")
+            case "none":
+                pass
+        return Image(name, (value.size + before + after - layer.kernel) // layer.stride + 1)
+
+    def max_pool(self, value: Image) -> Image:
+        """A MaxPool."""
+        before, after = same_padding(value.size, POOL, 2)
+        name = self._graph.node(
+            "MaxPool",
+            [value.name],
+            f"{value.name}/pool",
+            kernel_shape=[POOL, POOL],
+            strides=[2, 2],
+            pads=[before, before, after, after],
+        )
+        return Image(name, -(-value.size // 2))
+
+    def add(self, name: str, value: Image, shortcut: Image) -> Image:
+        """An Add and a Relu."""
+        total = self._graph.node("Add", [value.name, shortcut.name], f"{name}/add")
+        return Image(self._graph.node("Relu", [total], f"{name}/Relu"), value.size)
+
+    def average(self, value: Image) -> Image:
+        """A GlobalAveragePool, made flat."""
+        pooled = self._graph.node("GlobalAveragePool", [value.name], f"{value.name}/average")
+        return Image(self._graph.node("Flatten", [pooled], f"{value.name}/features", axis=1))
+
+    def dense(self, value: Image, layer: Dense) -> Image:
+        """A Gemm."""
+        inputs = [value.name, *self._parameters(layer)]
+        return Image(self._graph.node("Gemm", inputs, layer.name, transB=1))
+
+    def cells(self, name: str, value: Image, depth: int) -> Image:
+        """A Transpose to channels last, and a Reshape."""
+        turned = self._graph.node("Transpose", [value.name], f"{name}/turned", perm=[0, 2, 3, 1])
+        shape = self._graph.weight(f"{name}/shape", np.array([0, -1, depth], np.int64))
+        return Image(self._graph.node("Reshape", [turned, shape], name))
+
+    def join(self, name: str, values: Sequence[Image]) -> Image:
+        """A Concat."""
+        return Image(self._graph.node("Concat", [value.name for value in values], name, axis=1))
+
+    def _parameters(self, layer: Convolution | Dense) -> list[str]:
+        return [
+            self._graph.weight(name, self._weights[name])
+            for name in (f"{layer.name}/weights", f"{layer.name}/bias")
+        ]

@@ -1,0 +1,220 @@
+"""From the SSD's two tensors to detections, in ONNX operators.
+
+Boxes are decoded from their anchors, and of those of one class that overlap, the best is kept. The
+result is that of TensorFlow's object detection API: sorted by score, zeros behind the last one.
+
+Opset 11 has an operator that suppresses within each class, after which the best of all classes are
+taken. Opset 8 has none. There, a loop picks the best score of all and clears what overlaps it in
+its class, as often as detections are wanted: the best of all classes come out in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from onnx import TensorProto
+
+from synergai.zoo.builders.onnx_graph import OnnxGraph, Port
+from synergai.zoo.builders.ssd import (
+    CENTRE_CODE,
+    DETECTIONS,
+    IOU_THRESHOLD,
+    SCORE_THRESHOLD,
+    SIZE_CODE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from synergai.zoo.builders.canvas import Array
+
+OUTPUTS: Final = {
+    "num_detections:0": Port(shape=[1]),
+    "detection_boxes:0": Port(shape=[1, DETECTIONS, 4]),
+    "detection_scores:0": Port(shape=[1, DETECTIONS]),
+    "detection_classes:0": Port(shape=[1, DETECTIONS]),
+}
+"""What MLPerf's file gives: how many; ymin, xmin, ymax, xmax as shares of the image; probabilities;
+COCO's ids."""
+
+
+def add_detection(
+    graph: OnnxGraph, encodings: str, logits: str, anchors: Array, classes: int
+) -> None:
+    """Add the nodes from encoded boxes and logits to `OUTPUTS`, for one image.
+
+    Args:
+        graph: where they go.
+        encodings: float32 [1, anchors, 4].
+        logits: float32 [1, anchors, classes], the background first.
+        anchors: see `SsdMobileNet.anchors`.
+        classes: the background not included.
+    """
+    sides = _decoded(graph, encodings, anchors)
+    axes = graph.constant([1, len(anchors), 1], np.int64)
+    columns = [graph.node("Reshape", [side, axes]) for side in sides]
+    boxes = graph.node("Concat", columns, axis=2)
+    scores = _scores(graph, logits)
+    if graph.opset < 11:
+        score, label, place = _pick_by_loop(graph, sides, scores, len(anchors), classes)
+    else:
+        score, label, place = _pick_by_operator(graph, boxes, scores, len(anchors))
+    found = graph.cast(
+        graph.node("Greater", [score, graph.constant(SCORE_THRESHOLD)]), TensorProto.FLOAT
+    )
+    one = graph.constant(1, np.int64)
+    ids = graph.cast(graph.node("Add", [label, one]), TensorProto.FLOAT)
+    # [1, detections, 4]; the boxes are clipped only now, for overlaps are those of whole boxes.
+    picked = graph.clip(graph.node("Gather", [boxes, place], axis=1), 0.0, 1.0)
+    column = graph.node("Reshape", [found, graph.constant([1, DETECTIONS, 1], np.int64)])
+    graph.node("Mul", [picked, column], "detection_boxes:0")
+    row = graph.constant([1, DETECTIONS], np.int64)
+    for values, name in ((score, "detection_scores:0"), (ids, "detection_classes:0")):
+        graph.node("Reshape", [graph.node("Mul", [values, found]), row], name)
+    graph.node("ReduceSum", [found], "num_detections:0", axes=[0], keepdims=1)
+
+
+def _decoded(graph: OnnxGraph, encodings: str, anchors: Array) -> list[str]:
+    """The boxes' ymin, xmin, ymax and xmax: each [1, anchors]."""
+    lows: list[str] = []
+    highs: list[str] = []
+    for axis in (0, 1):
+        centre, length = anchors[:, axis], anchors[:, axis + 2]
+        moved, grown = (
+            graph.node("Gather", [encodings, graph.constant(index, np.int64)], axis=2)
+            for index in (axis, axis + 2)
+        )
+        step = graph.constant(length / np.float32(CENTRE_CODE))
+        middle = graph.node("Add", [graph.node("Mul", [moved, step]), graph.constant(centre)])
+        ratio = graph.node("Exp", [graph.node("Div", [grown, graph.constant(SIZE_CODE)])])
+        half = graph.node("Mul", [ratio, graph.constant(length / np.float32(2))])
+        lows.append(graph.node("Sub", [middle, half]))
+        highs.append(graph.node("Add", [middle, half]))
+    return [*lows, *highs]
+
+
+def _scores(graph: OnnxGraph, logits: str) -> str:
+    """Probabilities of all classes but the background: [1, classes, anchors]."""
+    turned = graph.node("Transpose", [logits], perm=[0, 2, 1])
+    everything = np.iinfo(np.int64).max
+    if graph.opset < 10:
+        foreground = graph.node("Slice", [turned], axes=[1], starts=[1], ends=[everything])
+    else:
+        bounds = [graph.constant([bound], np.int64) for bound in (1, everything, 1)]
+        foreground = graph.node("Slice", [turned, *bounds])
+    return graph.node("Sigmoid", [foreground])
+
+
+def _pick_by_operator(
+    graph: OnnxGraph, boxes: str, scores: str, anchors: int
+) -> tuple[str, str, str]:
+    """Score, class and anchor of each detection, [detections]; a score of 0 is none."""
+    selected = graph.node(
+        "NonMaxSuppression",
+        [
+            boxes,
+            scores,
+            graph.constant([DETECTIONS], np.int64),
+            graph.constant([IOU_THRESHOLD]),
+            graph.constant([SCORE_THRESHOLD]),
+        ],
+    )
+    label, place = (
+        graph.node("Gather", [selected, graph.constant(column, np.int64)], axis=1)
+        for column in (1, 2)
+    )
+    first = graph.node("Mul", [label, graph.constant(anchors, np.int64)])
+    flat = graph.node("Reshape", [scores, graph.constant([-1], np.int64)])
+    score = graph.node("Gather", [flat, graph.node("Add", [first, place])])
+    # The best of fewer than are asked for is an error: zeros stand behind them.
+    nothing, nowhere = np.zeros(DETECTIONS, np.float32), np.zeros(DETECTIONS, np.int64)
+    padded = graph.node("Concat", [score, graph.constant(nothing)], axis=0)
+    best, order = graph.nodes(
+        "TopK",
+        [padded, graph.constant([DETECTIONS], np.int64)],
+        ["best_scores", "best_places"],
+        axis=0,
+    )
+    label, place = (
+        graph.node(
+            "Gather",
+            [graph.node("Concat", [each, graph.constant(nowhere, np.int64)], axis=0), order],
+        )
+        for each in (label, place)
+    )
+    return best, label, place
+
+
+def _pick_by_loop(
+    graph: OnnxGraph, sides: Sequence[str], scores: str, anchors: int, classes: int
+) -> tuple[str, str, str]:
+    """As `_pick_by_operator`."""
+    heights, widths = (graph.node("Sub", [sides[axis + 2], sides[axis]]) for axis in (0, 1))
+    areas = graph.node("Mul", [heights, widths])
+    body = _loop_body(sides, areas, anchors, classes)
+    rounds = graph.constant(DETECTIONS, np.int64)
+    again = graph.constant(True, np.bool_)
+    _, *picked = graph.nodes(
+        "Loop",
+        [rounds, again, scores],
+        ["left_scores", "picked_scores", "picked_classes", "picked_places"],
+        body=body,
+    )
+    shape = graph.constant([DETECTIONS], np.int64)
+    score, label, place = (graph.node("Reshape", [each, shape]) for each in picked)
+    return score, label, place
+
+
+def _loop_body(sides: Sequence[str], areas: str, anchors: int, classes: int) -> onnx.GraphProto:
+    """Pick the best of the scores [1, classes, anchors], and clear what it suppresses.
+
+    `sides` and `areas`, each [1, anchors], are the surrounding graph's.
+    """
+    body = OnnxGraph("round", 8)
+    flat = body.node("Reshape", ["scores", body.constant([-1], np.int64)])
+    best = body.node("ArgMax", [flat], axis=0)
+    body.node("Gather", [flat, best], "score")
+    count = body.constant(anchors, np.int64)
+    body.node("Div", [best, count], "class")
+    place = body.node("Sub", [best, body.node("Mul", ["class", count])], "place")
+    covered = _covered(body, sides, areas, place)
+    numbers = body.constant(np.arange(classes).reshape(1, classes, 1), np.int64)
+    affected = body.cast(body.node("Equal", [numbers, "class"]), TensorProto.FLOAT)
+    cleared = body.node("Mul", [affected, covered])
+    kept = body.node("Sub", [body.constant(1.0), cleared])
+    body.node("Mul", ["scores", kept], "scores_left")
+    body.node("Identity", ["go_on"], "goes_on")
+    scores = Port(shape=[1, classes, anchors])
+    picked = Port(shape=[1], element=TensorProto.INT64)
+    return body.body(
+        {
+            "round": Port(shape=[], element=TensorProto.INT64),
+            "go_on": Port(shape=[], element=TensorProto.BOOL),
+            "scores": scores,
+        },
+        {
+            "goes_on": Port(shape=[], element=TensorProto.BOOL),
+            "scores_left": scores,
+            "score": Port(shape=[1]),
+            "class": picked,
+            "place": picked,
+        },
+    )
+
+
+def _covered(body: OnnxGraph, sides: Sequence[str], areas: str, place: str) -> str:
+    """1 where a box overlaps the one at `place` by more than is allowed, else 0: [1, anchors]."""
+    own = [body.node("Gather", [side, place], axis=1) for side in sides]
+    lengths: list[str] = []
+    for axis in (0, 1):
+        end = body.node("Min", [sides[axis + 2], own[axis + 2]])
+        start = body.node("Max", [sides[axis], own[axis]])
+        lengths.append(body.node("Relu", [body.node("Sub", [end, start])]))
+    shared = body.node("Mul", lengths)
+    both = body.node("Add", [areas, body.node("Gather", [areas, place], axis=1)])
+    overlap = body.node("Div", [shared, body.node("Sub", [both, shared])])
+    over = body.node("Greater", [overlap, body.constant(IOU_THRESHOLD)])
+    return body.cast(over, TensorProto.FLOAT)

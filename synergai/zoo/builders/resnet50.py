@@ -1,0 +1,111 @@
+"""ResNet-50 v1.5: the stride of a block is that of its 3 x 3 convolution, as in MLPerf's file.
+
+The architecture is that of arXiv:1512.03385; padding is centred where there is a stride.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from synergai.zoo.builders.canvas import Convolution, Dense
+from synergai.zoo.builders.mobilenet import CLASSES
+
+if TYPE_CHECKING:
+    from synergai.zoo.builders.canvas import Canvas, Value
+
+BLOCKS: Final = (3, 4, 6, 3)
+"""Bottleneck blocks of the four stages; the first of the later three halves the image."""
+EXPANSION: Final = 4
+"""Channels that a block gives, of those that it works on."""
+BRANCH_DEVIATION: Final = 0.5
+"""Of what a block adds: blocks that are trained change what passes through them by a part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResNet50:
+    """The classifier.
+
+    Attributes:
+        size: side of the images.
+        width: channels of the stem.
+        blocks: of each stage.
+        classes: the background included.
+    """
+
+    family: ClassVar[str] = "resnet50"
+    """How its images are prepared, see `synergai.models.preprocess`."""
+    size: int = 224
+    width: int = 64
+    blocks: tuple[int, ...] = BLOCKS
+    classes: int = CLASSES
+
+    def draw(self, canvas: Canvas[Value], image: Value) -> Value:
+        """Logits [batch, classes] of an image from which the mean colour is subtracted."""
+        stem = Convolution(
+            name="conv1",
+            inputs=3,
+            outputs=self.width,
+            kernel=7,
+            stride=2,
+            centred=True,
+            activation="relu",
+        )
+        value = canvas.max_pool(canvas.convolution(image, stem))
+        inputs = self.width
+        for stage, count in enumerate(self.blocks):
+            depth = self.width << stage
+            for block in range(count):
+                value = _bottleneck(
+                    canvas,
+                    value,
+                    f"stage{stage + 1}/block{block + 1}",
+                    inputs=inputs,
+                    depth=depth,
+                    stride=2 if stage and not block else 1,
+                )
+                inputs = depth * EXPANSION
+        features = canvas.average(value)
+        return canvas.dense(features, Dense(name="dense", inputs=inputs, outputs=self.classes))
+
+
+def _bottleneck(
+    canvas: Canvas[Value], value: Value, name: str, *, inputs: int, depth: int, stride: int
+) -> Value:
+    """Narrow, look around, widen, and add what came in."""
+    outputs = depth * EXPANSION
+    shortcut = value
+    if inputs != outputs or stride != 1:
+        projection = Convolution(
+            name=f"{name}/shortcut",
+            inputs=inputs,
+            outputs=outputs,
+            kernel=1,
+            stride=stride,
+            activation="none",
+        )
+        shortcut = canvas.convolution(value, projection)
+    narrow = Convolution(
+        name=f"{name}/conv1", inputs=inputs, outputs=depth, kernel=1, activation="relu"
+    )
+    around = Convolution(
+        name=f"{name}/conv2",
+        inputs=depth,
+        outputs=depth,
+        kernel=3,
+        stride=stride,
+        centred=True,
+        activation="relu",
+    )
+    widen = Convolution(
+        name=f"{name}/conv3",
+        inputs=depth,
+        outputs=outputs,
+        kernel=1,
+        activation="none",
+        mean=0.0,
+        deviation=BRANCH_DEVIATION,
+    )
+    for layer in (narrow, around, widen):
+        value = canvas.convolution(value, layer)
+    return canvas.add(name, value, shortcut)

@@ -1,0 +1,76 @@
+"""The catalogue's small engines: handwritten digits, and one that gives back what it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from synergai.models.samples import write_samples
+from synergai.zoo.builders.onnx_graph import MODEL_FILE, OnnxGraph, Port, write_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+    from numpy.typing import NDArray
+
+    from synergai.zoo.recipes import Report
+
+OPSET: Final = 11
+IDENTITY_SAMPLES: Final = 16
+
+
+def build_digits(folder: Path, report: Report) -> float | None:
+    """The trained digits network, and its test set with labels; returns the accuracy."""
+    from synergai.zoo.builders import digits
+
+    trained = digits.train(report)
+    test = trained.test
+    _write(folder, digits_graph(trained.weights), {"image": test.images, "labels": test.labels})
+    return round(trained.accuracy, 4)
+
+
+def build_identity(folder: Path, report: Report) -> float | None:
+    """One element in, the same out: what remains is the way there and back."""
+    report(0.0)
+    graph = OnnxGraph("identity", OPSET)
+    graph.node("Identity", ["x"], "y")
+    values = np.arange(IDENTITY_SAMPLES, dtype=np.float32)
+    _write(
+        folder,
+        graph.model({"x": Port(shape=["batch"])}, {"y": Port(shape=["batch"])}),
+        {"x": values},
+    )
+    return None
+
+
+def digits_graph(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
+    """The digits network: pixels from 0 to 16 in, probabilities of the ten digits out."""
+    graph = OnnxGraph("digits", OPSET)
+    for name, values in weights.items():
+        graph.weight(name, values)
+    value = "image"
+    for name in ("conv1", "conv2"):
+        value = graph.node(
+            "Conv",
+            [value, name, f"{name}_bias"],
+            f"{name}/convolution",
+            kernel_shape=[3, 3],
+            pads=[1, 1, 1, 1],
+        )
+        value = graph.node("Relu", [value], f"{name}/relu")
+        value = graph.node("MaxPool", [value], f"{name}/pool", kernel_shape=[2, 2], strides=[2, 2])
+    value = graph.node("Flatten", [value], "flat", axis=1)
+    value = graph.node("Gemm", [value, "dense1", "dense1_bias"], "dense1/product")
+    value = graph.node("Relu", [value], "dense1/relu")
+    value = graph.node("Gemm", [value, "dense2", "dense2_bias"], "dense2/product")
+    output = graph.node("Softmax", [value], "probabilities", axis=1)
+    return graph.model(
+        {"image": Port(shape=["batch", 1, 8, 8])}, {output: Port(shape=["batch", 10])}
+    )
+
+
+def _write(folder: Path, model: onnx.ModelProto, samples: dict[str, NDArray[Any]]) -> None:
+    write_model(folder / MODEL_FILE, model)
+    write_samples(folder, samples)

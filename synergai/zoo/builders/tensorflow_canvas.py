@@ -1,0 +1,161 @@
+"""Draws architectures with TensorFlow. Imported only in the process that writes the models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from synergai.zoo.builders.calibration import RELU6_CEILING, range_name
+from synergai.zoo.builders.canvas import POOL, Convolution, Dense, Layer, Weights
+from synergai.zoo.builders.ssd import (
+    CENTRE_CODE,
+    DETECTIONS,
+    IOU_THRESHOLD,
+    SCORE_THRESHOLD,
+    SIZE_CODE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.zoo.builders.canvas import Array
+
+IMAGE_RANGE: Final = (-1.0, 1.0)
+"""Of MobileNet's input."""
+
+
+class TensorflowCanvas:
+    """A canvas whose layers become operations; images have their channels last.
+
+    Args:
+        layers: that will be drawn.
+        weights: of these layers.
+        quantised: everything between the layers, and their weights, is rounded to what 8 bits can
+            tell apart, as it was in training networks for integers.
+
+    Attributes:
+        variables: the weights, by the layers' names.
+    """
+
+    def __init__(self, layers: Sequence[Layer], weights: Weights, *, quantised: bool) -> None:
+        self.variables = {
+            name: tf.Variable(values, name=name)
+            for layer in layers
+            for name, values in (
+                (f"{layer.name}/weights", _kernel(layer, weights)),
+                (f"{layer.name}/bias", weights[f"{layer.name}/bias"]),
+            )
+        }
+        self._quantised = quantised
+        # A variable has no value where the operations are drawn.
+        self._ranges = {
+            name: (float(values.min()), float(values.max())) for name, values in weights.items()
+        }
+
+    def image(self, value: Any) -> Any:
+        """What comes in."""
+        return self._rounded(value, *IMAGE_RANGE)
+
+    def convolution(self, value: Any, layer: Convolution) -> Any:
+        """A convolution, its bias and its activation."""
+        kernel, bias = self._parameters(layer)
+        stride = [1, layer.stride, layer.stride, 1]
+        if layer.centred:
+            pads = layer.padding(value.shape[1])
+            value = tf.pad(value, [(0, 0), pads, pads, (0, 0)])
+        convolve = tf.nn.depthwise_conv2d if layer.depthwise else tf.nn.conv2d
+        padding = "VALID" if layer.centred else "SAME"
+        result = tf.nn.bias_add(convolve(value, kernel, stride, padding), bias)
+        match layer.activation:
+            case "relu6":
+                return self._rounded(tf.nn.relu6(result), 0.0, RELU6_CEILING)
+            case "relu":
+                return tf.nn.relu(result)
+            case "none":
+                return result
+
+    def max_pool(self, value: Any) -> Any:
+        """Maxima of squares."""
+        return tf.nn.max_pool2d(value, POOL, 2, "SAME")
+
+    def add(self, name: str, value: Any, shortcut: Any) -> Any:
+        """The sum through ReLU."""
+        return tf.nn.relu(tf.add(value, shortcut, name))
+
+    def average(self, value: Any) -> Any:
+        """The mean over both sides."""
+        return self._rounded(tf.reduce_mean(value, [1, 2]), 0.0, RELU6_CEILING)
+
+    def dense(self, value: Any, layer: Dense) -> Any:
+        """A product and the bias."""
+        kernel, bias = self._parameters(layer)
+        logits = tf.nn.bias_add(tf.matmul(value, kernel), bias)
+        return self._rounded(logits, *self._ranges[range_name(layer)])
+
+    def cells(self, name: str, value: Any, depth: int) -> Any:
+        """Another shape of the same."""
+        return tf.reshape(value, [tf.shape(value)[0], -1, depth], name)
+
+    def join(self, name: str, values: Sequence[Any]) -> Any:
+        """One tensor."""
+        return tf.concat(values, 1, name)
+
+    def _parameters(self, layer: Layer) -> tuple[Any, Any]:
+        weights, bias = f"{layer.name}/weights", f"{layer.name}/bias"
+        kernel = self._rounded(self.variables[weights], *self._ranges[weights])
+        return kernel, self.variables[bias]
+
+    def _rounded(self, value: Any, low: float, high: float) -> Any:
+        if not self._quantised:
+            return value
+        return tf.quantization.fake_quant_with_min_max_args(value, low, high)
+
+
+def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
+    """From the SSD's two tensors to detections, see `synergai.zoo.builders.onnx_detection`.
+
+    Args:
+        encodings: float32 [batch, anchors, 4].
+        logits: float32 [batch, anchors, classes], the background first.
+        anchors: see `SsdMobileNet.anchors`.
+
+    Returns:
+        float32 ``num_detections`` [batch], ``detection_boxes`` [batch, detections, 4],
+        ``detection_scores`` and ``detection_classes`` [batch, detections].
+    """
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for axis in (0, 1):
+        centre, length = anchors[:, axis], anchors[:, axis + 2]
+        middle = encodings[:, :, axis] * (length / np.float32(CENTRE_CODE)) + centre
+        half = tf.exp(encodings[:, :, axis + 2] / SIZE_CODE) * (length / np.float32(2))
+        lows.append(middle - half)
+        highs.append(middle + half)
+    boxes = tf.stack([*lows, *highs], axis=2)
+    picked = tf.image.combined_non_max_suppression(
+        boxes[:, :, tf.newaxis],
+        tf.sigmoid(logits[:, :, 1:]),
+        max_output_size_per_class=DETECTIONS,
+        max_total_size=DETECTIONS,
+        iou_threshold=IOU_THRESHOLD,
+        score_threshold=SCORE_THRESHOLD,
+        clip_boxes=True,
+    )
+    there = tf.cast(picked.nmsed_scores > SCORE_THRESHOLD, tf.float32)
+    return {
+        "num_detections": tf.cast(picked.valid_detections, tf.float32),
+        "detection_boxes": picked.nmsed_boxes,
+        "detection_scores": picked.nmsed_scores,
+        "detection_classes": (picked.nmsed_classes + 1) * there,
+    }
+
+
+def _kernel(layer: Layer, weights: Weights) -> Array:
+    """The weights in TensorFlow's layout."""
+    values = weights[f"{layer.name}/weights"]
+    if isinstance(layer, Dense):
+        return values.T
+    # [out, in, height, width] to [height, width, in, out]; a depthwise one's filters are in `in`.
+    return values.transpose((2, 3, 0, 1) if layer.depthwise else (2, 3, 1, 0))

@@ -1,0 +1,196 @@
+"""A file from a web server, in as many goes as it takes.
+
+What has come stays in a ``.part`` file, with what identifies the server's version beside it, and
+the next attempt asks for the rest of that version only (RFC 9110, sections 13.1.5 and 14).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from contextlib import closing
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.models.formats.model_files import MAX_MODEL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Report: TypeAlias = Callable[[int, int], None]
+    """Told the bytes that are here, and how many there are."""
+
+TIMEOUT_S: Final = 30.0
+"""Longest silence of a server."""
+_ATTEMPTS: Final = 10
+"""Connections of one download, each of which has to gain something."""
+_CHUNK_BYTES: Final = 256 << 10
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_CONTENT_RANGE: Final = re.compile(rf"bytes (?:({_LENGTH.pattern})-[0-9]+|\*)/({_LENGTH.pattern})")
+
+
+def download(url: str, target: Path, report: Report) -> None:
+    """Download `url` to `target`, resuming what an earlier attempt has left.
+
+    Nothing is verified here but the length.
+
+    Raises:
+        InvalidInput: the address is none of the web, or what it leads to has no sane length.
+        NotFound: the server has no such file.
+        Unavailable: the server cannot be reached or broke off; another attempt goes on from there.
+        OSError: `target` cannot be written.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInput(f"{url} is no address of the web: it must begin with https://")
+    partial = _Partial(target)
+    most = -1
+    for _ in range(_ATTEMPTS):
+        have, total = _attempt(url, partial, report)
+        if have == total:
+            partial.complete()
+            return
+        if have <= most:
+            break
+        most = have
+    raise Unavailable(
+        f"{url}: the server broke off after {have:,} of {total:,} bytes; fetch again to go on"
+    )
+
+
+class _Partial:
+    """What has come of a file so far."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.path = target.with_name(f"{target.name}.part")
+        self._version_path = target.with_name(f"{target.name}.version")
+
+    @property
+    def size(self) -> int:
+        """Bytes that are here; 0 where nobody knows of which version."""
+        return self.path.stat().st_size if self.path.exists() and self.version else 0
+
+    @property
+    def version(self) -> str:
+        """What the server called the version that they are of."""
+        try:
+            return str(json.loads(self._version_path.read_text("utf-8")))
+        except (FileNotFoundError, ValueError):
+            return ""
+
+    def begin(self, version: str) -> None:
+        """Forget what is here: another version comes."""
+        self.path.unlink(missing_ok=True)
+        self._version_path.write_text(json.dumps(version), "utf-8")
+
+    def complete(self) -> None:
+        """All is here."""
+        self._version_path.unlink(missing_ok=True)
+        self.path.replace(self._target)
+
+
+def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
+    """Get what is missing over one connection; returns the bytes that are here, and of how many."""
+    have = partial.size
+    headers = {"Range": f"bytes={have}-", "If-Range": partial.version} if have else {}
+    try:
+        # The scheme was looked at above, and the opener knows no other.
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - as above
+        response = _opener().open(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as refusal:
+        with closing(refusal):
+            if refusal.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+                _, total = _content_range(refusal)
+                if total != have:  # or everything had come, but nobody lived to say so
+                    partial.begin("")
+                return partial.size, total
+            error = NotFound if refusal.code == http.HTTPStatus.NOT_FOUND else Unavailable
+            raise error(f"{url}: the server answered {refusal.code} {refusal.reason}") from None
+    except (OSError, http.client.HTTPException) as failure:
+        raise Unavailable(f"{url} cannot be reached: {_reason(failure)}") from failure
+    except ValueError as failure:  # of whoever takes an address apart, or encodes a host's name
+        raise Unavailable(f"{url} is, or leads to, an address that cannot be") from failure
+    with closing(response):
+        have, total = _where(url, response, have)
+        if have == 0:
+            partial.begin(_version(response))
+        with partial.path.open("ab") as file:
+            return _receive(response, file, have, total, report), total
+
+
+def _where(url: str, response: Any, have: int) -> tuple[int, int]:
+    """Where in the file the response begins, and how long the file is."""
+    length = response.headers.get("Content-Length") or ""
+    begins, total = 0, int(length) if _LENGTH.fullmatch(length) else 0
+    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+        begins, total = _content_range(response)
+    if begins not in (0, have) or not 0 < total <= MAX_MODEL_BYTES:
+        raise InvalidInput(
+            f"{url}: the server offers {total:,} bytes from byte {begins:,} on; expected is a file "
+            f"of 1 to {MAX_MODEL_BYTES:,} bytes, of a length that is told beforehand"
+        )
+    return begins, total
+
+
+def _receive(response: Any, file: IO[bytes], have: int, total: int, report: Report) -> int:
+    """Append what comes to `file`; returns how many bytes are here when the connection ends."""
+    report(have, total)
+    try:
+        # A server may send on and on, whatever it has announced.
+        while chunk := response.read(min(_CHUNK_BYTES, total - have)):
+            file.write(chunk)
+            have += len(chunk)
+            report(have, total)
+    except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException):
+        pass  # a connection that is lost has ended
+    return have
+
+
+def _content_range(response: Any) -> tuple[int, int]:
+    match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
+    return (int(match[1] or 0), int(match[2])) if match else (0, 0)
+
+
+def _version(response: Any) -> str:
+    """What identifies the file's version so surely that parts of it may be joined."""
+    tag: str = response.headers.get("ETag") or ""
+    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
+
+
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows a server elsewhere, but not out of encryption."""
+
+    def redirect_request(self, request: urllib.request.Request, *details: Any) -> Any:
+        """The request to make instead."""
+        *_, target = details
+        if request.type == "https" and urlsplit(target).scheme != "https":
+            raise Unavailable(f"{request.full_url} leads to {target}, which is not encrypted")
+        return super().redirect_request(request, *details)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Opens addresses of the web only: the usual opener would read local files as well."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        _Redirections,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _reason(failure: Exception) -> str:
+    """What went wrong, without Python's words for it."""
+    inner = failure.reason if isinstance(failure, urllib.error.URLError) else failure
+    return inner.strerror or str(inner) if isinstance(inner, OSError) else str(inner)

@@ -1,0 +1,150 @@
+"""From a published file to an engine of the model directory, verified on the way."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.models.directory import ModelDirectory
+from synergai.models.installation import installing, write_definition
+from synergai.zoo.fetch.archive import extract
+from synergai.zoo.fetch.download import download
+from synergai.zoo.fetch.known_digests import Ledger
+from synergai.zoo.fetch.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from synergai.models.directory import EngineDefinition
+    from synergai.zoo.fetch.download import Report
+    from synergai.zoo.fetch.published import Published
+
+DOWNLOADS: Final = ".downloads"
+"""Below the model directory: what has come, whole or in part, and is no engine yet."""
+
+
+def is_fetched(name: str, models: Path) -> bool:
+    """Whether the engine is in the model directory, fetched and undamaged.
+
+    Raises:
+        NotFound: nothing was published for it.
+    """
+    wanted = published(name)
+    if not (models / name).exists():
+        return False
+    definition = ModelDirectory(models).get(name)
+    try:
+        definition.verified_digest()
+    except SynergaiError:
+        return False
+    return definition.source == wanted.url
+
+
+def fetch(
+    name: str, models: Path, *, mirror: str = "", replace: bool = False, report: Report
+) -> EngineDefinition:
+    """Download, verify and install the published weights of an engine.
+
+    Args:
+        name: of the engine.
+        models: the model directory; created if it is not there.
+        mirror: ask this address, such as ``https://example.org/weights``, for the published
+            addresses' paths; it is believed as little as they are.
+        replace: whether an engine of this name may be there already.
+        report: told how far the download is.
+
+    Raises:
+        NotFound: nothing was published for it, or it is not at its address any more.
+        InvalidInput: it is not what it should be, or nothing can be written there.
+        Unavailable: the server cannot be reached, or broke off.
+    """
+    wanted = published(name)
+    if (models / name).exists() and not replace:
+        raise InvalidInput(f"{models} has an engine {name!r} already; replace it with --replace")
+    url = mirror.rstrip("/") + urlsplit(wanted.url).path if mirror else wanted.url
+    try:
+        with _place(models / DOWNLOADS, wanted) as file:
+            download(url, file, report)
+            sha256 = _verified(wanted, file, Ledger(models))
+            _install(wanted, file, models, replace)
+            # Only what turned out to be a model is believed, and not whatever page came instead.
+            Ledger(models).record(wanted.url, sha256)
+            file.unlink()
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
+    return ModelDirectory(models).get(name)
+
+
+@contextmanager
+def _place(folder: Path, wanted: Published) -> Iterator[Path]:
+    """Where the file is downloaded to, for this process alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "-".join(urlsplit(wanted.url).path.split("/")[1:])
+    with file.with_name(f"{file.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInput(f"another process is downloading {wanted.url}") from None
+        yield file
+
+
+def _verified(wanted: Published, file: Path, ledger: Ledger) -> str:
+    """The file's sha256, once the file is what it should be; another is deleted."""
+    md5, sha256 = _digest(file, "md5"), _digest(file, "sha256")
+    believed = ledger.sha256(wanted.url)
+    for algorithm, found, expected, origin in (
+        ("md5", md5, wanted.md5, "published"),
+        ("sha256", sha256, believed, f"written down in {ledger.path} when it first came"),
+    ):
+        if expected and found != expected:
+            file.unlink()
+            raise InvalidInput(
+                f"what came from {wanted.url} has the {algorithm} {found}, but {expected} was "
+                f"{origin}; it is deleted, and nothing is installed"
+            )
+    return sha256
+
+
+def _digest(file: Path, algorithm: str) -> str:
+    with file.open("rb") as content:
+        # MD5 is what was published; here it stands against damage, and not against an attacker.
+        return hashlib.file_digest(
+            content, lambda: hashlib.new(algorithm, usedforsecurity=False)
+        ).hexdigest()
+
+
+def _install(wanted: Published, file: Path, models: Path, replace: bool) -> None:
+    """Make an engine of the verified file, if it is a model."""
+    from synergai.models.formats.inspect import describe
+
+    with installing(models, wanted.name, replace=replace) as folder:
+        model = folder / wanted.file
+        try:
+            if wanted.archived:
+                extract(file, wanted.file, model)
+            else:
+                shutil.copyfile(file, model)
+            description = describe(model)
+        except InvalidInput as error:
+            file.unlink()  # another attempt would only find it again
+            raise InvalidInput(f"what came from {wanted.url} is no such model: {error}") from error
+        write_definition(
+            folder,
+            {
+                "file": wanted.file,
+                "sha256": description.digest,
+                "title": wanted.title,
+                "accuracy": wanted.accuracy,
+                "source": wanted.url,
+                "preprocess": wanted.preprocess,
+                "postprocess": wanted.postprocess,
+                "inputs": wanted.inputs,
+                "outputs": wanted.outputs,
+            },
+        )

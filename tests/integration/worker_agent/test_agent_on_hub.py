@@ -1,0 +1,462 @@
+"""A real agent process against a hub that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.protocol import rpc
+from synergai.v1 import common_pb2, hub_pb2
+from tests.tiny_tflite import save_sum
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended
+
+FOREVER = 10**12
+ONE = common_pb2.Configuration(threads=1)
+TWO = common_pb2.Configuration(threads=2)
+
+
+class FakeHub:
+    """Accepts one agent at a time and keeps what it says.
+
+    Heartbeats are rare unless a test is about them: on a busy machine an agent whose heartbeats
+    are not answered at once would otherwise leave, and forget what it was just assigned.
+    """
+
+    def __init__(self, heartbeat_s: float = 1.0) -> None:
+        self.heartbeat_s = heartbeat_s
+        self.acknowledges = True
+        self.address = "127.0.0.1:0"
+        self.registrations: asyncio.Queue[hub_pb2.Register] = asyncio.Queue()
+        self.control: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue()
+        self.reports: asyncio.Queue[Report] = asyncio.Queue()
+        self._ended: dict[int, hub_pb2.Ended] = {}
+        self.sessions: list[str] = []
+        self._orders: asyncio.Queue[hub_pb2.WorkOrders] = asyncio.Queue()
+        self._control_orders: asyncio.Queue[hub_pb2.GatewayControl] = asyncio.Queue()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self._orders, self._control_orders = asyncio.Queue(), asyncio.Queue()
+        self._server = grpc.aio.server(options=rpc.server_options())
+        methods = {
+            "Control": rpc.stream(self._serve_control, hub_pb2.AgentControl),
+            "Work": rpc.stream(self._serve_work, hub_pb2.WorkReports),
+        }
+        handler = grpc.method_handlers_generic_handler("synergai.v1.Hub", methods)
+        self._server.add_generic_rpc_handlers((handler,))
+        self.address = rpc.bind(self._server, self.address)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+
+    def assign(self, assignment_id: int, engine: str, **fields: Any) -> None:
+        fields = {"configuration": ONE, "count": 1, "job_id": "job", **fields}
+        assignment = hub_pb2.Assignment(id=assignment_id, engine=engine, **fields)
+        self._orders.put_nowait(hub_pb2.WorkOrders(assignments=[assignment]))
+
+    def stop_assignment(self, assignment_id: int) -> None:
+        self._orders.put_nowait(hub_pb2.WorkOrders(stops=[assignment_id]))
+
+    def order(self, message: hub_pb2.GatewayControl) -> None:
+        self._control_orders.put_nowait(message)
+
+    async def ended(self, assignment_id: int) -> hub_pb2.Ended:
+        """Wait for the end of an assignment."""
+        while assignment_id not in self._ended:
+            report = await self.reports.get()
+            if isinstance(report, hub_pb2.Ended):
+                self._ended[report.progress.assignment_id] = report
+        return self._ended[assignment_id]
+
+    async def progress(self) -> hub_pb2.Progress:
+        """Wait for a report of progress."""
+        while not isinstance(report := await self.reports.get(), hub_pb2.Progress):
+            pass
+        return report
+
+    async def heard(self, kind: str) -> Any:
+        """Wait for a control message of a kind."""
+        while True:
+            message = await self.control.get()
+            if message.WhichOneof("message") == kind:
+                return getattr(message, kind)
+
+    async def _serve_control(
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: object
+    ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
+        first = await anext(requests)
+        self.registrations.put_nowait(first.register)
+        registered = hub_pb2.Registered(session="secret", heartbeat_s=self.heartbeat_s)
+        yield hub_pb2.GatewayControl(registered=registered)
+        orders = self._control_orders
+        reader = asyncio.create_task(self._read_control(requests))
+        reader.add_done_callback(lambda _: orders.put_nowait(END))
+        try:
+            while (order := await orders.get()) is not END:
+                yield order
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read_control(self, requests: AsyncIterator[hub_pb2.AgentControl]) -> None:
+        async for message in requests:
+            self.control.put_nowait(message)
+            if message.WhichOneof("message") == "heartbeat" and self.acknowledges:
+                ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
+                self.order(hub_pb2.GatewayControl(heartbeat_ack=ack))
+
+    async def _serve_work(
+        self, requests: AsyncIterator[hub_pb2.WorkReports], context: rpc.Context
+    ) -> AsyncGenerator[hub_pb2.WorkOrders, None]:
+        metadata = dict(context.invocation_metadata() or ())
+        self.sessions.append(str(metadata["synergai-session"]))
+        queue = self._orders
+        reader = asyncio.create_task(self._read_reports(requests))
+        reader.add_done_callback(lambda _: queue.put_nowait(NO_MORE))
+        try:
+            while (orders := await queue.get()) is not NO_MORE:
+                yield orders
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read_reports(self, requests: AsyncIterator[hub_pb2.WorkReports]) -> None:
+        async for reports in requests:
+            everything: list[Report] = [*reports.started, *reports.progress, *reports.ended]
+            for report in everything:
+                self.reports.put_nowait(report)
+
+
+END = hub_pb2.GatewayControl()
+NO_MORE = hub_pb2.WorkOrders()
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[FakeHub]:
+    hub = FakeHub()
+    await hub.start()
+    yield hub
+    await hub.stop()
+
+
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests, so that engines are described once."""
+    return tmp_path_factory.mktemp("state")
+
+
+@contextlib.asynccontextmanager
+async def running_agent(
+    hub: FakeHub, models: Path, state: Path, *options: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "synergai", "agent", "--gateway", hub.address),
+        *("--models", str(models), "--state", str(state)),
+        *("--worker-id", "tester", "--worker-class", "bench", "--threads", "1,2"),
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        output, _ = await process.communicate()
+        assert b"Traceback" not in output, output.decode()
+
+
+@pytest.fixture
+async def agent(
+    hub: FakeHub, models: Path, state: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """An agent that has registered."""
+    async with running_agent(hub, models, state) as process:
+        async with asyncio.timeout(20):
+            await hub.registrations.get()
+        yield process
+
+
+def request(values: list[float], name: str = "x") -> bytes:
+    array = np.array(values, np.float32).reshape(-1, 2)
+    tensor = ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=array.shape)
+    message = ModelInferRequest(
+        model_name="twice", inputs=[tensor], raw_input_contents=[array.tobytes()]
+    )
+    return message.SerializeToString()
+
+
+def y_of(response: bytes) -> list[float]:
+    raw = ModelInferResponse.FromString(response).raw_output_contents[0]
+    values: list[float] = np.frombuffer(raw, np.float32).tolist()
+    return values
+
+
+async def test_agent_registers_itself_and_its_engines(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    hub.heartbeat_s = 0.2
+    async with running_agent(hub, models, state):
+        register = await hub.registrations.get()
+        await hub.heard("heartbeat")
+    assert (register.worker_id, register.worker_class) == ("tester", "bench")
+    assert register.protocol_version == 1
+    assert register.cores > 0
+    assert register.memory_bytes > 1 << 28
+    assert list(register.configurations) == [ONE, TWO]
+    faults = {engine.name: engine.fault for engine in register.engines}
+    assert {name for name, fault in faults.items() if fault} == {
+        "truncated",
+        "nothing",
+        "impossible",
+        "unspeakable",
+    }
+    assert hub.sessions == ["secret"]
+
+
+async def test_an_agent_that_cannot_say_that_it_is_ready_does_not_register(
+    hub: FakeHub, models: Path, state: Path, tmp_path: Path
+) -> None:
+    options = ("--ready-file", str(tmp_path / "nowhere" / "ready"), "--preload", "twice=threads=1")
+    async with running_agent(hub, models, state, *options) as process:
+        async with asyncio.timeout(20):
+            assert await process.wait() == 1
+    assert hub.registrations.empty()
+
+
+async def test_heartbeats_count_up_and_carry_the_memory(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    hub.heartbeat_s = 0.2
+    async with running_agent(hub, models, state) as agent:
+        first, second = await hub.heard("heartbeat"), await hub.heard("heartbeat")
+        assert second.sequence == first.sequence + 1
+        assert second.rss_bytes >= psutil.Process(agent.pid).memory_info().rss // 2
+
+
+@pytest.mark.usefixtures("agent")
+async def test_requests_come_back_in_order_as_responses(hub: FakeHub) -> None:
+    hub.assign(1, "twice", count=3, requests=[request([i, i]) for i in range(3)])
+    started = await hub.reports.get()
+    assert isinstance(started, hub_pb2.Started)
+    assert started.setup_s > 0.05
+    responses: list[bytes] = []
+    while isinstance(report := await hub.reports.get(), hub_pb2.Progress):
+        responses += report.responses
+    assert isinstance(report, hub_pb2.Ended)
+    responses += report.progress.responses
+    assert [y_of(response) for response in responses] == [[0, 0], [2, 2], [4, 4]]
+    assert report.outcome == hub_pb2.OUTCOME_COMPLETED
+    assert report.progress.done == 3
+    assert report.progress.compute_s > 0
+
+
+@pytest.mark.usefixtures("agent")
+async def test_sample_queries_count_labels_over_the_whole_assignment(hub: FakeHub) -> None:
+    hub.assign(5, "labelled", first=2, count=8)
+    progress = (await hub.ended(5)).progress
+    assert (progress.done, progress.labelled, progress.correct) == (8, 8, 6)
+    assert list(progress.responses) == []
+
+
+@pytest.mark.usefixtures("agent")
+async def test_loaded_session_is_told_with_its_times(hub: FakeHub) -> None:
+    session = common_pb2.Session(engine="twice", configuration=TWO)
+    hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
+    changed = await hub.heard("session_changed")
+    assert (changed.session, changed.resident, changed.fault) == (session, True, "")
+    assert changed.backend_start_s > 0
+    hub.assign(1, "twice", configuration=TWO, requests=[request([1, 1])])
+    assert isinstance(await hub.reports.get(), hub_pb2.Ended)
+    hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
+    assert not (await hub.heard("session_changed")).resident
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("engine", ["unknown", "truncated"])
+async def test_session_that_cannot_be_loaded_is_told_with_the_reason(
+    hub: FakeHub, engine: str
+) -> None:
+    session = common_pb2.Session(engine=engine, configuration=TWO)
+    hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
+    changed = await hub.heard("session_changed")
+    assert (changed.session, changed.resident) == (session, False)
+    assert "cannot be loaded here with threads=2" in changed.fault
+
+
+@pytest.mark.usefixtures("agent")
+async def test_stopped_assignment_keeps_what_is_done(hub: FakeHub) -> None:
+    hub.assign(1, "twice", count=FOREVER)
+    hub.assign(2, "twice", count=5)
+    progress = await hub.progress()
+    hub.stop_assignment(2)
+    hub.stop_assignment(1)
+    first, second = await hub.ended(1), await hub.ended(2)
+    assert first.outcome == second.outcome == hub_pb2.OUTCOME_STOPPED
+    assert first.progress.done >= progress.done > 0
+    assert second.progress.done == 0
+
+
+IMPOSSIBLE: list[tuple[str, dict[str, Any], hub_pb2.Fault.ValueType, str]] = [
+    ("unknown", {}, hub_pb2.FAULT_UNKNOWN_ENGINE, "no engine 'unknown'"),
+    ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "model.onnx is damaged"),
+    ("twice", {"requests": [request([1, 1], "z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
+    ("twice", {"requests": [b"\xff"]}, hub_pb2.FAULT_BAD_INPUT, "not a valid"),
+    ("twice", {"count": 2, "requests": [b""]}, hub_pb2.FAULT_BAD_INPUT, "2 queries with 1"),
+    (
+        "twice",
+        {"configuration": common_pb2.Configuration(threads=7)},
+        hub_pb2.FAULT_ENGINE_BROKEN,
+        "cannot be switched to threads=7",
+    ),
+]
+
+
+@pytest.mark.usefixtures("agent")
+async def test_assignment_that_cannot_run_fails_with_its_fault(hub: FakeHub) -> None:
+    for number, (engine, fields, fault, said) in enumerate(IMPOSSIBLE):
+        hub.assign(number, engine, **fields)
+        ended = await hub.ended(number)
+        assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, fault)
+        assert said in ended.detail
+
+
+async def test_killed_host_fails_its_assignment_and_the_next_one_runs(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
+    hub.assign(1, "twice", count=FOREVER)
+    done = (await hub.progress()).done
+    (host,) = psutil.Process(agent.pid).children()
+    host.kill()
+    ended = await hub.ended(1)
+    assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_HOST_DIED)
+    assert ended.progress.done >= done
+    hub.assign(2, "twice", count=10)
+    assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
+
+
+async def test_agent_reconnects_with_its_sessions_and_forgets_its_assignments(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
+    hub.assign(1, "twice", count=FOREVER)
+    await hub.progress()
+    await hub.stop()
+    await hub.start()
+    register = await hub.registrations.get()
+    assert [session.engine for session in register.sessions] == ["twice"]
+    hub.reports = asyncio.Queue()
+    hub.assign(2, "twice", count=10)
+    started = await hub.reports.get()
+    assert isinstance(started, hub_pb2.Started)
+    assert started.assignment_id == 2
+    assert agent.returncode is None
+
+
+async def test_gateway_that_does_not_answer_heartbeats_is_dialled_again(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    hub.heartbeat_s, hub.acknowledges = 0.02, False
+    async with running_agent(hub, models, state):
+        await hub.registrations.get()
+        await hub.registrations.get()
+
+
+async def test_agent_told_to_leave_finishes_what_it_has(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
+    hub.assign(1, "twice", count=20_000)
+    await hub.progress()
+    agent.send_signal(signal.SIGTERM)
+    await hub.heard("draining")
+    ended = await hub.ended(1)
+    assert (ended.outcome, ended.progress.done) == (hub_pb2.OUTCOME_COMPLETED, 20_000)
+    assert await agent.wait() == 0
+
+
+async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None:
+    async with running_agent(hub, models, state, "--drain-s", "0.2") as agent:
+        await hub.registrations.get()
+        hub.assign(1, "twice", count=FOREVER)
+        await hub.progress()
+        agent.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await agent.wait() == 0
+
+
+async def test_agent_waits_for_a_gateway_that_is_not_there(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    await hub.stop()
+    async with running_agent(hub, models, state) as agent:
+        assert agent.stdout is not None
+        while b"trying again" not in await agent.stdout.readline():
+            pass
+        await hub.start()
+        await hub.registrations.get()
+
+
+async def test_agent_itself_loads_neither_numpy_nor_a_runtime(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
+    hub.assign(1, "twice", requests=[request([1, 1])])
+    await hub.ended(1)
+    maps = await asyncio.to_thread(_mapped_files, agent.pid)
+    assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
+    assert psutil.Process(agent.pid).memory_info().rss < 80 << 20
+
+
+def _mapped_files(pid: int) -> set[str]:
+    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
+
+
+async def test_no_host_outlives_a_killed_agent(
+    hub: FakeHub, agent: asyncio.subprocess.Process
+) -> None:
+    hub.assign(1, "twice", count=FOREVER)
+    await hub.progress()
+    hosts = psutil.Process(agent.pid).children()
+    os.kill(agent.pid, signal.SIGKILL)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, hosts, 5)
+    assert hosts
+    assert not alive
+
+
+async def test_engine_dropped_into_the_directory_is_served_and_one_taken_out_is_not(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    options = ("--models-look-s", "0.1")
+    async with asyncio.timeout(30), running_agent(hub, models, tmp_path / "state", *options):
+        assert not (await hub.registrations.get()).engines
+        save_sum(models / "sum.new")
+        (models / "sum").mkdir()
+        (models / "sum.new").rename(models / "sum" / "m.tflite")
+        engine = (await hub.heard("engine_changed")).engine
+        while not engine.backend:  # seen while it was empty
+            engine = (await hub.heard("engine_changed")).engine
+        assert (engine.name, engine.backend, engine.fault) == ("sum", "tflite", "")
+        hub.assign(1, "sum", count=3)
+        assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
+        shutil.rmtree(models / "sum")
+        assert "no longer in" in (await hub.heard("engine_changed")).engine.fault
+        hub.assign(2, "sum")
+        assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN

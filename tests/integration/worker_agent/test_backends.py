@@ -1,0 +1,156 @@
+"""Every backend behind a real engine host."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
+from synergai.errors import EngineUnusable
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
+from tests.tiny_tflite import save_sum
+from worker_agent.hosts.sync_client import HostClient
+
+SIDE = 512
+"""Rows and columns of the matrix whose product two threads share."""
+QUERIES = 100
+
+
+def session(engine: str, threads: int = 1) -> Session:
+    return Session(EngineName(engine), Configuration(threads))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with the same matrix product for each runtime, and a few others."""
+    models = tmp_path_factory.mktemp("models")
+    for engine in ("tflite", "tensorflow", "onnxruntime", "sum", "int8", "damaged"):
+        (models / engine).mkdir()
+    save_sum(models / "tflite" / "m.tflite", width=SIDE, matrix=True)
+    further = node("z", "Neg", "y", T=FLOAT_TYPE)
+    (models / "tensorflow" / "m.pb").write_bytes(graph(matrix=SIDE) + further)
+    (models / "tensorflow" / "engine.toml").write_text('inputs = ["x:0"]\noutputs = ["y:0"]')
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [SIDE, SIDE], np.ones(SIDE * SIDE))
+    kinds = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIDE]) for name in ("x", "y")
+    ]
+    product = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", kinds[:1], kinds[1:], [weights]
+    )
+    opset = helper.make_opsetid("", 13)
+    onnx.save(
+        helper.make_model(product, opset_imports=[opset], ir_version=7),
+        models / "onnxruntime" / "m.onnx",
+    )
+    save_sum(models / "sum" / "m.tflite")
+    save_sum(models / "int8" / "m.tflite", int8=True, dynamic=False)
+    save_saved_model(models / "saved" / "1")
+    content = (models / "sum" / "m.tflite").read_bytes()
+    (models / "damaged" / "m.tflite").write_bytes(content[: len(content) // 2])
+    for engine, name in (("tflite", "x"), ("tensorflow", "x:0"), ("onnxruntime", "x")):
+        samples: dict[str, Any] = {name: np.ones((1, SIDE, SIDE), np.float32)}
+        np.savez(models / engine / "samples.npz", **samples)
+    return models
+
+
+def answer(host: HostClient, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    datatype = {"float32": "FP32", "int8": "INT8"}[array.dtype.name]
+    request = ModelInferRequest(
+        inputs=[
+            ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=array.shape)
+        ],
+        raw_input_contents=[array.tobytes()],
+    )
+    ended, response = host.query(request.SerializeToString())
+    assert ended.outcome is Outcome.COMPLETED, ended.detail
+    message = ModelInferResponse.FromString(response)
+    (raw,) = message.raw_output_contents
+    return np.frombuffer(raw, array.dtype).reshape(message.outputs[0].shape)
+
+
+def test_tflite_file_is_served_for_batches_of_any_size(fleet: Path) -> None:
+    with HostClient(fleet, session("sum")) as host:
+        assert host.ready.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+        for rows in (1, 3, 2):
+            array = np.full((rows, 2), rows, np.float32)
+            assert (answer(host, "x", array) == 2 * array).all()
+
+
+def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:
+    with HostClient(fleet, session("int8")) as host:
+        assert host.ready.inputs == (TensorSpec("x", "INT8", (1, 2)),)
+        # With the zero point 3, the stored 5 is 2 steps, and 4 steps are the stored 7.
+        assert answer(host, "x", np.array([[5, 3]], np.int8)).tolist() == [[7, 3]]
+
+
+def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
+    with pytest.raises(EngineUnusable, match=r"m\.tflite is damaged: it has an offset that"):
+        HostClient(fleet, session("damaged"))
+
+
+def test_frozen_graph_takes_and_gives_the_tensors_that_its_definition_names(fleet: Path) -> None:
+    with HostClient(fleet, session("tensorflow")) as host:
+        assert host.ready.inputs == (TensorSpec("x:0", "FP32", (-1, SIDE)),)
+        assert host.ready.outputs == (TensorSpec("y:0", "FP32", (-1, SIDE)),)
+        row = np.ones((1, SIDE), np.float32)
+        assert (answer(host, "x:0", row) == SIDE).all()
+
+
+def runtimes(host: HostClient) -> set[str]:
+    """Packages of runtimes that the host has files of in its memory."""
+    files = [mapped.path for mapped in psutil.Process(host.pid).memory_maps()]
+    packages = ("ai_edge_litert", "onnxruntime", "tensorflow")
+    return {package for package in packages if any(f"/{package}/" in file for file in files)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [("onnxruntime", "onnxruntime"), ("tflite", "ai_edge_litert")],
+)
+def test_host_loads_its_own_runtime_and_no_other(fleet: Path, engine: str, package: str) -> None:
+    with HostClient(fleet, session(engine)) as host:
+        assert runtimes(host) == {package}
+
+
+def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> None:
+    with HostClient(fleet, session("saved")) as host:
+        assert host.ready.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
+        assert host.ready.outputs == (TensorSpec("b", "FP32", (-1, 2)),)
+        array = np.array([[1, 2], [3, 4]], np.float32)
+        assert (answer(host, "a", array) == 2 * array).all()
+        assert runtimes(host) == {"tensorflow"}
+
+
+def usage(models: Path, session: Session) -> tuple[float, float]:
+    """How a host computes: processors that it kept busy, and threads that shared the work.
+
+    The first is processor time by time that passed, and lower on a machine with other work. The
+    second is all threads' processor time in units of the busiest one's, whatever else there is.
+    """
+    with HostClient(models, session) as host:
+        before, begin = _processor_s(host.pid), time.monotonic()
+        host.run_samples(0, QUERIES)
+        after, passed = _processor_s(host.pid), time.monotonic() - begin
+    spent = [after[thread] - before.get(thread, 0.0) for thread in after]
+    return sum(spent) / passed, sum(spent) / max(spent)
+
+
+def _processor_s(pid: int) -> dict[str, float]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tflite", "tensorflow"])
+def test_as_many_threads_compute_as_the_session_has(fleet: Path, backend: str) -> None:
+    processors, sharing_one = usage(fleet, session(backend, 1))
+    assert processors < 1.1
+    # The first thread takes work over from one whose processor is busy with something else.
+    assert any(usage(fleet, session(backend, 2))[1] > sharing_one + 0.25 for _ in range(3))

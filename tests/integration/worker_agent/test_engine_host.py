@@ -1,0 +1,212 @@
+"""A real engine host with real models, driven over its socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, TensorSpec
+from synergai.errors import EngineUnusable, NotFound, Unavailable
+from synergai.oip.inference_pb2 import (
+    InferTensorContents,
+    ModelInferRequest,
+    ModelInferResponse,
+)
+from worker_agent.hosts.sync_client import HostClient
+from worker_agent.ipc.arena import INLINE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def session(engine: str) -> Session:
+    return Session(EngineName(engine), Configuration(1))
+
+
+@pytest.fixture(scope="module")
+def twice(models: Path) -> Iterator[HostClient]:
+    with HostClient(models, session("twice")) as host:
+        yield host
+
+
+def request(array: np.ndarray[Any, Any], *outputs: str, **fields: Any) -> bytes:
+    message = ModelInferRequest(
+        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
+        outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
+        raw_input_contents=[array.tobytes()],
+        **fields,
+    )
+    return message.SerializeToString()
+
+
+def answer(host: HostClient, data: bytes) -> ModelInferResponse:
+    ended, response = host.query(data)
+    assert ended.outcome is Outcome.COMPLETED, ended.detail
+    return ModelInferResponse.FromString(response)
+
+
+def test_every_thread_of_a_host_stays_on_the_cores_that_it_is_kept_to(models: Path) -> None:
+    last = max(os.sched_getaffinity(0))
+    with HostClient(models, session("twice"), cores=(last,)) as host:
+        threads = [int(task.name) for task in Path(f"/proc/{host.pid}/task").iterdir()]
+        assert {core for thread in threads for core in os.sched_getaffinity(thread)} == {last}
+
+
+def test_host_tells_what_its_model_takes_and_gives(twice: HostClient) -> None:
+    assert twice.ready.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+    assert [spec.name for spec in twice.ready.outputs] == ["y", "z"]
+    assert twice.ready.samples > 0
+    assert twice.ready.backend_start_s > 0
+    assert twice.ready.model_load_s > 0
+    assert twice.ready.data_preparation_s > 0
+
+
+def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
+    array = np.array([[1, 2], [3, 4]], np.float32)
+    response = answer(twice, request(array, model_name="twice", id="7"))
+    assert (response.model_name, response.model_version, response.id) == ("twice", "1", "7")
+    assert [(out.name, out.datatype, list(out.shape)) for out in response.outputs] == [
+        ("y", "FP32", [2, 2]),
+        ("z", "FP32", [2, 2]),
+    ]
+    y, z = (np.frombuffer(raw, np.float32) for raw in response.raw_output_contents)
+    assert y.tolist() == [2, 4, 6, 8]
+    assert z.tolist() == [-1, -2, -3, -4]
+
+
+def test_only_outputs_that_were_asked_for_are_sent(twice: HostClient) -> None:
+    response = answer(twice, request(np.ones((1, 2), np.float32), "z"))
+    assert [out.name for out in response.outputs] == ["z"]
+    assert len(response.raw_output_contents) == 1
+
+
+def test_typed_contents_work_as_raw_ones_do(twice: HostClient) -> None:
+    tensor = ModelInferRequest.InferInputTensor(
+        name="x",
+        datatype="FP32",
+        shape=[1, 2],
+        contents=InferTensorContents(fp32_contents=[1, 2]),
+    )
+    response = answer(twice, ModelInferRequest(inputs=[tensor]).SerializeToString())
+    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("rows", [INLINE_BYTES // 8 - 100, INLINE_BYTES, 1_000_000])
+def test_tensors_of_any_size_come_back_whole(twice: HostClient, rows: int) -> None:
+    array = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+    response = answer(twice, request(array, "z"))
+    assert response.raw_output_contents[0] == (-array).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\xff\xff", "not a valid inference.ModelInferRequest"),
+        (request(np.ones((1, 3), np.float32)), "must have the shape"),
+        (request(np.ones((1, 2), np.float32), "q"), "no output 'q'"),
+    ],
+)
+def test_bad_query_fails_alone(twice: HostClient, data: bytes, said: str) -> None:
+    ended, _ = twice.query(data)
+    assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
+    assert said in ended.detail
+    assert answer(twice, request(np.ones((1, 2), np.float32))).outputs
+
+
+def test_sample_queries_count_their_labels(models: Path) -> None:
+    with HostClient(models, session("labelled")) as host:
+        ended = host.run_samples(2, 8)
+    assert host.ready.samples == 4
+    assert (ended.tally.done, ended.tally.labelled, ended.tally.correct) == (8, 8, 6)
+    assert 0 < ended.tally.compute_s < 1
+
+
+def test_bytes_travel_framed_both_ways(models: Path) -> None:
+    texts = [b"", "größer".encode(), b"x" * 300]
+    raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[3])
+    message = ModelInferRequest(inputs=[tensor], raw_input_contents=[raw])
+    with HostClient(models, session("texts")) as host:
+        response = answer(host, message.SerializeToString())
+    assert response.outputs[0].datatype == "BYTES"
+    assert list(response.raw_output_contents) == [raw]
+
+
+def test_texts_that_are_no_texts_are_bad_input(models: Path) -> None:
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[1])
+    message = ModelInferRequest(inputs=[tensor], raw_input_contents=[b"\x01\x00\x00\x00\xff"])
+    with HostClient(models, session("texts")) as host:
+        ended, _ = host.query(message.SerializeToString())
+    assert (ended.fault, ended.detail) == (Fault.BAD_INPUT, "input 'x' must hold UTF-8 texts")
+
+
+def test_small_integers_come_in_wider_typed_contents(models: Path) -> None:
+    tensor = ModelInferRequest.InferInputTensor(
+        name="x",
+        datatype="UINT8",
+        shape=[2],
+        contents=InferTensorContents(uint_contents=[0, 255]),
+    )
+    with HostClient(models, session("bytes")) as host:
+        response = answer(host, ModelInferRequest(inputs=[tensor]).SerializeToString())
+    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("impossible", "ONNX Runtime cannot load model.onnx: .*NoSuchOperator"),
+        ("truncated", "model.onnx is damaged, or not an ONNX model"),
+        ("nothing", "no model file"),
+    ],
+)
+def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, said: str) -> None:
+    with pytest.raises(EngineUnusable, match=said) as caught:
+        HostClient(models, session(engine))
+    assert "\n" not in str(caught.value)
+    assert str(models) not in str(caught.value)
+
+
+def test_unknown_engine_is_explained(models: Path) -> None:
+    with pytest.raises((EngineUnusable, NotFound), match="no engine 'unknown'"):
+        HostClient(models, session("unknown"))
+
+
+def test_death_of_the_host_is_noticed(models: Path) -> None:
+    with HostClient(models, session("twice")) as host:
+        os.kill(host.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)  # so that the write fails as well
+        with pytest.raises(Unavailable, match="died"):
+            host.run_samples(0)
+
+
+def test_host_dies_with_its_agent(models: Path) -> None:
+    """Killed with -9, an agent can clean up nothing; a host in a long run must still go."""
+    code = f"""
+import pathlib
+from synergai.domain import Configuration, Session
+from worker_agent.hosts.sync_client import HostClient
+host = HostClient(pathlib.Path({str(models)!r}), Session("twice", Configuration(1)))
+print(host.pid, flush=True)
+host.run_samples(0, 10**9)
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    with agent.stdout:
+        host = psutil.Process(int(agent.stdout.readline()))
+        agent.kill()
+        agent.wait()
+    deadline = time.monotonic() + 5
+    while host.is_running() and host.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the engine host outlived its agent"
+        time.sleep(0.01)

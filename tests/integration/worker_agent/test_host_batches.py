@@ -1,0 +1,183 @@
+"""Queries that a real engine host computes together."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+
+from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from worker_agent.hosts.process import HostProcess
+from worker_agent.inventory.inventory import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from worker_agent.ipc.frames import Ended
+
+TWICE = Session(EngineName("twice"), Configuration(1))
+GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))
+"""Of the times that a host is told, only how they compare matters to it."""
+
+
+@pytest.fixture
+def batching(models: Path, tmp_path: Path) -> Path:
+    """A model directory with ``twice``, which may compute 8 queries together."""
+    shutil.copytree(models / "twice", tmp_path / "twice")
+    (tmp_path / "twice" / "engine.toml").write_text("max_batch = 8\n")
+    return tmp_path
+
+
+@pytest.fixture
+async def host(batching: Path) -> AsyncIterator[HostProcess]:
+    host = await HostProcess.start(batching, TWICE)
+    yield host
+    await host.close()
+
+
+def request(array: Any, *outputs: str) -> bytes:
+    array = np.asarray(array, np.float32)
+    return ModelInferRequest(
+        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
+        outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
+        raw_input_contents=[array.tobytes()],
+    ).SerializeToString()
+
+
+class Asked:
+    """Queries fed to a host in one turn of the loop, and how they ended."""
+
+    def __init__(self, host: HostProcess) -> None:
+        self._host = host
+        self._ends: list[asyncio.Future[Ended]] = []
+        self.order: list[int] = []
+
+    def query(self, request: bytes, *terms: Any) -> int:
+        end: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        number = len(self._ends)
+        self._ends.append(end)
+
+        def ended(message: Ended) -> None:
+            self.order.append(number)
+            end.set_result(message)
+
+        return self._host.query(request, ended, *terms)
+
+    async def ends(self) -> list[Ended]:
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*self._ends)
+
+
+def tensors(ended: Ended) -> list[tuple[str, list[int], bytes]]:
+    response = ModelInferResponse.FromString(bytes(ended.response))
+    assert len(response.outputs) == len(response.raw_output_contents)
+    return [
+        (output.name, list(output.shape), raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 3000])
+async def test_answers_of_a_batch_are_those_of_its_queries_alone_in_order(
+    host: HostProcess, rows: int
+) -> None:
+    requests = [request(np.full((rows, 2), number)) for number in range(6)]
+    alone, together = Asked(host), Asked(host)
+    for each in requests:
+        alone.query(each)
+    singles = await alone.ends()
+    for each in requests:
+        together.query(each, GAINING)
+    batched = await together.ends()
+    assert [tensors(end) for end in batched] == [tensors(end) for end in singles]
+    assert together.order == [*range(6)]
+
+
+async def test_queries_that_wait_are_computed_together(host: HostProcess) -> None:
+    asked = Asked(host)
+    for number in range(8):
+        asked.query(request([[number, 1]]), GAINING)
+    batches = [end.tally.batch for end in await asked.ends()]
+    assert batches == [8] * 8
+
+
+async def test_only_queries_of_one_kind_that_have_the_time_are_computed_together(
+    host: HostProcess,
+) -> None:
+    asked = Asked(host)
+    asked.query(request([[0, 1]]), GAINING)
+    asked.query(request([[1, 1]]), GAINING)
+    asked.query(request([[2, 1]], "z"), GAINING)
+    asked.query(request([[3, 1]], "z"), GAINING)
+    asked.query(request([[4, 1]], "z"), GAINING, time.monotonic() + 1.15)
+    asked.query(request([[5, 1]], "z"))
+    batches = [end.tally.batch for end in await asked.ends()]
+    assert batches == [2, 2, 2, 2, 1, 1]
+
+
+async def test_query_with_wrong_tensors_fails_alone(host: HostProcess) -> None:
+    asked = Asked(host)
+    for array in ([[1, 1]], [[2, 2]], [[3, 3, 3]], [[4, 4]]):
+        asked.query(request(array), GAINING)
+    ends = await asked.ends()
+    assert [end.outcome for end in ends] == [
+        *[Outcome.COMPLETED] * 2,
+        Outcome.FAILED,
+        Outcome.COMPLETED,
+    ]
+    assert ends[2].fault is Fault.BAD_INPUT
+    assert asked.order == [0, 1, 2, 3]
+
+
+async def test_query_that_was_called_off_is_in_no_batch(host: HostProcess) -> None:
+    asked = Asked(host)
+    runs = [asked.query(request([[number, 1]]), GAINING) for number in range(4)]
+    host.stop(runs[1])
+    ends = await asked.ends()
+    assert [end.outcome is Outcome.STOPPED for end in ends] == [False, True, False, False]
+    assert [end.tally.batch for end in ends if end.tally.done] == [1, 2, 2]
+
+
+async def test_engine_whose_rows_depend_on_each_other_is_found_out_and_run_alone(
+    tmp_path: Path,
+) -> None:
+    """Its definition is wrong: it gives all rows, and then all of them again."""
+    (tmp_path / "again").mkdir()
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size, 2])
+        for name, size in (("x", "n"), ("y", "m"))
+    ]
+    node = onnx.helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+    graph = onnx.helper.make_graph([node], "again", ends[:1], ends[1:])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=7),
+        tmp_path / "again" / "model.onnx",
+    )
+    (tmp_path / "again" / "engine.toml").write_text("max_batch = 8\n")
+    host = await HostProcess.start(tmp_path, Session(EngineName("again"), Configuration(1)))
+    asked = Asked(host)
+    for number in range(4):
+        asked.query(request([[number, 1]]), GAINING)
+    answered = await asked.ends()
+    await host.close()
+    assert [end.tally.batch for end in answered] == [1] * 4
+    first = [np.frombuffer(tensors(end)[0][2], np.float32).tolist() for end in answered]
+    assert first == [[number, 1] * 2 for number in range(4)]
+
+
+async def test_engine_is_described_with_its_batch_or_refused_it(
+    batching: Path, models: Path
+) -> None:
+    shutil.copytree(models / "bytes", batching / "bytes")
+    (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")
+    engines = await Inventory(batching, batching / "cache").engines()
+    assert engines[EngineName("twice")].max_batch == 8
+    assert "first dimension of 'x' is not open" in engines[EngineName("bytes")].fault

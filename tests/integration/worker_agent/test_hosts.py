@@ -1,0 +1,352 @@
+"""Real engine hosts under their agent's care: they die, hang, and make room for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+import worker_agent.hosts.pool
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
+from synergai.errors import EngineUnusable, Unavailable
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from worker_agent.hosts.pool import Hosts, SessionChange
+from worker_agent.hosts.process import HostProcess
+from worker_agent.inventory.inventory import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from worker_agent.ipc.frames import Ended, Tally
+
+TWICE = Session(EngineName("twice"), Configuration(1))
+TWICE_2 = Session(EngineName("twice"), Configuration(2))
+LABELLED = Session(EngineName("labelled"), Configuration(1))
+FOREVER = 10**12
+
+
+def run_samples(host: HostProcess, count: int) -> asyncio.Future[Ended]:
+    """Run a range of samples; the future is its end."""
+    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    host.samples(0, count, lambda _: None, ended.set_result)
+    return ended
+
+
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+async def test_host_that_is_being_closed_takes_nothing_more(models: Path) -> None:
+    host = await HostProcess.start(models, TWICE)
+    closing = asyncio.create_task(host.close())
+    await asyncio.sleep(0)
+    assert host.is_gone
+    assert (await run_samples(host, 1)).fault is Fault.HOST_DIED
+    await closing
+
+
+class Changes(list[SessionChange]):
+    """Writes down what the hosts tell of sessions."""
+
+    def states(self) -> list[tuple[Session, bool]]:
+        return [(change.session, change.resident) for change in self]
+
+
+@pytest.fixture
+def changes() -> Changes:
+    return Changes()
+
+
+@pytest.fixture
+async def hosts(models: Path, changes: Changes) -> AsyncIterator[Hosts]:
+    hosts = Hosts(models, memory_bytes=1 << 40, hang_timeout_s=0.2, when_changed=changes.append)
+    yield hosts
+    await hosts.close()
+
+
+async def test_range_reports_progress_and_stops_between_two_queries(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    progress: asyncio.Queue[Tally] = asyncio.Queue()
+    run = host.samples(0, FOREVER, progress.put_nowait, ended.set_result)
+    first, second = await progress.get(), await progress.get()
+    host.stop(run)
+    last = await ended
+    assert last.outcome is Outcome.STOPPED
+    assert 0 < first.done < second.done <= last.tally.done < FOREVER
+    assert last.tally.compute_s >= second.compute_s > first.compute_s
+
+
+async def test_run_that_has_not_begun_can_be_stopped(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    first: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    second: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    running = host.samples(0, FOREVER, lambda _: None, first.set_result)
+    waiting = host.samples(0, 5, lambda _: None, second.set_result)
+    host.stop(waiting)
+    host.stop(running)
+    assert (await first).outcome is Outcome.STOPPED
+    assert (await second).tally.done == 0
+
+
+async def test_quick_queries_that_are_sent_together_are_answered_each_in_order(
+    hosts: Hosts,
+) -> None:
+    host = await hosts.load(TWICE)
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
+    answers: asyncio.Queue[str] = asyncio.Queue()
+
+    def note(ended: Ended) -> None:
+        answers.put_nowait(ModelInferResponse.FromString(bytes(ended.response)).id)
+
+    received: list[str] = []
+    for number in range(200):
+        while not host.has_room(50):
+            received.append(await answers.get())
+        request = ModelInferRequest(id=str(number), inputs=[tensor], raw_input_contents=[bytes(8)])
+        host.query(request.SerializeToString(), note)
+    while not host.is_idle or not answers.empty():
+        received.append(await answers.get())
+    assert received == [str(number) for number in range(200)]
+
+
+async def test_killed_host_ends_its_runs_and_is_loaded_anew(hosts: Hosts, changes: Changes) -> None:
+    host = await hosts.load(TWICE)
+    running, waiting = run_samples(host, FOREVER), run_samples(host, 1)
+    os.kill(host.pid, signal.SIGKILL)
+    for ended in (await running, await waiting):
+        assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.HOST_DIED)
+        assert ended.detail == "the engine host of 'twice' died by signal 9"
+    assert hosts.resident(TWICE) is None
+    again = await hosts.load(TWICE)
+    assert (await run_samples(again, 3)).outcome is Outcome.COMPLETED
+    assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
+
+
+async def test_hung_host_is_killed(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    ended = run_samples(host, FOREVER)
+    os.kill(host.pid, signal.SIGSTOP)
+    assert (await ended).detail == "the engine host of 'twice' hung and was killed"
+
+
+async def test_idle_host_may_be_silent(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    await run_samples(host, 1)
+    await asyncio.sleep(0.3)
+    assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
+
+
+async def test_long_run_that_makes_progress_is_not_hung(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    run = host.samples(0, FOREVER, lambda _: None, ended.set_result)
+    await asyncio.sleep(0.5)
+    host.stop(run)
+    assert (await ended).outcome is Outcome.STOPPED
+
+
+async def test_broken_model_is_told_and_nothing_else_suffers(
+    hosts: Hosts, changes: Changes
+) -> None:
+    with pytest.raises(EngineUnusable, match="damaged"):
+        await hosts.load(Session(EngineName("truncated"), Configuration(1)))
+    (change,) = changes
+    assert isinstance(change.error, EngineUnusable)
+    assert not (await hosts.load(TWICE)).is_gone
+
+
+async def test_host_that_dies_while_loading_is_worth_another_try(models: Path) -> None:
+    start = asyncio.create_task(HostProcess.start(models, TWICE))
+    children: list[psutil.Process] = []
+    while not children:
+        await asyncio.sleep(0)
+        children = psutil.Process().children()
+    children[0].kill()
+    with pytest.raises(Unavailable, match="died by signal 9 while loading"):
+        await start
+
+
+async def test_load_that_takes_too_long_is_given_up(models: Path) -> None:
+    with pytest.raises(EngineUnusable, match="not loaded within"):
+        await HostProcess.start(models, TWICE, load_timeout_s=0.01)
+    assert psutil.Process().children() == []
+
+
+async def test_one_session_is_loaded_once_at_a_time(hosts: Hosts) -> None:
+    first, second = await asyncio.gather(hosts.load(TWICE), hosts.load(TWICE))
+    assert first is second
+
+
+async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
+    changes = Changes()
+    hosts = Hosts(models, memory_bytes=1, when_changed=changes.append)
+    busy = await hosts.load(TWICE)
+    ended = run_samples(busy, FOREVER)
+    await hosts.load(LABELLED)
+    await hosts.load(TWICE_2)
+    assert hosts.sessions() == [TWICE_2, TWICE]
+    await hosts.close()
+    assert (await ended).fault is Fault.HOST_DIED
+    assert (LABELLED, False) in changes.states()
+
+
+async def test_hosts_within_the_budget_stay(hosts: Hosts) -> None:
+    await hosts.load(TWICE)
+    await hosts.load(LABELLED)
+    hosts.resident(TWICE)
+    assert hosts.sessions() == [TWICE, LABELLED]
+    assert hosts.rss_bytes() > 20 << 20
+
+
+async def test_only_an_idle_session_is_unloaded(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    ended = run_samples(host, FOREVER)
+    assert not await hosts.unload(TWICE)
+    host.kill()
+    await ended
+    await hosts.load(TWICE)
+    assert await hosts.unload(TWICE)
+    assert hosts.sessions() == []
+
+
+async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
+    before = shared_memory()
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    await hosts.load(TWICE)
+    load = hosts.load(LABELLED)
+    await asyncio.sleep(0.05)
+    await hosts.close()
+    assert load.cancelled()
+    assert psutil.Process().children() == []
+    assert shared_memory() == before
+
+
+async def test_inventory_describes_engines_and_says_what_is_wrong(
+    models: Path, tmp_path: Path
+) -> None:
+    engines = await Inventory(models, tmp_path / "engines.json").engines()
+    assert {name for name, engine in engines.items() if engine.fault} == {
+        "truncated",
+        "nothing",
+        "impossible",
+        "unspeakable",
+    }
+    twice, labelled = engines[EngineName("twice")], engines[EngineName("labelled")]
+    assert [spec.shape for spec in twice.inputs] == [(-1, 2)]
+    assert len(twice.digest) == 64
+    assert labelled.samples == 4
+
+
+async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "engines.json"
+    engines = await Inventory(models, cache).engines()
+    started: list[str] = []
+    start = HostProcess.start
+
+    async def spy(models: Path, session: Session, **options: Any) -> HostProcess:
+        started.append(session.engine)
+        return await start(models, session, **options)
+
+    monkeypatch.setattr(HostProcess, "start", spy)
+    assert await Inventory(models, cache).engines() == engines
+    assert started == ["impossible", "truncated"]
+
+
+async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "engines.json"
+    cache.write_text('{"format": 1, "engines": {"x": {}}}')
+    engines = await Inventory(models, cache).engines()
+    assert not engines[EngineName("twice")].fault
+    assert '{"x": {}}' not in cache.read_text()
+
+
+async def test_pinned_session_makes_no_room(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1, pinned=[TWICE])
+    await hosts.load(TWICE)
+    await hosts.load(LABELLED)
+    await hosts.load(TWICE_2)
+    assert hosts.sessions() == [TWICE_2, TWICE]
+    await hosts.close()
+
+
+async def test_idle_hosts_that_have_grown_above_the_budget_leave(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    await hosts.load(TWICE)
+    await hosts.load(LABELLED)
+    monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", lambda _pid: 600 << 30)
+    await hosts.check_memory()
+    assert hosts.sessions() == [LABELLED]
+    await hosts.close()
+
+
+async def test_leaking_host_is_killed_and_no_other(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
+    cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
+    sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
+    monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", sizes.__getitem__)
+    await hosts.check_memory()
+    ended = await cut
+    assert ended.fault is Fault.HOST_DIED
+    assert "'twice' grew from" in ended.detail
+    assert "2,097,152 MB, above the budget of 1,048,576 MB, and was killed" in ended.detail
+    assert not kept.done()
+    assert not sound.is_gone
+    await hosts.close()
+
+
+async def test_lone_host_above_the_budget_stays_as_long_as_it_does_not_grow(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1)
+    host = await hosts.load(TWICE)
+    ended = run_samples(host, FOREVER)
+    await hosts.check_memory()
+    assert not host.is_gone
+    await hosts.close()
+    await ended
+
+
+async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
+    hosts: Hosts, changes: Changes
+) -> None:
+    old = await hosts.load(TWICE)
+    running = run_samples(old, 20_000)
+    hosts.retire(TWICE.engine)
+    assert old.is_gone
+    assert hosts.resident(TWICE) is None
+    assert (await run_samples(old, 1)).fault is Fault.HOST_DIED
+    new = await hosts.load(TWICE)
+    assert (await running).outcome is Outcome.COMPLETED
+    assert (await run_samples(new, 1)).outcome is Outcome.COMPLETED
+    assert new.pid != old.pid
+    assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
+
+
+async def test_host_dies_before_its_agent_where_memory_is_short(hosts: Hosts) -> None:
+    host = await hosts.load(TWICE)
+    own, its = (int(_oom_score(pid)) for pid in (os.getpid(), host.pid))
+    assert its >= own + 300
+
+
+def _oom_score(pid: int) -> str:
+    return Path(f"/proc/{pid}/oom_score").read_text()
+
+
+async def test_closing_does_not_wait_for_what_a_retired_host_still_has(models: Path) -> None:
+    hosts = Hosts(models, memory_bytes=1 << 40)
+    ended = run_samples(await hosts.load(TWICE), FOREVER)
+    hosts.retire(TWICE.engine)
+    await hosts.close()
+    assert (await ended).fault is Fault.HOST_DIED
+    assert psutil.Process().children() == []

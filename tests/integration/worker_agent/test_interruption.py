@@ -1,0 +1,40 @@
+"""Queries that take longer than anybody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.oip.inference_pb2 import ModelInferRequest
+from worker_agent.hosts.process import HostProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from worker_agent.ipc.frames import Ended
+
+
+def turns(count: int) -> bytes:
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="INT64", shape=[1])
+    content = np.array([count], np.int64).tobytes()
+    return ModelInferRequest(inputs=[tensor], raw_input_contents=[content]).SerializeToString()
+
+
+async def test_query_that_is_stopped_while_it_computes_is_given_up_and_the_next_runs(
+    endless: Path,
+) -> None:
+    host = await HostProcess.start(endless, Session(EngineName("turns"), Configuration(1)))
+    loop = asyncio.get_running_loop()
+    given_up: asyncio.Future[Ended] = loop.create_future()
+    next_one: asyncio.Future[Ended] = loop.create_future()
+    run = host.query(turns(10**12), given_up.set_result)
+    host.query(turns(3), next_one.set_result)
+    await asyncio.sleep(0.1)
+    host.stop(run)
+    async with asyncio.timeout(20):
+        assert (await given_up).outcome is Outcome.STOPPED
+        assert (await next_one).outcome is Outcome.COMPLETED
+    await host.close()

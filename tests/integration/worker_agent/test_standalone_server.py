@@ -1,0 +1,162 @@
+"""The Open Inference Protocol as an agent serves it without a gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol import rpc
+from worker_agent.app import Agent
+from worker_agent.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+SERVICE = "inference.GRPCInferenceService"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+async def agent(models: Path, state: Path) -> AsyncIterator[Agent]:
+    settings = AgentSettings(
+        gateway="127.0.0.1:1", models=models, state=state, listen="127.0.0.1:0", drain_s=1.0
+    )
+    async with Agent(settings) as agent:
+        yield agent
+
+
+@pytest.fixture
+async def channel(agent: Agent) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(agent.address, options=rpc.channel_options()) as channel:
+        yield channel
+
+
+async def call(channel: Any, method: str, message: Any) -> Any:
+    """A unary call; bytes are sent as they are."""
+    data = message if isinstance(message, bytes) else message.SerializeToString()
+    response = getattr(oip, f"{method}Response")
+    unary = channel.unary_unary(f"/{SERVICE}/{method}", response_deserializer=response.FromString)
+    return await unary(data, timeout=10)
+
+
+def request(
+    values: Sequence[float] = (1, 2), engine: str = "twice", **fields: Any
+) -> oip.ModelInferRequest:
+    array = np.array(values, np.float32).reshape(1, -1)
+    tensor = oip.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)
+    return oip.ModelInferRequest(
+        model_name=engine, inputs=[tensor], raw_input_contents=[array.tobytes()], **fields
+    )
+
+
+def y_of(response: oip.ModelInferResponse) -> list[float]:
+    values: list[float] = np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
+    return values
+
+
+async def test_server_and_engines_describe_themselves(channel: grpc.aio.Channel) -> None:
+    assert (await call(channel, "ServerLive", oip.ServerLiveRequest())).live
+    assert (await call(channel, "ServerReady", oip.ServerReadyRequest())).ready
+    server = await call(channel, "ServerMetadata", oip.ServerMetadataRequest())
+    assert server.name == "synergai-agent"
+    assert (await call(channel, "ModelReady", oip.ModelReadyRequest(name="twice"))).ready
+    assert not (await call(channel, "ModelReady", oip.ModelReadyRequest(name="truncated"))).ready
+    model = await call(channel, "ModelMetadata", oip.ModelMetadataRequest(name="twice"))
+    assert (model.name, list(model.versions), model.platform) == ("twice", ["1"], "onnxruntime")
+    assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 2])]
+
+
+async def test_inference_echoes_name_version_and_id(channel: grpc.aio.Channel) -> None:
+    response = await call(channel, "ModelInfer", request([3, 4], id="7"))
+    assert (response.model_name, response.model_version, response.id) == ("twice", "1", "7")
+    assert y_of(response) == [6, 8]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT),
+        (request([1, 2, 3]), grpc.StatusCode.INVALID_ARGUMENT),
+        (request(model_version="2"), grpc.StatusCode.INVALID_ARGUMENT),
+        (request(engine="unknown"), grpc.StatusCode.NOT_FOUND),
+        (request(engine="truncated"), grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)
+async def test_request_that_cannot_be_served_gets_its_code(
+    channel: grpc.aio.Channel, message: Any, code: grpc.StatusCode
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(channel, "ModelInfer", message)
+    assert caught.value.code() is code
+
+
+async def test_stream_answers_each_message_in_order_and_errors_end_nothing(channel: Any) -> None:
+    sent = [request([i, i]).SerializeToString() for i in range(100)]
+    sent[10] = b"\xff\xff"
+    sent[20] = request([1, 2, 3]).SerializeToString()
+    sent[30] = request(engine="unknown").SerializeToString()
+    stream = channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer",
+        response_deserializer=oip.ModelStreamInferResponse.FromString,
+    )(iter(sent), timeout=20)
+    try:
+        answers = [answer async for answer in stream]
+    finally:
+        stream.cancel()
+    errors = {i: answer.error_message for i, answer in enumerate(answers) if answer.error_message}
+    assert len(answers) == 100
+    assert sorted(errors) == [10, 20, 30]
+    assert "not a valid" in errors[10]
+    assert "must have the shape" in errors[20]
+    assert errors[30] == "no worker serves engine 'unknown'"
+    assert y_of(answers[99].infer_response) == [198, 198]
+
+
+async def test_cancelled_stream_leaves_no_work(channel: Any, agent: Agent) -> None:
+    stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+    for _ in range(50):
+        await stream.write(request().SerializeToString())
+    stream.cancel()
+    agent.stop()
+    await agent.wait_stopped()
+    assert agent._runner.is_idle
+
+
+async def test_leaving_agent_refuses_new_requests(channel: grpc.aio.Channel, agent: Agent) -> None:
+    await call(channel, "ModelInfer", request())
+    agent.stop()
+    await agent.wait_stopped()
+    assert not (await call(channel, "ServerReady", oip.ServerReadyRequest())).ready
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(channel, "ModelInfer", request())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_fault_of_ours_answers_its_message_and_no_other(
+    agent: Agent, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = agent._front._begin
+
+    def clumsy(raw: Any) -> Any:
+        if raw.message.header.id == "clumsy":
+            raise ZeroDivisionError
+        return begin(raw)
+
+    monkeypatch.setattr(agent._front, "_begin", clumsy)
+    stream = channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer",
+        request_serializer=oip.ModelInferRequest.SerializeToString,
+        response_deserializer=oip.ModelStreamInferResponse.FromString,
+    )
+    answers = [each async for each in stream([request(id="clumsy"), request()], timeout=10)]
+    assert [bool(each.error_message) for each in answers] == [True, False]
+    assert "ZeroDivision" not in answers[0].error_message

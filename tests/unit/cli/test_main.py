@@ -1,0 +1,233 @@
+"""The rules of the command line that need no gateway: help, errors, exit codes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+import typer
+
+from synergai.cli import main as cli
+from synergai.errors import InvalidSettings, SynergaiError
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as exited:
+        cli.main(arguments)
+    output = capsys.readouterr()
+    return int(exited.value.code or 0), output.out, output.err
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A command ``jobs`` that raises what the test says."""
+
+    def install(error: BaseException) -> None:
+        app = typer.Typer()
+
+        @app.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr("synergai.cli.jobs.app", app)
+
+    return install
+
+
+def test_help_lists_every_application(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--help"], capsys)
+    assert code == 0
+    for name, application in cli.APPLICATIONS.items():
+        assert name in out
+        assert application.summary[:30] in out
+
+
+def test_help_imports_no_application() -> None:
+    script = (
+        "import sys; from synergai.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'grpc', 'gateway', 'engines', 'worker_agent', 'pydantic', 'uvloop'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr.decode()
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    # With these, `synergai --help` took 0.14 s of processor time.
+    quick = {"annotated_doc", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"}
+    program = """
+import sys
+before = set(sys.modules)
+from synergai.cli.main import main
+try:
+    main(["--help"])
+finally:
+    new = {name.partition(".")[0] for name in sys.modules.keys() - before}
+    print(*new - sys.stdlib_module_names)
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, text=True
+    )
+    assert set(done.stdout.splitlines()[-1].split()) <= quick | {"synergai"}
+
+
+@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
+def test_every_application_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run([name, "--help"], capsys)
+    assert code == 0, err
+    assert "Usage: synergai" in out
+    assert "install-completion" not in out
+
+
+@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
+def test_help_names_every_option_in_full_on_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run([name, "--help"], capsys)
+    assert not re.search(r"--[\w-]*…", out)
+
+
+@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
+def test_options_of_one_name_mean_the_same_in_every_command(name: str) -> None:
+    module, _, attribute = cli.APPLICATIONS[name].home.partition(":")
+    root = typer.main.get_command(getattr(import_module(module), attribute))
+    for command in (root, *getattr(root, "commands", {}).values()):
+        options = {option: each for each in command.params for option in each.opts}
+        assert "--force" not in options, "it is --replace"
+        if "--json" in options:
+            assert getattr(options["--json"], "is_flag", False), "output goes where it is sent"
+
+
+def test_help_breaks_its_lines_where_the_terminal_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(["engines", "list", "--help"], capsys)
+    assert "that MLPerf published under the name" in out
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--version"], capsys)
+    assert code == 0
+    assert out.startswith("synergai ")
+
+
+def test_an_unknown_command_is_misuse_and_a_close_one_is_suggested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(["engins"], capsys)
+    assert code == 2
+    assert "Did you mean 'engines'?" in err
+
+
+def test_an_error_is_one_line_and_exit_code_1(
+    failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(SynergaiError("the lamp\nis out"))
+    assert run(["jobs"], capsys) == (1, "", "error: the lamp is out\n")
+
+
+def test_wrong_settings_are_misuse(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(InvalidSettings("--lamp: 'x' is no lamp"))
+    assert run(["jobs"], capsys) == (2, "", "error: --lamp: 'x' is no lamp\n")
+
+
+def test_an_interruption_is_exit_code_130(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(KeyboardInterrupt())
+    code, out, _ = run(["jobs"], capsys)
+    assert (code, out) == (130, "")
+
+
+def test_an_error_of_the_system_names_the_file(
+    failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(PermissionError(13, "Permission denied", "/somewhere"))
+    assert run(["jobs"], capsys) == (1, "", "error: /somewhere: Permission denied\n")
+
+
+def test_a_fault_of_our_own_shows_no_traceback(
+    failing: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SYNERGAI_DEBUG", raising=False)
+    failing(KeyError("secret"))
+    code, _, err = run(["jobs"], capsys)
+    assert code == 1
+    assert err.startswith("error: a fault of synergai itself, KeyError; SYNERGAI_DEBUG=1")
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("when", ["importing", "running"])
+def test_a_missing_extra_says_what_to_install(
+    when: str,
+    failing: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = cli.Application("absent_library:app", "Absent.", "Use", "gateway")
+    if when == "importing":
+        monkeypatch.setitem(cli.APPLICATIONS, "jobs", missing)
+    else:
+        monkeypatch.setitem(
+            cli.APPLICATIONS, "jobs", cli.Application("synergai.cli.jobs:app", "", "", "gateway")
+        )
+        failing(ModuleNotFoundError(name="absent_library"))
+    code, _, err = run(["jobs"], capsys)
+    assert code == 1
+    assert err == (
+        "error: 'synergai jobs' needs absent_library, which is not installed here; "
+        "pip install 'synergai[gateway]'\n"
+    )
+
+
+def test_more_jobs_than_a_gateway_lists_are_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["jobs", "list", "--limit", "99999999999"], capsys)
+    assert (code, out) == (2, "")
+    assert "less than or equal to 1000" in err
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m synergai --help | true"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert result.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["submit", "digits", "--queries", "0"], "queries must be from 1"),
+        (["submit", "digits", "--queries", "1", "--qos", "-1"], "QoS time must be positive"),
+        (["submit", "../etc", "--queries", "1"], "not a valid engine name"),
+        (["jobs", "list", "--state", "lost"], "'lost' is not a job's state"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_before_asking(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(arguments, capsys)
+    assert (code, out) == (1, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_no_error_commands_the_terminal(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(SynergaiError("no file \x1b[2J\udcff\nhere"))
+
+    assert run(["jobs"], capsys)[2] == "error: no file ?[2J? here\n"
+
+
+def test_path_that_is_no_text_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = typer.Typer()
+    app.command()(lambda: typer.echo("\udcff"))
+    monkeypatch.setattr("synergai.cli.jobs.app", app)
+
+    assert run(["jobs"], capsys)[:2] == (0, "\\udcff\n")

@@ -1,0 +1,60 @@
+"""What ``synergai workers`` prints of a fleet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.cli.workers import show_workers
+from synergai.client.fleet import WorkerState, WorkerStatus
+from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass, WorkerId
+
+if TYPE_CHECKING:
+    import pytest
+
+NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op11")
+
+
+def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
+    """A worker with three engines: the first is loaded, the second has no profile."""
+    loaded, unprofiled, _ = (EngineName(name) for name in NAMES)
+    return WorkerStatus(
+        id=WorkerId(worker_id),
+        worker_class=WorkerClass("xavier-nx"),
+        state=WorkerState.DRAINING,
+        cores=16,
+        memory_bytes=1 << 33,
+        configurations=(),
+        engines=tuple(
+            Engine(
+                name=EngineName(name),
+                version="1",
+                backend="onnxruntime",
+                inputs=(),
+                outputs=(),
+                fault=fault if name == NAMES[-1] else "",
+            )
+            for name in NAMES
+        ),
+        sessions=(Session(loaded, Configuration(threads=4, power_mode=mode)),),
+        queries_done=1_234_567,
+        last_heard_s=0.123,
+        unprofiled=(unprofiled,),
+        power_mode=mode,
+        meter="ina3221",
+        watts=12.1,
+    )
+
+
+def test_a_fleet_is_read_on_80_columns_without_a_broken_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+
+    fault = "the model file is truncated"
+    show_workers([worker("cloud-1"), worker("board-in-lab-2", mode="MODE_15W", fault=fault)])
+
+    out = capsys.readouterr().out
+    whole = ("cloud-1", "board-in-lab-2", *NAMES, "draining", "MODE_15W", "1,234,567", "ina3221")
+    for text in (*whole, "threads=4,mode=MODE_15W", "not profiled", fault):
+        assert text in out

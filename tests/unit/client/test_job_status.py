@@ -1,0 +1,138 @@
+"""The rules of what a client makes of the gateway's words about jobs and workers."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+import pytest
+
+from synergai.client.fleet import worker_from_proto
+from synergai.client.jobs import spec_to_proto, status_from_proto
+from synergai.domain import EngineName, JobSpec, JobState
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    NotSupported,
+    Overloaded,
+    SynergaiError,
+    Unavailable,
+)
+from synergai.protocol.call_errors import error_of_call
+from synergai.runtime.backoff import Backoff
+from synergai.v1 import fleet_pb2, jobs_pb2
+
+
+def a_job(state: JobState, reason: str = "") -> jobs_pb2.Job:
+    spec = jobs_pb2.JobSpec(engine="digits", queries=3)
+    return jobs_pb2.Job(
+        id="j", spec=spec, state=jobs_pb2.JobState.ValueType(state.value), reason=reason
+    )
+
+
+@pytest.mark.parametrize("qos", [0.25, float("inf")])
+def test_a_specification_survives_the_wire(qos: float) -> None:
+    spec = JobSpec(engine=EngineName("digits"), queries=3, qos=qos, priority=4, tenant="roof")
+    job = jobs_pb2.Job(id="j", spec=spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED)
+    assert status_from_proto(job).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (JobState.FAILED, SynergaiError),
+        (JobState.CANCELLED, Cancelled),
+        (JobState.REJECTED, Overloaded),
+        (JobState.EXPIRED, DeadlineExceeded),
+    ],
+)
+def test_every_ending_but_success_is_an_error(state: JobState, error: type[SynergaiError]) -> None:
+    with pytest.raises(error, match=rf"^job j {state.name.lower()}: why$") as raised:
+        status_from_proto(a_job(state, "why")).raise_unless_succeeded()
+    assert raised.type is error
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
+def test_a_job_that_has_not_gone_wrong_is_no_error(state: JobState) -> None:
+    status_from_proto(a_job(state)).raise_unless_succeeded()
+
+
+def test_a_job_in_an_unknown_state_is_refused() -> None:
+    job = a_job(JobState.QUEUED)
+    job.state = jobs_pb2.JobState.ValueType(99)
+    with pytest.raises(InvalidInput, match="unknown job state 99"):
+        status_from_proto(job)
+
+
+def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
+    state = fleet_pb2.WorkerState.ValueType(99)
+    worker = worker_from_proto(fleet_pb2.Worker(id="w", worker_class="c", state=state))
+    assert worker.state.name == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [
+        (
+            (
+                "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+                "Failed to connect to remote host: Connection refused"
+            ),
+            "nobody answers at gate:1 (connection refused); is it running?",
+        ),
+        (
+            (
+                "errors resolving gate:1: [field:hostname lookup error:address lookup failed for "
+                "gate:1: Domain name not found]"
+            ),
+            "nobody answers at gate:1 (domain name not found); is it running?",
+        ),
+        (
+            (
+                "failed to connect to all addresses; last error: INTERNAL: ipv4:127.0.0.1:1: "
+                "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got 80)"
+            ),
+            "what listens at gate:1 does not speak gRPC",
+        ),
+        ("Socket closed", "the connection to gate:1 was lost"),
+        ("the gateway is going", "the gateway is going"),
+    ],
+)
+def test_trouble_with_the_line_names_the_gateway_and_not_the_transport(
+    details: str, message: str
+) -> None:
+    error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
+    assert isinstance(error, Unavailable)
+    assert str(error) == message
+
+
+def test_server_that_lacks_the_call_is_doubted_to_be_a_gateway() -> None:
+    error = error_of_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    assert isinstance(error, NotSupported)
+    assert str(error) == "gate:1 does not know this call; is it a SynergAI gateway?"
+
+
+REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:OPENSSL_internal:"
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not of the authority"),
+        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "leave --tls-ca out"),
+        ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
+        ("Socket closed", r"does it encrypt \(--tls-ca\)\?"),
+    ],
+)
+def test_encryption_that_fails_says_why(details: str, text: str) -> None:
+    error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
+    assert isinstance(error, Unavailable)
+    assert re.search(rf"gate:1.*{text}", str(error))
+
+
+def test_waiting_doubles_up_to_a_bound_with_jitter() -> None:
+    pauses = Backoff(first_s=1.0, most_s=4.0).pauses()
+    for bound in (1.0, 2.0, 4.0, 4.0):
+        assert bound / 2 <= next(pauses) <= bound

@@ -1,0 +1,109 @@
+"""Images of a data set in LoadGen's hands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput, NotFound
+from synergai.loadgen.dataset_library import DatasetLibrary, dataset_library
+from synergai.loadgen.sample_set import SampleSet
+from synergai.models.datasets import Coco, ImageNet
+from synergai.models.samples import Samples
+from tests.tiny_datasets import save_coco, save_imagenet
+from tests.tiny_images import BOX, picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENGINE = Engine(
+    name=EngineName("colours"),
+    version="1",
+    backend="onnxruntime",
+    inputs=(TensorSpec("image", "FP32", (-1, 3, 224, 224)),),
+    outputs=(TensorSpec("p", "FP32", (-1, 1001)),),
+    preprocess="mobilenet",
+    postprocess="classes",
+)
+
+
+def logged(folder: Path, answers: dict[int, bytes]) -> Path:
+    """An accuracy log as LoadGen writes it."""
+    path = folder / "mlperf_log_accuracy.json"
+    entries = [
+        {"seq_id": seq, "qsl_idx": index, "data": data.hex().upper()}
+        for seq, (index, data) in enumerate(answers.items())
+    ]
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def test_images_are_sent_as_the_files_that_they_are(tmp_path: Path) -> None:
+    library = dataset_library("imagenet", save_imagenet(tmp_path, ["red", "blue"]), ENGINE)
+
+    library.load([1])
+
+    assert library.inputs(1)["image"].tolist() == [picture("blue")]
+    assert library.outputs == ("classes",)
+    assert (library.count, library.performance_count) == (2, 2)
+    library.unload([1])
+    with pytest.raises(KeyError):
+        library.inputs(1)
+
+
+def test_classes_are_logged_as_mlperfs_script_reads_them(tmp_path: Path) -> None:
+    library = DatasetLibrary(ImageNet(save_imagenet(tmp_path, ["red", "blue"])), "image")
+    answers = {i: library.answer(i, {"classes": np.array([c])}) for i, c in enumerate((0, 1))}
+
+    assert answers[1] == np.float32(1).tobytes()
+    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert (accuracy.measure, accuracy.value, accuracy.samples) == ("top-1", 0.5, 2)
+
+
+def test_boxes_are_logged_with_the_index_of_their_image(tmp_path: Path) -> None:
+    library = DatasetLibrary(Coco(save_coco(tmp_path, ["red", "blue"])), "image")
+    boxes = {"boxes": np.array([[0, *BOX, 0.5, 3]], np.float32)}
+
+    answers = {0: b"", 1: library.answer(1, boxes)}
+
+    assert np.frombuffer(answers[1], np.float32)[0] == 1
+    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert (accuracy.measure, accuracy.samples) == ("mAP", 2)
+    assert accuracy.value == pytest.approx(0.5)
+
+
+def test_labelled_samples_are_compared_with_the_engines_own_classes_where_it_has_them(
+    tmp_path: Path,
+) -> None:
+    samples = Samples([{"image": np.zeros(1)}] * 2, np.array([0, 1]))
+    library = SampleSet(samples, "here", "p", has_classes=True)
+
+    answers = {i: library.answer(i, {"classes": np.array([c])}) for i, c in enumerate((0, 0))}
+
+    assert library.outputs == ("classes",)
+    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert accuracy is not None
+    assert accuracy.value == 0.5
+
+
+@pytest.mark.parametrize("lacks", [{"preprocess": ""}, {"postprocess": ""}])
+def test_engine_that_does_not_answer_images_is_refused(
+    tmp_path: Path, lacks: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput, match="does not turn images into classes"):
+        dataset_library("imagenet", save_imagenet(tmp_path, ["red"]), replace(ENGINE, **lacks))
+
+
+def test_detector_is_not_asked_for_imagenets_classes(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not turn images into boxes"):
+        dataset_library("coco", save_coco(tmp_path, ["red"]), ENGINE)
+
+
+def test_place_of_the_data_set_has_to_be_right(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="cannot be read"):
+        dataset_library("coco", tmp_path / "nowhere", ENGINE)

@@ -1,0 +1,115 @@
+"""Copies of ImageNet and COCO, with few images of one colour in the places of photographs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from synergai.errors import InvalidInput, NotFound
+from synergai.models.datasets import Coco, ImageNet
+from tests.tiny_datasets import save_coco, save_imagenet
+from tests.tiny_images import BOX, picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def classes(*found: float) -> dict[int, Any]:
+    return {index: np.array([one], np.float32) for index, one in enumerate(found)}
+
+
+def box(category: int, score: float = 0.9, shift: float = 0.0) -> Any:
+    return np.array([[0, *(side + shift for side in BOX), score, category]], np.float32)
+
+
+# --- ImageNet -------------------------------------------------------------------------------
+
+
+def test_listed_images_are_there_in_the_lists_order(tmp_path: Path) -> None:
+    data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green"]))
+
+    assert len(data) == 3
+    assert data.image(1) == picture("blue")
+    assert data.origin == f"3 of 3 images of {tmp_path}"
+
+
+def test_part_of_the_images_is_enough(tmp_path: Path) -> None:
+    save_imagenet(tmp_path, ["red", "blue", "green"])
+    (tmp_path / "ILSVRC2012_val_00000001.JPEG").unlink()
+
+    data = ImageNet(tmp_path)
+
+    assert (len(data), data.image(0)) == (2, picture("blue"))
+    assert data.evaluate(classes(2, 1)) == 1
+
+
+def test_top_1_is_the_share_of_right_classes(tmp_path: Path) -> None:
+    data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green", "red"]))
+
+    assert data.evaluate(classes(0, 2, 1, 0)) == 1
+    assert data.evaluate(classes(0, 2, -1, 2)) == 0.5
+    assert data.evaluate({0: np.zeros(0, np.float32), 1: np.array([2], np.float32)}) == 0.5
+
+
+@pytest.mark.parametrize("line", ["", "name", "name x", " 5", "name -1"])
+def test_list_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "val_map.txt").write_text(f"name 1\n{line}\n")
+
+    with pytest.raises(InvalidInput, match=r"val_map\.txt, line 2: expected is"):
+        ImageNet(tmp_path)
+
+
+def test_absent_list_images_and_folders_are_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"val_map\.txt cannot be read"):
+        ImageNet(tmp_path)
+    (tmp_path / "val_map.txt").write_text("absent.JPEG 3\n")
+    with pytest.raises(NotFound, match="none of the 1 images"):
+        ImageNet(tmp_path)
+    with pytest.raises(NotFound, match="val2017 cannot be read"):
+        Coco(tmp_path)
+
+
+# --- COCO -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Coco:
+    return Coco(save_coco(tmp_path, ["red", "blue", "green"]))
+
+
+def test_annotated_images_are_there(coco: Coco) -> None:
+    assert len(coco) == 3
+    assert coco.image(2) == picture("green")
+
+
+def test_objects_found_where_they_are_have_full_precision(coco: Coco) -> None:
+    assert coco.evaluate({0: box(1), 1: box(3), 2: box(2)}) == pytest.approx(1)
+
+
+def test_objects_missed_misnamed_or_misplaced_cost_precision(coco: Coco) -> None:
+    nothing = np.zeros((0, 7), np.float32)
+
+    assert coco.evaluate({0: box(1), 1: box(3), 2: nothing}) == pytest.approx(2 / 3)
+    assert coco.evaluate({0: box(1), 1: box(3), 2: box(1, 0.1)}) == pytest.approx(2 / 3)
+    assert 0 < coco.evaluate({0: box(1, shift=0.05), 1: box(3), 2: box(2)}) < 1
+    assert coco.evaluate({0: nothing, 1: nothing}) == 0
+
+
+def test_only_images_that_were_answered_are_counted(coco: Coco) -> None:
+    assert coco.evaluate({1: box(3).ravel()}) == pytest.approx(1)
+
+
+def test_answer_that_is_no_table_of_boxes_is_refused(coco: Coco) -> None:
+    with pytest.raises(InvalidInput, match="image 0 has no rows of 7"):
+        coco.evaluate({0: np.zeros(8, np.float32)})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"images": 3}', '{"images": [{"id": 1}]}'])
+def test_annotations_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
+    folder = save_coco(tmp_path, ["red"])
+    (folder / "annotations" / "instances_val2017.json").write_text(text)
+
+    with pytest.raises(InvalidInput, match="no annotations of COCO's form"):
+        Coco(folder)

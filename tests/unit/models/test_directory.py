@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats import model_files
+from synergai.models.formats.model_files import digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def put(models: Path, name: str, definition: str = "", file: str = "model.onnx") -> Path:
+    folder = models / name
+    folder.mkdir()
+    (folder / file).write_bytes(b"model")
+    if definition:
+        (folder / "engine.toml").write_text(definition)
+    return folder
+
+
+def put_saved_model(folder: Path) -> Path:
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "variables" / "variables.index").write_bytes(b"weights")
+    return folder
+
+
+def fault(models: Path, name: str) -> str:
+    return ModelDirectory(models).get(name).fault
+
+
+def test_folder_with_only_a_model_file_is_an_engine(tmp_path: Path) -> None:
+    put(tmp_path, "resnet", file="weights.onnx")
+
+    (engine,) = ModelDirectory(tmp_path).engines()
+
+    assert engine.name == "resnet"
+    assert engine.version == "1"
+    assert engine.backend == "onnxruntime"
+    assert engine.file == tmp_path / "resnet" / "weights.onnx"
+    assert engine.samples is None
+    assert not engine.fault
+
+
+def test_definition_file_says_more(tmp_path: Path) -> None:
+    folder = put(
+        tmp_path,
+        "resnet",
+        'name = "resnet"\nversion = "3"\nbackend = "other"\nfile = "b.bin"\n'
+        f'sha256 = "{"A" * 64}"\ntitle = "T"\naccuracy = 1\nsource = "S"\n'
+        "max_batch = 8\n",
+        file="b.bin",
+    )
+    (folder / "samples.npz").write_bytes(b"")
+
+    engine = ModelDirectory(tmp_path).get("resnet")
+
+    assert (engine.version, engine.backend, engine.file.name) == ("3", "other", "b.bin")
+    assert (engine.title, engine.accuracy, engine.source) == ("T", 1.0, "S")
+    assert engine.sha256 == "a" * 64
+    assert engine.max_batch == 8
+    assert engine.samples == folder / "samples.npz"
+    assert not engine.fault
+
+
+@pytest.mark.parametrize(
+    ("definition", "complaint"),
+    [
+        ("version = [", "not TOML"),
+        ("version = 3", "version must be a text"),
+        ('version = "2 beta!"', "not a valid engine version"),
+        ('versoin = "3"', "unknown key 'versoin'"),
+        ('file = "../../other.onnx"', "leads outside"),
+        ('file = "/etc/passwd"', "leads outside"),
+        ('file = "absent.onnx"', "not there"),
+        ('sha256 = "12"', "64 hexadecimal digits"),
+        ("accuracy = 98.0", "from 0 to 1"),
+        ("accuracy = true", "must be a number"),
+        ("max_batch = 6", "one of 1, 2, 4, 8, 16, 32, 64, not 6"),
+        ("max_batch = true", "one of 1, 2, 4, 8, 16, 32, 64, not True"),
+        ('preprocess = "vgg"', "preprocess is one of resnet50, mobilenet, ssd, not 'vgg'"),
+        ("postprocess = 1", "postprocess is one of classes, boxes, not 1"),
+        ('name = "another"', "rename the folder"),
+        ('backend = "../x"', "not a valid backend name"),
+        (r'file = "a\u0000b.onnx"', "control characters"),
+        (r'title = "\u001b[31m"', "control characters"),
+        ("accuracy = " + "[" * 5000, "nested too deeply"),
+        ("accuracy = 0x" + "f" * 6000, "from 0 to 1, not a number that is far too large"),
+        (f'accuracy = "{"9" * 6000}"', "must be a number, not '99999"),
+        ('inputs = "x:0"', "inputs must be a list of texts"),
+        ("outputs = [1]", "outputs must be a text"),
+        ('outputs = ["a", "a"]', "a name twice"),
+        ('inputs = ["x"]', "named for frozen graphs; model.onnx tells its own"),
+        ('file = "."', "is no SavedModel"),
+    ],
+)
+def test_wrong_definition_is_a_fault_of_its_engine_only(
+    tmp_path: Path, definition: str, complaint: str
+) -> None:
+    put(tmp_path, "bad", definition)
+    put(tmp_path, "good")
+
+    assert complaint in fault(tmp_path, "bad")
+    assert not fault(tmp_path, "good")
+
+
+def test_folder_without_or_with_several_models_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (put(tmp_path, "two") / "second.onnx").write_bytes(b"model")
+
+    assert "no model file" in fault(tmp_path, "none")
+    assert "several model files (model.onnx, second.onnx)" in fault(tmp_path, "two")
+
+
+def test_links_that_lead_out_of_the_directory_are_faults(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    put(outside, "engine")
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "folder").symlink_to(outside / "engine")
+    (models / "file").mkdir()
+    (models / "file" / "model.onnx").symlink_to(outside / "engine" / "model.onnx")
+    (put(models, "samples") / "samples.npz").symlink_to(outside / "engine" / "model.onnx")
+
+    for name in ("folder", "file", "samples"):
+        assert "leads outside" in fault(models, name)
+
+
+def test_links_that_lead_to_themselves_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.onnx").symlink_to("model.onnx")
+    (put(tmp_path, "definition") / "engine.toml").symlink_to("engine.toml")
+
+    for name in ("model", "definition"):
+        assert "leads to itself" in fault(tmp_path, name)
+
+
+def test_definition_that_is_no_regular_file_is_a_fault_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(put(tmp_path, "piped") / "engine.toml")
+
+    assert fault(tmp_path, "piped") == "engine.toml is no file"
+
+
+def test_folder_whose_name_is_not_text_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+
+    (engine,) = ModelDirectory(tmp_path).engines()
+
+    assert "not a valid engine name" in engine.fault
+
+
+def test_link_within_the_directory_is_followed(tmp_path: Path) -> None:
+    put(tmp_path, "first")
+    (tmp_path / "second").symlink_to(tmp_path / "first")
+
+    assert not fault(tmp_path, "second")
+
+
+def test_empty_or_oversized_model_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (put(tmp_path, "empty") / "model.onnx").write_bytes(b"")
+    put(tmp_path, "large")
+    monkeypatch.setattr(model_files, "MAX_MODEL_BYTES", 4)
+
+    assert "0 bytes" in fault(tmp_path, "empty")
+    assert "5 bytes" in fault(tmp_path, "large")
+
+
+def test_folder_with_an_invalid_name_is_shown_under_a_valid_one(tmp_path: Path) -> None:
+    put(tmp_path, "my model")
+    put(tmp_path, "my  model")
+
+    first, second = ModelDirectory(tmp_path).engines()
+
+    assert first.name != second.name
+    assert "'my  model' is not a valid engine name" in first.fault
+    assert ModelDirectory(tmp_path).get(second.name) == second
+
+
+def test_model_beside_the_folders_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "resnet.onnx").write_bytes(b"model")
+
+    assert "synergai engines add" in fault(tmp_path, "resnet.onnx")
+
+
+def test_hidden_folders_and_other_files_are_passed_over(tmp_path: Path) -> None:
+    put(tmp_path, ".building")
+    (tmp_path / "README.md").write_text("hello")
+
+    assert ModelDirectory(tmp_path).engines() == []
+
+
+def test_missing_directory_or_engine_is_not_found(tmp_path: Path) -> None:
+    put(tmp_path, "here")
+
+    with pytest.raises(NotFound, match="engines build"):
+        ModelDirectory(tmp_path / "absent").engines()
+    with pytest.raises(NotFound, match="there are: here"):
+        ModelDirectory(tmp_path).get("there")
+    with pytest.raises(InvalidInput):
+        ModelDirectory(tmp_path).get("../here")
+
+
+def test_digest_is_checked_against_the_one_recorded(tmp_path: Path) -> None:
+    expected = hashlib.sha256(b"model").hexdigest()
+    put(tmp_path, "right", f'sha256 = "{expected}"')
+    put(tmp_path, "wrong", f'sha256 = "{"0" * 64}"')
+    put(tmp_path, "broken", 'file = "absent.onnx"')
+    directory = ModelDirectory(tmp_path)
+
+    assert digest(tmp_path / "right" / "model.onnx") == expected
+    assert directory.get("right").verified_digest() == expected
+    with pytest.raises(EngineUnusable, match="asks for 0000"):
+        directory.get("wrong").verified_digest()
+    with pytest.raises(EngineUnusable, match="not there"):
+        directory.get("broken").verified_digest()
+
+
+def test_model_that_vanishes_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+    folder = put(tmp_path, "gone")
+    definition = ModelDirectory(tmp_path).get("gone")
+    (folder / "model.onnx").unlink()
+
+    with pytest.raises(EngineUnusable, match="cannot be read"):
+        definition.verified_digest()
+
+
+@pytest.mark.parametrize(
+    ("file", "backend"),
+    [("m.onnx", "onnxruntime"), ("m.tflite", "tflite"), ("m.pb", "tensorflow")],
+)
+def test_backend_follows_from_the_format(tmp_path: Path, file: str, backend: str) -> None:
+    put(tmp_path, "engine", file=file)
+
+    assert ModelDirectory(tmp_path).get("engine").backend == backend
+
+
+@pytest.mark.parametrize("inside", ["", "1", "saved_model"])
+@pytest.mark.parametrize("named", [False, True])
+def test_saved_model_is_an_engines_folder_or_lies_in_it(
+    tmp_path: Path, inside: str, named: bool
+) -> None:
+    model = put_saved_model(tmp_path / "engine" / inside)
+    (model / "fingerprint.pb").write_bytes(b"a part of it")
+    if named:
+        name = f"{inside or '.'}/saved_model.pb"
+        (tmp_path / "engine" / "engine.toml").write_text(f'file = "{name}"')
+
+    engine = ModelDirectory(tmp_path).get("engine")
+
+    assert not engine.fault
+    assert engine.backend == "tensorflow"
+    assert engine.file.samefile(model)
+
+
+def test_frozen_graph_is_told_its_inputs_and_outputs(tmp_path: Path) -> None:
+    put(tmp_path, "ssd", 'inputs = ["image:0"]\noutputs = ["a:0", "b:0"]', file="ssd.pb")
+
+    engine = ModelDirectory(tmp_path).get("ssd")
+
+    assert (engine.inputs, engine.outputs) == (("image:0",), ("a:0", "b:0"))
+
+
+def test_digest_of_a_folder_is_of_its_paths_and_contents(tmp_path: Path) -> None:
+    model = put_saved_model(tmp_path / "m")
+    entries = (("saved_model.pb", b"graph"), ("variables/variables.index", b"weights"))
+    whole = b"".join(f"{name}\0".encode() + hashlib.sha256(data).digest() for name, data in entries)
+    first = digest(model)
+    assert first == hashlib.sha256(whole).hexdigest()
+
+    (model / "engine.toml").write_text('title = "no part of the model"')
+    (model / "samples.npz").touch()
+    assert digest(model) == first
+
+    (model / "variables" / "variables.index").rename(model / "variables" / "other")
+    assert digest(model) != first
+
+
+def test_links_out_of_a_saved_model_are_faults(tmp_path: Path) -> None:
+    outside = put_saved_model(tmp_path / "outside")
+    models = tmp_path / "models"
+    file = put_saved_model(models / "file")
+    (file / "variables" / "variables.data").symlink_to(outside / "saved_model.pb")
+    folder = put_saved_model(models / "folder")
+    (folder / "assets").symlink_to(outside / "variables")
+
+    assert "leads outside" in fault(models, "file")
+    assert "is a link to a folder" in fault(models, "folder")
+
+
+def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(put_saved_model(tmp_path / "piped") / "variables" / "pipe")
+    put_saved_model(tmp_path / "large")
+
+    assert "no regular file" in fault(tmp_path, "piped")
+    with monkeypatch.context() as patched:
+        patched.setattr(model_files, "MAX_MODEL_BYTES", 11)
+        assert "12 bytes" in fault(tmp_path, "large")
+    monkeypatch.setattr(model_files, "MAX_MODEL_PARTS", 1)
+    assert "more than 1 files" in fault(tmp_path, "large")
+
+
+def test_saved_model_that_loses_its_graph_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+    folder = put_saved_model(tmp_path / "gone")
+    definition = ModelDirectory(tmp_path).get("gone")
+    (folder / "saved_model.pb").unlink()
+
+    with pytest.raises(EngineUnusable, match=r"no saved_model\.pb"):
+        definition.verified_digest()

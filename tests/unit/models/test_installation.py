@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import errno
+import shutil
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from synergai.cli.engines import app
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.inspect import describe
+from synergai.models.formats.model_files import digest
+from synergai.models.installation import add, installing, write_definition
+from synergai.zoo import build as catalogue
+from tests.tiny_tensorflow import graph, save_saved_model
+from tests.tiny_tflite import save_sum
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A user's own model file: adds a weight to its input."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [weight],
+    )
+    path = tmp_path / "plus.onnx"
+    opset = helper.make_opsetid("", 13)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
+    return path
+
+
+def left_in(models: Path) -> list[str]:
+    return sorted(path.name for path in models.iterdir())
+
+
+def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model: Path) -> None:
+    definition = add(tmp_path / "models", model, title='a "title"')
+
+    assert definition.name == "plus"
+    assert definition.title == 'a "title"'
+    assert definition.sha256 == digest(model)
+    assert definition.file.read_bytes() == model.read_bytes()
+    assert left_in(tmp_path / "models") == ["plus"]
+
+
+def test_tflite_file_is_added(tmp_path: Path) -> None:
+    definition = add(tmp_path / "models", save_sum(tmp_path / "sum.tflite"))
+
+    assert (definition.name, definition.backend, definition.fault) == ("sum", "tflite", "")
+
+
+@pytest.mark.parametrize("named", ["", "saved_model.pb"])
+def test_saved_model_is_added_with_all_its_files(tmp_path: Path, named: str) -> None:
+    source = save_saved_model(tmp_path / "my.model")
+    (source / "variables").mkdir()
+    (source / "variables" / "variables.index").write_bytes(b"weights")
+
+    definition = add(tmp_path / "models", source / named)
+
+    assert (definition.name, definition.backend) == ("my.model", "tensorflow")
+    assert definition.sha256 == definition.verified_digest() == digest(source)
+    assert (definition.file / "variables" / "variables.index").read_bytes() == b"weights"
+
+
+def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> None:
+    source = tmp_path / "sum.pb"
+    source.write_bytes(graph())
+    models = tmp_path / "models"
+
+    options = ["--inputs", "x:0", "--outputs", "y:0, x:0", "--models", str(models)]
+    added = CliRunner().invoke(app, ["add", str(source), *options])
+
+    assert added.exit_code == 0, added.output
+    definition = ModelDirectory(models).get("sum")
+    assert (definition.inputs, definition.outputs) == (("x:0",), ("y:0", "x:0"))
+
+
+def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(InvalidInput, match="tells its inputs and outputs itself"):
+        add(tmp_path / "models", model, inputs=["x"])
+
+
+def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
+    tmp_path: Path, model: Path
+) -> None:
+    models = tmp_path / "models"
+    add(models, model, title="first")
+
+    with pytest.raises(InvalidInput, match="--replace"):
+        add(models, model, title="second")
+    assert ModelDirectory(models).get("plus").title == "first"
+
+    assert add(models, model, title="second", replace=True).title == "second"
+    assert left_in(models) == ["plus"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_truncated_model_is_refused_and_leaves_nothing(
+    tmp_path: Path, model: Path, share: float
+) -> None:
+    content = model.read_bytes()
+    model.write_bytes(content[: int(len(content) * share)])
+
+    with pytest.raises(InvalidInput, match=r"plus\.onnx"):
+        add(tmp_path / "models", model)
+
+    assert left_in(tmp_path / "models") == []
+
+
+def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) -> None:
+    proto = onnx.load_model(model)
+    tensor = proto.graph.initializer[0]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
+    model.write_bytes(proto.SerializeToString())
+
+    assert describe(model).contents.external_data
+    with pytest.raises(InvalidInput, match="other files"):
+        add(tmp_path / "models", model)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
+def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="not a valid engine name"):
+        add(tmp_path / "models", model, name=name)
+
+
+def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"absent\.onnx' is not there"):
+        add(tmp_path / "models", tmp_path / "absent.onnx")
+    with pytest.raises(InvalidInput, match="is no model file"):
+        add(tmp_path / "models", tmp_path / "notes.txt")
+
+
+def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> None:
+    with installing(tmp_path, "e") as folder:
+        (folder / "old").touch()
+
+    def fail() -> None:
+        with installing(tmp_path, "e", replace=True) as folder:
+            (folder / "new").touch()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+
+    assert left_in(tmp_path) == ["e"]
+    assert left_in(tmp_path / "e") == ["old"]
+
+
+def test_engine_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    with installing(tmp_path, "e") as folder:
+        (folder / "old").touch()
+
+    with (
+        pytest.raises(InvalidInput, match="cannot write"),
+        installing(tmp_path, "e", replace=True) as folder,
+    ):
+        folder.rmdir()  # so that it cannot be put in place
+
+    assert left_in(tmp_path) == ["e"]
+    assert left_in(tmp_path / "e") == ["old"]
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
+    (models / ".notes").mkdir()
+
+    add(models, model)
+
+    assert left_in(models) == [".notes", "plus"]
+
+
+def test_what_another_process_is_making_is_not_cleared(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    with installing(models, "other") as folder:
+        add(models, model)
+        (folder / "made").touch()
+
+    assert left_in(models) == ["other", "plus"]
+    assert left_in(models / "other") == ["made"]
+
+
+def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
+    tmp_path: Path, model: Path
+) -> None:
+    models = tmp_path / "models"
+    add(models, model, title="old")
+    work = models / ".making-plus-x1y2z3"
+    (work / "plus").mkdir(parents=True)
+    (work / "replaced").mkdir()
+    (models / "plus").rename(work / "replaced" / "plus")
+
+    add(models, model, name="another")
+
+    assert left_in(models) == ["another", "plus"]
+    assert ModelDirectory(models).get("plus").title == "old"
+
+
+def test_full_disk_is_not_blamed_on_the_model(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(source: Path, _copy: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr(shutil, "copyfile", no_room)
+    with pytest.raises(InvalidInput, match=r"cannot write to .*models: No space"):
+        add(tmp_path / "models", model)
+    assert left_in(tmp_path / "models") == []
+
+
+def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidInput, match="cannot write"):
+        catalogue.build("onnx_identity", tmp_path / "file")
+
+
+def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:
+    title = 'quote " backslash \\ umlaut ä emoji \U0001f600'
+    folder = tmp_path / "e"
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(b"m")
+    write_definition(folder, {"title": title, "source": "", "accuracy": 0.5})
+
+    definition = ModelDirectory(tmp_path).get("e")
+
+    assert not definition.fault
+    assert definition.title == title
+    assert definition.accuracy == 0.5
+
+
+@pytest.mark.parametrize("title", ["two\nlines", "delete \x7f", "escape \x1b[31m"])
+def test_text_that_no_reader_would_accept_is_not_written(tmp_path: Path, title: str) -> None:
+    with pytest.raises(InvalidInput, match="the title has control characters"):
+        write_definition(tmp_path, {"title": title})
+    assert not list(tmp_path.iterdir())
+
+
+def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
+    description = describe(model)
+
+    contents = description.contents
+    assert contents.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+    assert contents.outputs == (TensorSpec("y", "FP32", (-1, 2)),)
+    assert contents.format == "ONNX, opset 13, IR version 7"
+    assert contents.parameters == 2
+    assert description.digest == digest(model)
+    assert description.size_bytes == model.stat().st_size
+
+
+def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
+    proto = onnx.load_model(model)
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]))
+    model.write_bytes(proto.SerializeToString())
+
+    assert [spec.name for spec in describe(model).contents.inputs] == ["x"]
+
+
+def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model: Path) -> None:
+    add(tmp_path / "models", model)
+    (tmp_path / "models" / "empty").mkdir()
+
+    shown = CliRunner().invoke(app, ["list", "--models", str(tmp_path / "models")])
+
+    assert shown.exit_code == 0
+    assert "plus" in shown.output
+    assert "no model file" in " ".join(shown.output.split())
+    assert "not built" in shown.output
+
+
+def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    add(models, model, name="mine")
+
+    by_name = CliRunner().invoke(app, ["inspect", "mine", "--models", str(models), "--json"])
+    by_path = CliRunner().invoke(app, ["inspect", str(model)])
+
+    assert f'"digest": "{digest(model)}"' in by_name.output
+    assert "FP32  [?, 2]" in by_path.output

@@ -1,0 +1,154 @@
+"""Outputs of models become classes and boxes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.postprocess import Boxes, Classes, best_classes, postprocessing
+
+
+def specs(*names: str) -> list[TensorSpec]:
+    return [TensorSpec(name, "FP32", (-1,)) for name in names]
+
+
+def classes_of(output: Any) -> list[int]:
+    found: list[int] = Classes(specs("p")).derive({"p": np.asarray(output)}).tolist()
+    return found
+
+
+def probabilities(*best: int, values: int = 1001) -> Any:
+    return np.eye(values, dtype=np.float32)[list(best)]
+
+
+# --- classes --------------------------------------------------------------------------------
+
+
+def test_best_class_is_counted_from_behind_the_background() -> None:
+    assert classes_of(probabilities(208, 1, 0)) == [207, 0, -1]
+
+
+def test_network_without_a_background_is_counted_from_its_first_class() -> None:
+    assert classes_of(probabilities(208, 0, values=1000)) == [208, 0]
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 1, 1)])
+def test_network_that_ends_in_an_arg_max_says_the_class_itself(shape: tuple[int, ...]) -> None:
+    assert classes_of(np.array([208, 1, 0], np.int64).reshape(shape)) == [207, 0, -1]
+    assert classes_of(np.int64(208)) == [207]
+
+
+def test_spatial_axes_of_length_one_do_not_matter() -> None:
+    assert classes_of(probabilities(5).reshape(1, 1, 1, 1001)) == [4]
+
+
+def test_quantised_probabilities_are_compared_as_numbers() -> None:
+    output = np.zeros((1, 1001), np.uint8)
+    output[0, 7] = 255
+
+    assert classes_of(output) == [6]
+
+
+def test_empty_output_costs_the_request_and_not_the_engine() -> None:
+    with pytest.raises(InvalidInput, match="'p' is empty"):
+        classes_of(np.zeros((0, 1001), np.float32))
+
+
+# --- boxes ----------------------------------------------------------------------------------
+
+DETECTIONS = ("num_detections:0", "detection_boxes:0", "detection_scores:0", "detection_classes:0")
+
+
+def detections(counts: Any, places: int = 3) -> dict[str, Any]:
+    images = len(counts)
+    boxes = np.arange(images * places * 4, dtype=np.float32).reshape(images, places, 4) / 100
+    return {
+        "num_detections:0": np.asarray(counts, np.float32),
+        "detection_boxes:0": boxes,
+        "detection_scores:0": np.full((images, places), 0.5, np.float32),
+        "detection_classes:0": np.full((images, places), 17, np.float32),
+    }
+
+
+def test_objects_of_all_images_come_in_one_table() -> None:
+    found = Boxes(specs(*DETECTIONS)).derive(detections([2, 0, 1]))
+
+    assert found.dtype == np.float32
+    assert np.round(found, 2).tolist() == [
+        pytest.approx([0, 0.00, 0.01, 0.02, 0.03, 0.5, 17]),
+        pytest.approx([0, 0.04, 0.05, 0.06, 0.07, 0.5, 17]),
+        pytest.approx([2, 0.24, 0.25, 0.26, 0.27, 0.5, 17]),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, -1, np.nan])
+def test_image_without_objects_gives_an_empty_table(count: int) -> None:
+    assert Boxes(specs(*DETECTIONS)).derive(detections([count])).shape == (0, 7)
+
+
+def test_count_beyond_the_places_is_cut_to_them() -> None:
+    assert Boxes(specs(*DETECTIONS)).derive(detections([100])).shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"detection_boxes:0": np.zeros((1, 3), np.float32)},
+        {"detection_scores:0": np.zeros((1, 2), np.float32)},
+        {"num_detections:0": np.zeros(0, np.float32)},
+    ],
+)
+def test_outputs_that_do_not_belong_together_cost_the_request(damage: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="detections"):
+        Boxes(specs(*DETECTIONS)).derive({**detections([1]), **damage})
+
+
+def test_model_without_the_outputs_of_a_detection_network_is_unusable() -> None:
+    with pytest.raises(EngineUnusable, match="the model lacks num_detections, detection_classes"):
+        postprocessing("boxes", specs("detection_boxes", "detection_scores"))
+
+
+def test_names_of_saved_models_have_no_index() -> None:
+    names = tuple(name.removesuffix(":0") for name in DETECTIONS)
+
+    assert postprocessing("boxes", specs(*names)).needs == names
+
+
+def test_model_whose_own_output_has_the_derived_ones_name_is_unusable() -> None:
+    with pytest.raises(EngineUnusable, match="but the model has one"):
+        postprocessing("classes", specs("p", "classes"))
+
+
+# --- the classification extension -----------------------------------------------------------
+
+
+def test_best_values_come_first_with_their_indices() -> None:
+    output = np.array([[0.1, 0.7, 0.2], [0.5, 0.25, 0.5]], np.float32)
+
+    assert best_classes(output, 2).tolist() == [
+        [b"0.700000:1", b"0.200000:2"],
+        [b"0.500000:0", b"0.500000:2"],
+    ]
+
+
+def test_no_more_classes_come_than_there_are() -> None:
+    assert best_classes(np.array([[1, 2]]), 1000).tolist() == [[b"2.000000:1", b"1.000000:0"]]
+
+
+def test_output_without_a_batch_gives_one_row() -> None:
+    assert best_classes(np.array([3, 9, 4], np.uint8), 1).tolist() == [b"9.000000:1"]
+
+
+def test_imagenets_classes_are_counted_as_classes_are() -> None:
+    best = best_classes(probabilities(208), 1, as_imagenet=True)
+
+    assert best.tolist() == [[b"1.000000:207"]]
+
+
+def test_texts_are_no_classes() -> None:
+    with pytest.raises(InvalidInput, match="texts"):
+        best_classes(np.array([b"text"], object), 1)

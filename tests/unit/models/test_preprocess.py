@@ -1,0 +1,197 @@
+"""Images become what MLPerf's reference application makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+
+from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models import preprocess
+from synergai.models.preprocess import (
+    FAMILIES,
+    MOBILENET,
+    ImageInput,
+    prepare,
+    preprocess_mobilenet,
+)
+from synergai.models.quantisation import Quantisation
+from synergai.zoo.photographs import photographs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:
+    return TensorSpec("image", datatype, shape)
+
+
+def reference(family: str, image: NDArray[np.uint8]) -> NDArray[Any]:
+    """The steps of the reference application, one after another as its users describe them."""
+    if family == "ssd":
+        return np.asarray(cv2.resize(image, (300, 300), interpolation=cv2.INTER_LINEAR))
+    height, width, _ = image.shape
+    scale = 256 / min(height, width)
+    size = (int(256 * width / height), 256) if width >= height else (256, int(256 * height / width))
+    assert max(size) == pytest.approx(scale * max(height, width), abs=1)
+    how = cv2.INTER_AREA if family == "resnet50" else cv2.INTER_LINEAR
+    resized = np.asarray(cv2.resize(image, size, interpolation=how), np.float32)
+    top, left = (resized.shape[0] - 224) // 2, (resized.shape[1] - 224) // 2
+    crop = resized[top : top + 224, left : left + 224]
+    if family == "resnet50":
+        return crop - np.array([123.68, 116.78, 103.94], np.float32)
+    return (crop / np.float32(255) - np.float32(0.5)) * np.float32(2)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("turned", [False, True])
+def test_each_family_sees_what_the_reference_makes_of_a_photograph(
+    family: str, turned: bool
+) -> None:
+    pixels = photographs()[0].pixels()
+    if turned:
+        pixels = np.ascontiguousarray(pixels.transpose(1, 0, 2))
+
+    assert np.array_equal(prepare(FAMILIES[family], pixels), reference(family, pixels))
+
+
+@pytest.mark.parametrize("shape", [(427, 640, 3), (640, 427, 3), (224, 224, 3), (1, 1, 3)])
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_any_image_becomes_a_tensor_of_one_shape(family: str, shape: tuple[int, int, int]) -> None:
+    size = FAMILIES[family].size
+
+    assert prepare(FAMILIES[family], np.full(shape, 255, np.uint8)).shape == (size, size, 3)
+
+
+def test_black_is_minus_one_and_white_is_one_for_mobilenet() -> None:
+    black, white = np.zeros((300, 300, 3), np.uint8), np.full((300, 300, 3), 255, np.uint8)
+
+    assert (preprocess_mobilenet(black) == -1.0).all()
+    assert (preprocess_mobilenet(white) == 1.0).all()
+
+
+def test_channels_are_red_green_blue() -> None:
+    image = np.zeros((256, 256, 3), np.uint8)
+    image[..., 0] = 255
+
+    red, green, blue = preprocess_mobilenet(image)[0]
+
+    assert (red == 1).all()
+    assert (green == -1).all()
+    assert (blue == -1).all()
+
+
+def test_centre_of_the_resized_image_is_kept() -> None:
+    image = np.zeros((256, 512, 3), np.uint8)
+    image[16:240, 144:368] = np.arange(224, dtype=np.uint8)[:, None, None]
+
+    rows = preprocess_mobilenet(image)[0, 0]
+
+    expected = (np.arange(224, dtype=np.float32) / 255 - 0.5) * 2
+    assert np.allclose(rows, expected[:, None], atol=1e-6)
+
+
+def test_bytes_and_pixels_of_a_photograph_give_the_same_tensor() -> None:
+    first, second = photographs()
+
+    assert first.pixels().shape == (427, 640, 3)
+    assert (preprocess_mobilenet(first.jpeg) == preprocess_mobilenet(first.pixels())).all()
+    assert (preprocess_mobilenet(first.jpeg) != preprocess_mobilenet(second.jpeg)).any()
+
+
+def test_sky_of_the_first_photograph_is_bluer_than_red() -> None:
+    sky = photographs()[0].pixels()[:40].reshape(-1, 3).mean(axis=0)
+
+    assert sky[2] > sky[0]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [np.zeros((3, 4), np.uint8), np.zeros((3, 4, 1), np.uint8), np.zeros((0, 4, 3), np.uint8)],
+)
+def test_array_that_is_no_image_is_refused(image: NDArray[np.uint8]) -> None:
+    with pytest.raises(InvalidInput, match="an image is uint8"):
+        prepare(MOBILENET, image)
+
+
+def test_image_that_would_be_resized_to_a_ribbon_without_end_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="too elongated"):
+        prepare(MOBILENET, np.zeros((1_000_000, 1, 3), np.uint8))
+
+
+# --- the input of a model -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "takes", "shape"),
+    [
+        ("mobilenet", spec(-1, 3, 224, 224), (2, 3, 224, 224)),
+        ("mobilenet", spec(-1, 224, 224, 3), (2, 224, 224, 3)),
+        ("resnet50", spec(-1, -1, 224, 224), (2, 3, 224, 224)),
+        ("ssd", spec(1, -1, -1, 3, datatype="UINT8"), (2, 300, 300, 3)),
+        ("ssd", spec(-1, -1, -1, 3), (2, 300, 300, 3)),
+    ],
+)
+def test_layout_and_element_type_are_those_of_the_models_input(
+    family: str, takes: TensorSpec, shape: tuple[int, ...]
+) -> None:
+    first, second = photographs()
+
+    tensor = ImageInput(family, takes).tensor([first.jpeg, second.pixels()])
+
+    assert tensor.shape == shape
+    assert tensor.dtype == (np.uint8 if takes.datatype == "UINT8" else np.float32)
+    assert tensor.flags.c_contiguous
+    seen = prepare(FAMILIES[family], second.jpeg)
+    assert np.array_equal(tensor[1], seen.transpose(2, 0, 1) if shape[1] == 3 else seen)
+
+
+def test_images_that_take_too_long_to_decode_together_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
+    takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), photographs()[0].jpeg
+
+    takes.tensor([photograph])
+    with pytest.raises(InvalidInput, match="more than 273,379 pixels together"):
+        takes.tensor([photograph, np.zeros((10, 10, 3), np.uint8)])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "zero_point", "black", "white"),
+    [("UINT8", 128, 0, 255), ("INT8", 0, -128, 127), ("INT8", -10, -128, 118)],
+)
+def test_quantised_input_is_written_in_the_files_own_steps(
+    datatype: str, zero_point: int, black: int, white: int
+) -> None:
+    quantisation = Quantisation(scale=1 / 128, zero_point=zero_point)
+    takes = ImageInput("mobilenet", spec(1, 224, 224, 3, datatype=datatype), quantisation)
+
+    both = [np.full((9, 9, 3), value, np.uint8) for value in (0, 255)]
+    dark, light = takes.tensor(both)
+
+    assert np.unique(dark).tolist() == [black]
+    assert np.unique(light).tolist() == [white]
+
+
+@pytest.mark.parametrize(
+    ("family", "takes", "complaint"),
+    [
+        ("mobilenet", spec(-1, 1000), r"has the shape \[-1, 1000\]"),
+        ("mobilenet", spec(-1, 1, 28, 28), "224 x 224 pixels and 3 channels"),
+        ("ssd", spec(-1, 224, 224, 3), "300 x 300"),
+        ("mobilenet", spec(-1, -1, -1, -1), "has the shape"),
+        ("mobilenet", spec(1, 224, 224, 3, datatype="UINT8"), "what its integers stand for"),
+        ("ssd", spec(1, 300, 300, 3, datatype="INT8"), "what its integers stand for"),
+        ("ssd", spec(1, 300, 300, 3, datatype="INT32"), "what its integers stand for"),
+        ("ssd", spec(1, 300, 300, 3, datatype="BYTES"), "what its integers stand for"),
+    ],
+)
+def test_model_that_cannot_be_of_the_family_is_unusable(
+    family: str, takes: TensorSpec, complaint: str
+) -> None:
+    with pytest.raises(EngineUnusable, match=complaint):
+        ImageInput(family, takes)

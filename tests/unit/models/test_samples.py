@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import zipfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from synergai.domain import EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models import samples as samples_module
+from synergai.models.directory import EngineDefinition
+from synergai.models.samples import load_samples, random_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+X = TensorSpec("x:0", "FP32", (-1, 2))
+
+
+def saved(tmp_path: Path, **arrays: Any) -> EngineDefinition:
+    path = tmp_path / "samples.npz"
+    np.savez(path, **{name.replace("_0", ":0"): array for name, array in arrays.items()})
+    return EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx", samples=path)
+
+
+def test_batch_axis_is_kept_where_the_rank_is_the_inputs_own(tmp_path: Path) -> None:
+    definition = saved(tmp_path, x_0=np.arange(6, dtype=np.float32).reshape(3, 2))
+
+    found = load_samples(definition, [X])
+
+    assert len(found) == 3
+    assert found.inputs[1]["x:0"].tolist() == [[2.0, 3.0]]
+    assert found.labels is None
+
+
+def test_leading_axis_is_taken_off_where_the_rank_is_one_more(tmp_path: Path) -> None:
+    definition = saved(tmp_path, x_0=np.zeros((3, 5, 2), np.float32))
+
+    assert load_samples(definition, [X]).inputs[0]["x:0"].shape == (5, 2)
+
+
+def test_samples_of_a_scalar_input_are_scalars(tmp_path: Path) -> None:
+    definition = saved(tmp_path, x_0=np.arange(3, dtype=np.int64))
+
+    found = load_samples(definition, [TensorSpec("x:0", "INT64", ())])
+
+    assert found.inputs[2]["x:0"].shape == ()
+    assert found.inputs[2]["x:0"] == 2
+
+
+def test_labels_come_with_their_samples(tmp_path: Path) -> None:
+    definition = saved(
+        tmp_path, x_0=np.zeros((3, 2), np.float32), labels=np.array([4, 5, 6], np.uint8)
+    )
+
+    labels = load_samples(definition, [X]).labels
+
+    assert labels is not None
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [4, 5, 6]
+
+
+def test_texts_become_bytes(tmp_path: Path) -> None:
+    definition = saved(tmp_path, x_0=np.array([["ä", "b"]]))
+
+    found = load_samples(definition, [TensorSpec("x:0", "BYTES", (-1, 2))])
+
+    assert found.inputs[0]["x:0"].tolist() == [["ä".encode(), b"b"]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"y": np.zeros((3, 2), np.float32)}, "has arrays for y, but the engine takes x:0"),
+        ({"x_0": np.zeros((3, 2), np.float64)}, "is float64, but the engine takes float32"),
+        ({"x_0": np.zeros((3, 4), np.float32)}, r"have the shape \[1, 4\]"),
+        ({"x_0": np.zeros(3, np.float32)}, r"has the shape \[3\]"),
+        ({"x_0": np.zeros((0, 2), np.float32)}, "number of samples"),
+        ({"x_0": np.zeros((3, 2), np.float32), "labels": np.zeros(2, int)}, "3 integers"),
+        ({"x_0": np.zeros((3, 2), np.float32), "labels": np.zeros(3)}, "3 integers"),
+        ({"x_0": np.array([[None, None]])}, "not an .npz archive of plain arrays"),
+    ],
+)
+def test_samples_for_other_inputs_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        load_samples(saved(tmp_path, **arrays), [X])
+
+
+def test_inputs_must_have_the_same_number_of_samples(tmp_path: Path) -> None:
+    definition = saved(tmp_path, x_0=np.zeros((3, 2), np.float32), y=np.zeros((4, 2), np.float32))
+
+    with pytest.raises(InvalidInput, match="one and the same number"):
+        load_samples(definition, [X, TensorSpec("y", "FP32", (-1, 2))])
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY"])
+def test_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    definition = saved(tmp_path, x_0=np.zeros(1))
+    assert definition.samples is not None
+    definition.samples.write_bytes(content)
+
+    with pytest.raises(InvalidInput, match=r"is not an \.npz archive"):
+        load_samples(definition, [X])
+
+
+def npy(header: str) -> bytes:
+    """A member of an archive that begins as an array does."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "complaint"),
+    [
+        ("x:0.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2"), "plain arrays"),
+        (
+            "x:0.npy",
+            npy("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000000000,)}"),
+            "plain arrays",
+        ),
+        ("x:0", b"a text", "'x:0' is no array"),
+    ],
+)
+def test_archive_of_what_is_no_array_is_refused(
+    tmp_path: Path, member: str, content: bytes, complaint: str
+) -> None:
+    definition = saved(tmp_path, x_0=np.zeros(1))
+    assert definition.samples is not None
+    with zipfile.ZipFile(definition.samples, "w") as archive:
+        archive.writestr(member, content)
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_samples(definition, [X])
+
+
+@given(place=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_archive_is_read_or_refused(tmp_path: Path, place: int, byte: bytes) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez_compressed(path, x=np.arange(20, dtype=np.float32).reshape(10, 2))
+    content = path.read_bytes()
+    place %= len(content)
+    path.write_bytes(content[:place] + byte + content[place + 1 :])
+    definition = EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx", samples=path)
+
+    with suppress(InvalidInput):
+        assert load_samples(definition, [TensorSpec("x", "FP32", (-1, 2))])
+
+
+def test_archive_that_unpacks_to_too_much_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = saved(tmp_path, x_0=np.zeros((3, 2), np.float32))
+    monkeypatch.setattr(samples_module, "MAX_SAMPLES_BYTES", 100)
+    monkeypatch.delattr(np, "load")
+
+    with pytest.raises(InvalidInput, match="the limit is 100"):
+        load_samples(definition, [X])
+
+
+@pytest.mark.parametrize(
+    "datatype",
+    [
+        "BOOL",
+        "UINT8",
+        "INT8",
+        "UINT16",
+        "INT16",
+        "UINT32",
+        "INT32",
+        "UINT64",
+        "INT64",
+        "FP16",
+        "BF16",
+        "FP32",
+        "FP64",
+        "BYTES",
+    ],
+)
+def test_random_samples_have_the_inputs_dtype_and_shape_and_repeat(datatype: str) -> None:
+    spec = TensorSpec("x", datatype, (-1, 3, -1))
+
+    first, second = random_samples([spec]), random_samples([spec])
+
+    assert len(first) == 8
+    for one, other in zip(first.inputs, second.inputs, strict=True):
+        assert one["x"].shape == (1, 3, 1)
+        assert one["x"].dtype == other["x"].dtype
+        assert (one["x"] == other["x"]).all()
+
+
+def test_random_samples_of_what_numpy_lacks_or_memory_lacks_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="unknown"):
+        random_samples([TensorSpec("x", "unknown", (1,))])
+    with pytest.raises(InvalidInput, match="too large"):
+        random_samples([TensorSpec("x", "FP32", (1 << 40, 1 << 40))])
+
+
+def test_engine_without_a_sample_set_gets_random_samples(tmp_path: Path) -> None:
+    definition = EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx")
+
+    found = load_samples(definition, [X])
+
+    assert len(found) == 8
+    assert len({array.tobytes() for sample in found.inputs for array in sample.values()}) == 8

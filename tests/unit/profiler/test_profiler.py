@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+from unittest.mock import create_autospec
+
+import pytest
+
+from profiler.loadgen_log import parse_detail_log, read_detail_log
+from profiler.loadgen_run import Plan, Reporter, batch_sizes, service
+from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
+from profiler.settings import ProfilerSettings
+from synergai.errors import InternalFault
+from synergai.runtime.settings import InvalidSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from worker_agent.hosts.sync_client import HostClient
+
+LOG = """\
+some other line
+:::MLLOG {"key": "result_validity", "value": "VALID", "time_ms": 1.0}
+:::MLLOG {"key": "result_query_count", "value": 239, "time_ms": 1.0}
+:::MLLOG {"key": "result_qps_without_loadgen_overhead", "value": 475.71, "time_ms": 1.0}
+:::MLLOG {"key": "result_50.00_percentile_latency_ns", "value": 2095350, "time_ms": 1.0}
+:::MLLOG {"key": "result_90.00_percentile_latency_ns", "value": 2120894, "time_ms": 1.0}
+:::MLLOG {"key": "result_99.00_percentile_latency_ns", "value": 2225957, "time_ms": 1.0}
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Progressed(0.25),
+        Failed("engine 'e' has\nno model"),
+        Measured(
+            backend_start_s=0.1,
+            model_load_s=0.2,
+            data_preparation_s=0.3,
+            service_queries=7,
+            service_s=0.9,
+            batch_qps=[11.5, 19.0],
+        ),
+    ],
+)
+def test_message_reads_back_from_its_one_line(message: Message) -> None:
+    line = MESSAGES.encode(message)
+
+    assert line.count(b"\n") == 1
+    assert MESSAGES.decode(line) == message
+
+
+def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
+    result = parse_detail_log(LOG)
+
+    assert (result.validity, result.queries, result.qps) == ("VALID", 239, 475.71)
+    assert result.latency_p50_s == pytest.approx(2.095350e-3)
+    assert result.latency_p90_s == pytest.approx(2.120894e-3)
+    assert result.latency_p99_s == pytest.approx(2.225957e-3)
+
+
+@pytest.mark.parametrize("text", ["", LOG[:200], LOG.replace("2225957", "x"), None])
+def test_log_without_a_complete_result_is_a_fault_of_ours(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "mlperf_log_detail.txt"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(InternalFault, match="no complete result"):
+        read_detail_log(path)
+
+
+class SteadyHost:
+    """Runs any range at one pace, on a clock of its own."""
+
+    def __init__(self, per_query_s: float) -> None:
+        self.now = 100.0
+        self.ranges: list[tuple[int, int]] = []
+        self._per_query_s = per_query_s
+
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> None:
+        assert count % batch == 0
+        self.ranges.append((first, count))
+        self.now += count * self._per_query_s
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("per_query_s", [5e-6, 0.01, 0.7])
+def test_service_is_measured_on_successive_ranges_as_jobs_run_them(
+    per_query_s: float, batch: int
+) -> None:
+    host = SteadyHost(per_query_s)
+    reporter = create_autospec(Reporter, instance=True)
+    # What a query took when it was issued alone is far from what it takes in a range.
+    plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
+
+    queries, seconds = service(
+        cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
+    )
+
+    assert queries / seconds == pytest.approx(1 / per_query_s)
+    assert seconds >= plan.service_s == 2.0
+    assert [first for first, _ in host.ranges] == [
+        sum(count for _, count in host.ranges[:index]) for index in range(len(host.ranges))
+    ]
+    if per_query_s < 0.1:
+        # Long enough ranges, from the second on, that the socket between them is nothing.
+        assert all(count * per_query_s > 0.2 for _, count in host.ranges[1:])
+
+
+def test_batches_are_measured_at_powers_of_two_up_to_the_largest() -> None:
+    assert batch_sizes(1) == []
+    assert batch_sizes(8) == [2, 4, 8]
+
+
+def test_lists_are_given_with_commas() -> None:
+    settings = ProfilerSettings.load({"engines": "a,b", "threads": "1,2"})
+
+    assert settings.engines == ("a", "b")
+    assert settings.threads == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("threads", "-1"),
+        ("threads", ""),
+        ("queries", "0"),
+        ("min_duration", "-1"),
+        ("min_duration", "nan"),
+        ("worker_class", "a/b"),
+    ],
+)
+def test_setting_out_of_its_range_is_refused(option: str, value: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"--{option.replace('_', '-')}"):
+        ProfilerSettings.load({option: value})

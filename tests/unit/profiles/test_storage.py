@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from synergai.cli.dictionary import app
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.files import add_to_dictionary, load_dictionary
+from synergai.profiles.records import COLUMNS, to_record
+from synergai.profiles.store import DictionaryStore
+from synergai.profiles.text import read_csv, read_json, write_csv, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
+FIGURES = st.floats(min_value=0, max_value=1e12)
+ENTRIES = st.builds(
+    ProfileEntry,
+    engine=NAMES,
+    worker_class=NAMES,
+    configuration=st.builds(Configuration, st.integers(0, 1024), TEXTS, TEXTS),
+    qps=st.floats(min_value=1e-6, max_value=1e9),
+    backend_start_s=FIGURES,
+    model_load_s=FIGURES,
+    data_preparation_s=FIGURES,
+    latency_p50_s=FIGURES,
+    latency_p90_s=FIGURES,
+    latency_p99_s=FIGURES,
+    watts=FIGURES,
+    queries=st.integers(0, 1 << 53),
+    label=TEXTS,
+    measured_at=TEXTS,
+    batch_qps=st.lists(st.floats(min_value=1e-6, max_value=1e9), max_size=6).map(tuple),
+)
+DICTIONARIES = st.lists(ENTRIES, max_size=5).map(ConfigurationDictionary)
+THESIS = (
+    "# reconstructed\n# by hand\n"
+    "engine,worker,config,qps,t_pre_s,t_infer_3900_s,label\n"
+    "onnx_mobilenet_op11,x86,4,116.739,14.313,33.41,reconstructed\n"
+    "onnx_mobilenet_op11,agx,6,39.811,14.012,97.96,reconstructed\n"
+)
+
+
+def an_entry(engine: str = "e", qps: float = 10.0, threads: int = 1) -> ProfileEntry:
+    return ProfileEntry(
+        engine=EngineName(engine),
+        worker_class=WorkerClass("x86"),
+        configuration=Configuration(threads),
+        qps=qps,
+    )
+
+
+def content(dictionary: ConfigurationDictionary) -> set[ProfileEntry]:
+    return set(dictionary)
+
+
+@given(DICTIONARIES)
+def test_csv_reads_back_what_it_writes(dictionary: ConfigurationDictionary) -> None:
+    assert content(read_csv(write_csv(dictionary))) == content(dictionary)
+
+
+@given(DICTIONARIES)
+def test_json_reads_back_what_it_writes(dictionary: ConfigurationDictionary) -> None:
+    assert content(read_json(write_json(dictionary))) == content(dictionary)
+
+
+@given(DICTIONARIES)
+def test_database_reads_back_what_it_writes(
+    tmp_path_factory: pytest.TempPathFactory, dictionary: ConfigurationDictionary
+) -> None:
+    with DictionaryStore(tmp_path_factory.mktemp("store") / "d.db") as store:
+        store.put_all(dictionary)
+        assert content(store.load()) == content(dictionary)
+
+
+@given(st.text(max_size=200))
+def test_text_that_is_no_dictionary_is_invalid_input(text: str) -> None:
+    for read in (read_csv, read_json):
+        with pytest.raises(InvalidInput):
+            read(text)
+
+
+def test_equal_dictionaries_are_equal_texts() -> None:
+    first = ConfigurationDictionary([an_entry("a"), an_entry("b")])
+    second = ConfigurationDictionary([an_entry("b"), an_entry("a")])
+
+    assert write_csv(first) == write_csv(second)
+    assert write_json(first) == write_json(second)
+
+
+def test_table_of_the_thesis_is_read() -> None:
+    dictionary = read_csv(THESIS)
+
+    engine = EngineName("onnx_mobilenet_op11")
+    (cloud,) = dictionary.row(engine, WorkerClass("x86")).values()
+    (board,) = dictionary.row(engine, WorkerClass("agx")).values()
+    assert cloud.configuration == Configuration(threads=4)
+    assert board.configuration == Configuration(power_mode="6")
+    assert (cloud.qps, cloud.t_pre_s, cloud.label) == (116.739, 14.313, "reconstructed")
+
+
+def test_columns_that_are_left_out_take_their_defaults() -> None:
+    (entry,) = read_csv("qps,engine,worker_class\n10,e,x86\n")
+
+    assert entry == ProfileEntry(
+        engine=EngineName("e"),
+        worker_class=WorkerClass("x86"),
+        configuration=Configuration(),
+        qps=10.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"f\.csv, line 1: the column 'engine' is missing"),
+        ("engine,worker_class\n", r"line 1: the column 'qps' is missing"),
+        ("engine,worker_class,qps,quality\n", "line 1: unknown column 'quality'"),
+        ("engine,worker_class,qps,qps\n", "line 1: a column appears twice"),
+        ("engine,worker_class,qps\ne,x86,fast\n", "line 2, column qps: expected a number"),
+        ("engine,worker_class,qps\ne,x86,0\n", "line 2: .* qps must be positive"),
+        ("engine,worker_class,qps\ne,x86,nan\n", "line 2: .* qps must be positive"),
+        ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: .* qps must be positive"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,2 x\n", "line 2: batch_qps must be numbers"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,0\n", "line 2: .* batch_qps must be positive"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1\n", "of batches beyond 64"),
+        ("engine,worker_class,qps\ne/f,x86,1\n", "line 2: .* not a valid engine name"),
+        ("engine,worker_class,qps\ne,x86\n", "line 2: 2 columns instead of 3"),
+        ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: .* there already"),
+        ('engine,worker_class,qps\n"e,x86,1\n', "line 2: "),
+        ("engine,worker_class,qps,threads\ne,x86,1,1.5\n", "column threads: expected a whole"),
+        ("engine,worker_class,qps,threads\ne,x86,1,2000\n", "column threads: expected 0 to 1024"),
+        (THESIS.replace("x86,4", "x86,four"), "line 4, column config: expected a number"),
+    ],
+)
+def test_fault_in_csv_is_named_by_line_and_column(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        read_csv(text, "f.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{\n]", r"f\.json, line 2, column 1"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "expected an object"),
+        ('{"version": 2, "entries": []}', "is of version 2, but this program reads version 1"),
+        ('{"version": 1, "entries": [3]}', "entry 0: expected an object"),
+        ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
+        (
+            '{"version": 1, "entries": [{"engine": 3, "worker_class": "x", "qps": 1}]}',
+            "entry 0, column engine: expected a text, not 3",
+        ),
+        (
+            '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": true}]}',
+            "column qps: expected a number, not True",
+        ),
+        (
+            '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": "1e"}]}',
+            "column qps: expected a number, not '1e'",
+        ),
+    ],
+)
+def test_fault_in_json_is_named_by_place(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        read_json(text, "f.json")
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.json", "d.db", "d.sqlite"])
+def test_entries_are_added_to_a_file_of_any_form_and_replace_older_ones(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "new" / name
+    add_to_dictionary(path, [an_entry("a", 1.0), an_entry("b", 2.0)])
+    add_to_dictionary(path, [an_entry("b", 3.0), an_entry("c", 4.0)])
+
+    assert {entry.engine: entry.qps for entry in load_dictionary(path)} == {
+        "a": 1.0,
+        "b": 3.0,
+        "c": 4.0,
+    }
+    assert [file.name for file in path.parent.iterdir()] == [name]
+
+
+def test_entries_are_added_all_or_none(tmp_path: Path) -> None:
+    def broken_off() -> list[ProfileEntry]:
+        raise RuntimeError
+
+    for name in ("d.csv", "d.db"):
+        path = tmp_path / name
+        add_to_dictionary(path, [an_entry("a")])
+        with pytest.raises(RuntimeError):
+            add_to_dictionary(path, (entry for entry in [an_entry("b"), *broken_off()]))
+        assert len(load_dictionary(path)) == 1
+
+
+def test_file_that_is_absent_or_of_unknown_form_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no dictionary file"):
+        load_dictionary(tmp_path / "d.db")
+    with pytest.raises(InvalidInput, match=r"ends in \.csv, \.json, \.db or \.sqlite"):
+        load_dictionary(tmp_path / "d.xlsx")
+    (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidInput, match="not UTF-8"):
+        load_dictionary(tmp_path / "d.csv")
+
+
+def test_file_too_short_for_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    path.write_bytes(b"x")
+    with pytest.raises(InvalidInput, match="no configuration dictionary"):
+        add_to_dictionary(path, [an_entry()])
+    assert path.read_bytes() == b"x"
+
+
+def test_dictionary_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+    with pytest.raises(InvalidInput, match="version 7, but this program reads version 2"):
+        load_dictionary(path)
+
+
+def test_dictionary_from_before_there_were_batches_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry("older")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE profile DROP COLUMN batch_qps")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+    newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
+    add_to_dictionary(path, [newer])
+    assert content(load_dictionary(path)) == {an_entry("older"), newer}
+
+
+def test_times_of_batches_follow_from_their_rates() -> None:
+    times = replace(an_entry(qps=10.0), batch_qps=(16.0, 20.0)).batch_times
+    assert times is not None
+    assert times.by_size == (0.1, 0.125, 0.2)
+    assert an_entry().batch_times is None
+
+
+def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+
+    with pytest.raises(InvalidInput, match="no configuration dictionary"):
+        add_to_dictionary(path, [an_entry()])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [100, 5000])
+def test_truncated_database_is_refused(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry(f"engine{index}") for index in range(200)])
+    path.write_bytes(path.read_bytes()[:kept])
+
+    with pytest.raises(InvalidInput, match=r"d\.db"):
+        load_dictionary(path)
+
+
+def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    path.write_text("engine,worker_class,qps\n" * 100)
+
+    with pytest.raises(InvalidInput, match="synergai dictionary import"):
+        load_dictionary(path)
+
+
+def test_impossible_entry_in_a_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE profile SET qps = -1")
+    connection.close()
+
+    with pytest.raises(InvalidInput, match=r"d\.db: e on x86 .* qps must be positive"):
+        load_dictionary(path)
+
+
+def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synergai.profiles.store.BUSY_TIMEOUT_MS", 0)
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [])
+    # By the same library: locks of a process's other copies of SQLite are not seen.
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN EXCLUSIVE")
+
+    with pytest.raises(Unavailable, match="locked"):
+        load_dictionary(path)
+    other.close()
+
+
+def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
+    assert tuple(to_record(an_entry())) == COLUMNS
+    assert len(set(COLUMNS)) == len(COLUMNS) == 17
+
+
+def test_unbounded_figures_are_refused() -> None:
+    for qps in (math.inf, math.nan, -1.0):
+        with pytest.raises(InvalidInput):
+            an_entry(qps=qps)
+
+
+def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
+    source, dictionary, target = (tmp_path / name for name in ("s.csv", "d.db", "t.json"))
+    source.write_text(THESIS)
+    run = CliRunner().invoke
+
+    imported = run(app, ["import", str(source), "--dictionary", str(dictionary)])
+    shown = run(app, ["show", "--worker-class", "agx", "--dictionary", str(dictionary)])
+    exported = run(app, ["export", str(target), "--dictionary", str(dictionary), "--json"])
+
+    assert "imported 2 entries" in imported.output
+    assert "mode=6" in shown.output
+    assert "threads=4" not in shown.output
+    assert '"exported": 2' in exported.output
+    assert content(load_dictionary(target)) == content(read_csv(THESIS))
+
+
+def test_importing_a_file_without_entries_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "empty.db"
+    source.touch()
+
+    refused = CliRunner().invoke(
+        app, ["import", str(source), "--dictionary", str(tmp_path / "d.db")]
+    )
+
+    assert "has no entries to import" in str(refused.exception)
+
+
+def test_export_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
+    dictionary, target = tmp_path / "d.db", tmp_path / "t.csv"
+    add_to_dictionary(dictionary, [an_entry()])
+    target.write_text("precious")
+    arguments = ["export", str(target), "--dictionary", str(dictionary)]
+
+    refused = CliRunner().invoke(app, arguments)
+    assert isinstance(refused.exception, SynergaiError)
+    assert target.read_text() == "precious"
+
+    CliRunner().invoke(app, [*arguments, "--replace"])
+    assert len(load_dictionary(target)) == 1
+
+
+def test_export_onto_the_dictionary_itself_is_refused(tmp_path: Path) -> None:
+    dictionary = tmp_path / "d.db"
+    add_to_dictionary(dictionary, [an_entry()])
+
+    refused = CliRunner().invoke(
+        app, ["export", str(dictionary), "--dictionary", str(dictionary), "--replace"]
+    )
+
+    assert "itself" in str(refused.exception)
+    assert len(load_dictionary(dictionary)) == 1

@@ -1,0 +1,163 @@
+"""Domain words survive the wire, and nonsense from it does not enter the domain."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec, WorkerClass
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.protocol import converters as wire
+from synergai.protocol.validation import DATATYPES
+from synergai.v1 import common_pb2
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+ENGINE_NAMES = NAMES.map(EngineName)
+CONFIGURATIONS = st.builds(
+    Configuration, st.integers(0, wire.MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
+)
+SPECS = st.builds(
+    TensorSpec,
+    st.text(min_size=1, max_size=20),
+    st.sampled_from(sorted(DATATYPES)),
+    st.lists(st.integers(-1, 2**40), max_size=5).map(tuple),
+)
+TENSORS = st.lists(SPECS, min_size=1, max_size=3, unique_by=lambda spec: spec.name).map(tuple)
+ENGINES = st.builds(
+    Engine,
+    name=ENGINE_NAMES,
+    version=NAMES,
+    backend=NAMES,
+    inputs=TENSORS,
+    outputs=TENSORS,
+    digest=st.text(max_size=64),
+    samples=st.integers(0, 2**32 - 1),
+    fault=st.text(max_size=50),
+    preprocess=st.just("") | NAMES,
+    postprocess=st.just("") | NAMES,
+    max_batch=st.integers(1, 64),
+)
+FIGURES = st.floats(0, 1e9)
+WORDS = st.text(max_size=20).filter(str.isprintable)
+ENTRIES = st.builds(
+    ProfileEntry,
+    engine=ENGINE_NAMES,
+    worker_class=NAMES.map(WorkerClass),
+    configuration=CONFIGURATIONS,
+    qps=st.floats(1e-9, 1e9),
+    backend_start_s=FIGURES,
+    model_load_s=FIGURES,
+    data_preparation_s=FIGURES,
+    latency_p50_s=FIGURES,
+    latency_p90_s=FIGURES,
+    latency_p99_s=FIGURES,
+    watts=FIGURES,
+    queries=st.integers(0, 2**53),
+    label=WORDS,
+    measured_at=WORDS,
+    batch_qps=st.lists(st.floats(1e-9, 1e9), max_size=6).map(tuple),
+)
+
+
+@given(CONFIGURATIONS)
+def test_configuration_survives_the_wire(configuration: Configuration) -> None:
+    message = wire.configuration_to_proto(configuration)
+    assert wire.configuration_from_proto(message) == configuration
+
+
+@given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
+def test_session_survives_the_wire(session: Session) -> None:
+    assert wire.session_from_proto(wire.session_to_proto(session)) == session
+
+
+@given(ENGINES)
+def test_engine_survives_the_wire(engine: Engine) -> None:
+    assert wire.engine_from_proto(wire.engine_to_proto(engine)) == engine
+
+
+@given(ENTRIES)
+def test_profile_entry_survives_the_wire(entry: ProfileEntry) -> None:
+    assert wire.profile_entry_from_proto(wire.profile_entry_to_proto(entry)) == entry
+
+
+def spec(**fields: object) -> common_pb2.TensorSpec:
+    return common_pb2.TensorSpec(**{"name": "x", "datatype": "FP32", "shape": [1], **fields})  # type: ignore[arg-type]  # any field may be replaced
+
+
+def engine(**fields: object) -> common_pb2.Engine:
+    usual = {"name": "digits", "inputs": [spec()], "outputs": [spec()]}
+    return common_pb2.Engine(**{**usual, **fields})  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "said"),
+    [
+        (engine(name="../etc"), "not a valid engine name"),
+        (engine(name=""), "not a valid engine name"),
+        (engine(inputs=[]), "no inputs or no outputs"),
+        (engine(inputs=[spec(), spec()]), "two tensors of the same name"),
+        (engine(inputs=[spec(datatype="FP12")]), "unknown datatype 'FP12'"),
+        (engine(inputs=[spec(shape=[-2])]), "impossible shape"),
+        (engine(inputs=[spec(shape=[1] * 65)]), "impossible shape"),
+        (engine(inputs=[spec(name="")]), "has no name"),
+        (engine(fault="x" * 5000), "longer than"),
+        (engine(preprocess="a b"), "not a valid pre-processing"),
+        (engine(max_batch=65), "cannot compute 65 queries together"),
+        (engine(postprocess="\n"), "not a valid post-processing"),
+    ],
+)
+def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        wire.engine_from_proto(nonsense)
+
+
+@pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
+def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
+    with pytest.raises(InvalidInput, match="batches"):
+        wire.batch_times_from_proto(seconds)
+
+
+def test_faulty_engine_needs_no_tensors() -> None:
+    assert wire.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
+
+
+def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
+    faulty = Engine(
+        name=EngineName("e"), version="1", backend="", inputs=(), outputs=(), fault="x" * 5000
+    )
+
+    assert set(wire.engine_from_proto(wire.engine_to_proto(faulty)).fault) == {"x"}
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        common_pb2.Configuration(threads=5000),
+        common_pb2.Configuration(power_mode="a b"),
+        common_pb2.Configuration(execution_provider="/"),
+    ],
+)
+def test_nonsense_about_a_configuration_is_refused(nonsense: common_pb2.Configuration) -> None:
+    with pytest.raises(InvalidInput):
+        wire.configuration_from_proto(nonsense)
+
+
+@pytest.mark.parametrize("qps", [0.0, -1.0, 5e-324, 1e308, float("nan"), float("inf")])
+def test_impossible_figure_is_refused(qps: float) -> None:
+    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=qps)
+    with pytest.raises(InvalidInput):
+        wire.profile_entry_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"queries": 2**64 - 1}, {"model_load_s": 1e308}, {"label": "\x1b[31m"}]
+)
+def test_entry_that_could_not_be_kept_or_shown_is_refused(nonsense: dict[str, Any]) -> None:
+    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0, **nonsense)
+    with pytest.raises(InvalidInput):
+        wire.profile_entry_from_proto(message)

@@ -1,0 +1,67 @@
+"""Our protocol files against those of an unmodified tritonclient, read in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.servicers.unimplemented import NOT_OFFERED
+from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = Path(__file__).with_name("triton_numbers.py")
+MODULES = (inference_pb2, model_config_pb2, repository_pb2, statistics_pb2)
+OURS = {
+    # KServe's, where Triton's messages are empty.
+    "inference.RepositoryModelLoadResponse": {"model_name", "isLoaded"},
+    "inference.RepositoryModelUnloadResponse": {"model_name", "isUnloaded"},
+    # The Open Inference Protocol's, which Triton leaves out.
+    "inference.ModelMetadataResponse": {"properties"},
+    "inference.ModelMetadataResponse.PropertiesEntry": {"key", "value"},
+    "inference.InferStatistics": {"rejected", "expired", "cancelled"},
+}
+"""Fields that Triton's messages lack."""
+
+
+@pytest.fixture(scope="module")
+def triton() -> Any:
+    process = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True
+    )
+    return json.loads(process.stdout)
+
+
+def messages(types: Any) -> Iterator[Any]:
+    for message in types:
+        yield message
+        yield from messages(message.nested_types)
+
+
+def test_every_field_that_we_share_with_triton_has_its_number_and_type(triton: Any) -> None:
+    compared = 0
+    for module in MODULES:
+        for message in messages(module.DESCRIPTOR.message_types_by_name.values()):
+            theirs = triton["fields"].get(message.full_name, {})
+            for field in message.fields:
+                if field.name in OURS.get(message.full_name, ()):
+                    assert field.name not in theirs
+                    continue
+                ours = [field.number, field.type, field.is_repeated]
+                assert ours == theirs[field.name], f"{message.full_name}.{field.name}"
+                compared += 1
+    assert compared > 100
+
+
+def test_every_call_of_triton_is_served_or_said_not_to_be(triton: Any) -> None:
+    (service,) = inference_pb2.DESCRIPTOR.services_by_name.values()
+    served = {method.name for method in service.methods}
+    refused = {method.rpartition("/")[2] for method in NOT_OFFERED}
+    assert served | refused == set(triton["methods"])
+    assert not served & refused

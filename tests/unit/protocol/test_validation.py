@@ -1,0 +1,311 @@
+"""What `check_request` lets pass, and what it says of the rest."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
+from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.validation import (
+    ELEMENT_BYTES,
+    MAX_BYTES_ELEMENTS,
+    MAX_IMAGES,
+    TYPED_FIELDS,
+    check_envelope,
+    check_request,
+    class_count,
+)
+
+
+def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
+    return Engine(
+        name=EngineName("digits"),
+        version="1",
+        backend="onnxruntime",
+        inputs=inputs,
+        outputs=tuple(TensorSpec(name, "FP32", (-1,)) for name in outputs),
+    )
+
+
+IMAGE = TensorSpec("x", "FP32", (-1, 2))
+ENGINE = engine(IMAGE)
+
+
+def tensor(
+    name: str = "x", datatype: str = "FP32", shape: tuple[int, ...] = (1, 2), **contents: Any
+) -> ModelInferRequest.InferInputTensor:
+    message = ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+    if contents:
+        message.contents.CopyFrom(InferTensorContents(**contents))
+    return message
+
+
+def request(
+    *tensors: ModelInferRequest.InferInputTensor, raw: tuple[bytes, ...] = (), **fields: Any
+) -> ModelInferRequest:
+    return ModelInferRequest(model_name="digits", inputs=tensors, raw_input_contents=raw, **fields)
+
+
+def outputs(*names: str) -> list[ModelInferRequest.InferRequestedOutputTensor]:
+    return [ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names]
+
+
+def element(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        request(tensor(), raw=(bytes(8),)),
+        request(tensor(shape=(3, 2)), raw=(bytes(24),)),
+        request(tensor(fp32_contents=[1, 2])),
+        request(tensor(), raw=(bytes(8),), outputs=outputs("y")),
+        request(tensor(), raw=(bytes(8),), model_version="1"),
+    ],
+)
+def test_request_that_fits_passes(good: ModelInferRequest) -> None:
+    check_request(good, ENGINE)
+
+
+def test_form_that_fits_an_engine_is_checked_anew_for_another() -> None:
+    envelopes = Envelopes()
+    data = request(tensor(), raw=(bytes(8),)).SerializeToString()
+    check_envelope(envelopes.open(data), ENGINE)
+    check_envelope(envelopes.open(data), ENGINE)
+    with pytest.raises(InvalidInput, match="must be FP64"):
+        check_envelope(envelopes.open(data), engine(TensorSpec("x", "FP64", (-1, 2))))
+    check_envelope(envelopes.open(data), ENGINE)
+
+
+def test_elements_that_say_their_own_length_are_checked_in_every_request() -> None:
+    envelopes = Envelopes()
+    texts = tensor(datatype="BYTES", shape=(1,))
+    good = request(texts, raw=(element(b"ab"),)).SerializeToString()
+    check_envelope(envelopes.open(good), TEXTS)
+    check_envelope(envelopes.open(good), TEXTS)
+    bad = request(texts, raw=(element(b"abc")[:-1],)).SerializeToString()
+    with pytest.raises(InvalidInput, match="BYTES"):
+        check_envelope(envelopes.open(bad), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (request(tensor("z"), raw=(bytes(8),)), "no input 'z'; it takes 'x'"),
+        (request(), "needs input 'x' as well"),
+        (request(tensor(), tensor(), raw=(bytes(8), bytes(8))), "'x' is given twice"),
+        (request(tensor(datatype="FP64"), raw=(bytes(16),)), "must be FP32, not FP64"),
+        (request(tensor(datatype=""), raw=(bytes(8),)), "must be FP32, not untyped"),
+        (request(tensor(shape=(2,)), raw=(bytes(8),)), r"shape \[-1,2\], not \[2\]"),
+        (request(tensor(shape=(1, 3)), raw=(bytes(12),)), r"not \[1,3\]"),
+        (request(tensor(shape=(-1, 2)), raw=(bytes(8),)), r"not \[-1,2\]"),
+        (request(tensor(shape=(-3, 2)), raw=(bytes(8),)), r"not \[-3,2\]"),
+        (request(tensor(shape=(0, 2)), raw=(b"",)), r"not \[0,2\]"),
+        (request(tensor(shape=(2**62, 2)), raw=(bytes(8),)), "needs 36,893,488,147,419,103,232"),
+        (request(tensor(), raw=(bytes(7),)), "needs 8 bytes .* not 7"),
+        (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
+        (request(tensor(fp32_contents=[1, 2]), raw=(bytes(8),)), "typed contents beside raw"),
+        (request(tensor(fp32_contents=[1])), "needs 2 elements for its shape, not 1"),
+        (request(tensor()), "needs 2 elements for its shape, not 0"),
+        (request(tensor(fp64_contents=[1, 2])), "belong in fp32_contents, not in fp64"),
+        (request(tensor(), raw=(bytes(8),), outputs=outputs("q")), "no output 'q'"),
+        (request(tensor(), raw=(bytes(8),), outputs=outputs("y", "y")), "asked for twice"),
+        (request(tensor(), raw=(bytes(8),), model_version="2"), "version '1', not '2'"),
+    ],
+)
+def test_request_that_does_not_fit_is_refused_in_words(bad: ModelInferRequest, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_request(bad, ENGINE)
+
+
+def test_negative_dimensions_are_refused_even_if_their_product_is_not_negative() -> None:
+    open_engine = engine(TensorSpec("x", "FP32", (-1, -1)))
+    with pytest.raises(InvalidInput, match=r"not \[-1,-1\]"):
+        check_request(request(tensor(shape=(-1, -1)), raw=(bytes(4),)), open_engine)
+
+
+@pytest.mark.parametrize(("datatype", "value"), [("INT8", 128), ("UINT8", 256), ("INT16", -40000)])
+def test_element_beyond_its_datatype_is_refused(datatype: str, value: int) -> None:
+    narrow = engine(TensorSpec("x", datatype, (1,)))
+    sent = tensor(datatype=datatype, shape=(1,))
+    getattr(sent.contents, TYPED_FIELDS[datatype]).append(value)
+    with pytest.raises(InvalidInput, match=f"{datatype} holds"):
+        check_request(request(sent), narrow)
+
+
+def test_sixteen_bit_floats_have_no_typed_contents() -> None:
+    half = engine(TensorSpec("x", "FP16", (1,)))
+    with pytest.raises(InvalidInput, match="send raw_input_contents"):
+        check_request(request(tensor(datatype="FP16", shape=(1,))), half)
+
+
+TEXTS = engine(TensorSpec("x", "BYTES", (-1,)))
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=4))
+def test_bytes_elements_pass_when_framed(texts: list[bytes]) -> None:
+    raw = b"".join(map(element, texts))
+    check_request(request(tensor(datatype="BYTES", shape=(len(texts),)), raw=(raw,)), TEXTS)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x01", element(b"ab")[:-1], element(b"ab") * 2, b"\xff\xff\xff\xff"]
+)
+def test_bytes_elements_that_are_not_framed_are_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidInput, match="BYTES elements"):
+        check_request(request(tensor(datatype="BYTES", shape=(1,)), raw=(raw,)), TEXTS)
+
+
+def test_bytes_tensor_of_too_many_elements_is_refused_unread() -> None:
+    many = tensor(datatype="BYTES", shape=(MAX_BYTES_ELEMENTS + 1,))
+    with pytest.raises(InvalidInput, match="are the limit"):
+        check_request(request(many, raw=(bytes(4 * (MAX_BYTES_ELEMENTS + 1)),)), TEXTS)
+
+
+@given(st.sampled_from(sorted(ELEMENT_BYTES)), st.integers(1, 5), st.integers(0, 64))
+def test_raw_bytes_pass_exactly_when_they_match_the_shape(
+    datatype: str, count: int, size: int
+) -> None:
+    fitting = size == count * ELEMENT_BYTES[datatype]
+    sent = request(tensor(datatype=datatype, shape=(count,)), raw=(bytes(size),))
+    try:
+        check_request(sent, engine(TensorSpec("x", datatype, (-1,))))
+    except InvalidInput:
+        assert not fitting
+    else:
+        assert fitting
+
+
+SIZES = st.integers(-3, 3) | st.sampled_from([2**31, 2**63 - 1, -(2**63)])
+TENSORS = st.builds(
+    tensor,
+    st.sampled_from(["x", "z", ""]),
+    st.sampled_from(["FP32", "BYTES", "FP16", "nonsense", ""]),
+    st.lists(SIZES, max_size=3).map(tuple),
+    fp32_contents=st.lists(st.floats(width=32), max_size=3),
+)
+
+
+@given(st.lists(TENSORS, max_size=3), st.lists(st.binary(max_size=16), max_size=3))
+def test_any_request_passes_or_is_invalid_input(
+    tensors: list[ModelInferRequest.InferInputTensor], raw: list[bytes]
+) -> None:
+    sent = request(*tensors, raw=tuple(raw))
+    try:
+        check_request(sent, ENGINE)
+    except InvalidInput:
+        return
+    (only,) = tensors
+    assert (only.name, only.datatype, only.shape[1]) == ("x", "FP32", 2)
+    assert only.shape[0] > 0
+
+
+PIXELS = TensorSpec("x", "FP32", (-1, 3, 224, 224))
+OF_IMAGES = replace(engine(PIXELS), preprocess="mobilenet", postprocess="classes")
+
+
+def encoded(*images: bytes, shape: tuple[int, ...] | None = None) -> ModelInferRequest:
+    shape = (len(images),) if shape is None else shape
+    return request(tensor(datatype="BYTES", shape=shape), raw=(b"".join(map(element, images)),))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        encoded(b"jpeg"),
+        encoded(b"jpeg", b"png"),
+        request(tensor(datatype="BYTES", shape=(1,), bytes_contents=[b"jpeg"])),
+        request(tensor(shape=(1, 3, 224, 224)), raw=(bytes(4 * 3 * 224 * 224),)),
+    ],
+)
+def test_encoded_images_may_stand_for_the_tensor_that_is_made_of_them(
+    good: ModelInferRequest,
+) -> None:
+    check_request(good, OF_IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("bad", "takes", "said"),
+    [
+        (encoded(b"jpeg"), engine(PIXELS), "must be FP32, not BYTES"),
+        (encoded(b"jpeg", shape=(1, 1)), OF_IMAGES, r"of the shape \[-1\]"),
+        (encoded(), OF_IMAGES, r"not \[0\]"),
+        (encoded(shape=()), OF_IMAGES, r"not \[\]"),
+        (encoded(*[b""] * (MAX_IMAGES + 1)), OF_IMAGES, f"at most {MAX_IMAGES}"),
+        (encoded(b"jpeg", shape=(2,)), OF_IMAGES, "its bytes are not 2 BYTES elements"),
+        (
+            encoded(b"a", b"b"),
+            replace(OF_IMAGES, inputs=(TensorSpec("x", "FP32", (1, 3, 4, 4)),)),
+            r"of the shape \[1\]",
+        ),
+        (
+            encoded(shape=()),
+            replace(OF_IMAGES, inputs=(TensorSpec("x", "FP32", ()),)),
+            "takes encoded images",
+        ),
+    ],
+)
+def test_encoded_images_that_no_tensor_can_be_made_of_are_refused(
+    bad: ModelInferRequest, takes: Engine, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_request(bad, takes)
+
+
+def test_only_the_first_input_takes_images() -> None:
+    mask = TensorSpec("mask", "FP32", (-1,))
+    both = replace(OF_IMAGES, inputs=(PIXELS, mask))
+    sent = request(
+        tensor(datatype="BYTES", shape=(1,)),
+        tensor(name="mask", datatype="BYTES", shape=(1,)),
+        raw=(element(b"jpeg"), element(b"jpeg")),
+    )
+
+    with pytest.raises(InvalidInput, match="'mask' must be FP32"):
+        check_request(sent, both)
+
+
+def test_derived_output_may_be_asked_for_where_there_is_one() -> None:
+    asking = encoded(b"jpeg")
+    asking.outputs.extend(outputs("classes", "y"))
+
+    check_request(asking, OF_IMAGES)
+    with pytest.raises(InvalidInput, match="no output 'classes'"):
+        check_request(asking, replace(OF_IMAGES, postprocess=""))
+
+
+def test_output_may_be_asked_for_as_its_best_classes() -> None:
+    (asked,) = outputs("y")
+    assert class_count(asked) == 0
+    asked.parameters["classification"].int64_param = 3
+    assert class_count(asked) == 3
+    asked.parameters["classification"].uint64_param = 4
+    assert class_count(asked) == 4
+
+
+@pytest.mark.parametrize("value", [{"int64_param": 0}, {"int64_param": -1}, {"string_param": "3"}])
+def test_number_of_classes_is_a_positive_integer(value: dict[str, Any]) -> None:
+    asking = request(tensor(), raw=(bytes(8),), outputs=outputs("y"))
+    for field, content in value.items():
+        setattr(asking.outputs[0].parameters["classification"], field, content)
+
+    with pytest.raises(InvalidInput, match="'classification' must be a positive integer"):
+        check_request(asking, ENGINE)
+
+
+def test_derived_output_is_not_classified_again() -> None:
+    asking = encoded(b"jpeg")
+    asking.outputs.extend(outputs("classes"))
+    asking.outputs[0].parameters["classification"].int64_param = 1
+
+    with pytest.raises(InvalidInput, match="no tensor to be classified"):
+        check_request(asking, OF_IMAGES)

@@ -1,0 +1,127 @@
+"""The work stream's messages: put together and taken apart as protobuf itself would do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.protocol.request_codec import field_prefix
+from synergai.protocol.work_messages import (
+    assignment_order,
+    ended_report,
+    open_orders,
+    open_reports,
+    progress_report,
+)
+from synergai.v1.hub_pb2 import (
+    OUTCOME_STOPPED,
+    Assignment,
+    Ended,
+    Progress,
+    Started,
+    WorkOrders,
+    WorkReports,
+)
+
+LARGE = 5000
+"""Beyond the size up to which protobuf itself takes a message apart."""
+
+tensors = st.lists(
+    st.one_of(st.binary(max_size=50), st.integers(LARGE, 2 * LARGE).map(bytes)), max_size=3
+)
+numbers = st.integers(0, 2**64 - 1)
+
+
+def plain(opened: Any) -> list[tuple[Any, list[bytes]]]:
+    """Messages without their tensors, which may be left in small ones, and the tensors."""
+    pairs = []
+    for message, contents in opened:
+        pairs.append(
+            (type(message).FromString(message.SerializeToString()), [*map(bytes, contents)])
+        )
+        if isinstance(message, Assignment):
+            pairs[-1][0].ClearField("requests")
+        else:
+            progress = pairs[-1][0].progress if isinstance(message, Ended) else pairs[-1][0]
+            progress.ClearField("responses")
+    return pairs
+
+
+@given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=3))
+def test_orders_arrive_as_they_were_given(
+    assignments: list[tuple[int, list[bytes]]], stops: list[int]
+) -> None:
+    given = [(Assignment(id=i, engine="digits", count=1), requests) for i, requests in assignments]
+    parts = [
+        part for assignment, requests in given for part in assignment_order(assignment, requests)
+    ]
+    data = b"".join([*parts, WorkOrders(stops=stops).SerializeToString()])
+    assert [[*a.requests] for a in WorkOrders.FromString(data).assignments] == [r for _, r in given]
+    orders = open_orders(data)
+    assert plain(orders.assignments) == given
+    assert list(orders.stops) == stops
+
+
+@given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=2))
+def test_reports_arrive_as_they_were_made(
+    reports: list[tuple[int, list[bytes]]], started: list[int]
+) -> None:
+    progress = [(Progress(assignment_id=i, done=3), responses) for i, responses in reports]
+    ended = Ended(outcome=OUTCOME_STOPPED, detail="as told")
+    data = b"".join(
+        [
+            *(part for report in progress for part in progress_report(*report)),
+            *(part for report in progress for part in ended_report(ended, *report)),
+            WorkReports(started=[Started(assignment_id=i) for i in started]).SerializeToString(),
+        ]
+    )
+    whole = WorkReports.FromString(data)
+    assert [[*each.responses] for each in whole.progress] == [r for _, r in progress]
+    assert [[*each.progress.responses] for each in whole.ended] == [r for _, r in progress]
+    opened = open_reports(data)
+    assert [each.assignment_id for each in opened.started] == started
+    assert plain(opened.progress) == progress
+    ends = [
+        (Ended(progress=report, outcome=ended.outcome, detail=ended.detail), responses)
+        for report, responses in progress
+    ]
+    assert plain(opened.ended) == ends
+
+
+def test_progress_of_an_end_that_comes_in_parts_is_merged() -> None:
+    halves = [
+        Ended(progress=Progress(assignment_id=7, responses=[bytes(LARGE)])),
+        Ended(progress=Progress(done=2, responses=[b"second"])),
+    ]
+    merged = b"".join(half.SerializeToString() for half in halves)
+    data = field_prefix(WorkReports.ENDED_FIELD_NUMBER, len(merged)) + merged
+    assert WorkReports.FromString(data).ended[0].progress.done == 2
+    ((message, responses),) = open_reports(data).ended
+    assert (message.progress.assignment_id, message.progress.done) == (7, 2)
+    assert [*map(bytes, responses)] == [bytes(LARGE), b"second"]
+
+
+def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
+    orders = open_orders(b"".join(assignment_order(Assignment(id=1), [bytes(LARGE)])))
+    ((_, (request,)),) = orders.assignments
+    assert isinstance(request, memoryview)
+
+
+@given(st.binary(min_size=1, max_size=40), st.sampled_from([b"", bytes(LARGE)]))
+def test_any_bytes_are_taken_apart_or_are_no_message(noise: bytes, tensor: bytes) -> None:
+    head = b"".join(progress_report(Progress(assignment_id=1), [tensor])) if tensor else b""
+    for open_message in (open_orders, open_reports):
+        try:
+            open_message(head + noise)
+        except DecodeError:
+            continue
+
+
+def test_truncated_message_is_no_message() -> None:
+    data = b"".join(ended_report(Ended(), Progress(assignment_id=1), [bytes(LARGE)]))
+    with pytest.raises(DecodeError):
+        open_reports(data[:-1])

@@ -1,0 +1,40 @@
+"""Where commands look when they are not told; gateway, profiler and commands look in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import GatewaySettings
+from profiler.settings import ProfilerSettings
+from synergai.runtime.paths import default_dictionary, dictionary_in
+from worker_agent.settings import AgentSettings
+
+
+@pytest.fixture(params=["systemd", "xdg", "home"])
+def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    match request.param:
+        case "systemd":
+            monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/one:/var/lib/two")
+            return Path("/var/lib/one")
+        case "xdg":
+            monkeypatch.setenv("XDG_STATE_HOME", "/states")
+            return Path("/states/synergai/gateway")
+    monkeypatch.setenv("HOME", "/home/me")
+    return Path("/home/me/.local/state/synergai/gateway")
+
+
+def test_an_agent_keeps_its_state_beside_the_gateways(state: Path) -> None:
+    beside = state if state.name == "one" else state.with_name("agent")
+    assert AgentSettings.load({}).state == beside
+
+
+def test_a_profile_goes_where_the_gateway_reads_it(state: Path) -> None:
+    gateway = GatewaySettings.load({})
+    assert gateway.state == state
+    assert gateway.dictionary is None
+    assert ProfilerSettings.load({}).dictionary == dictionary_in(gateway.state)
+    assert default_dictionary() == state / "dictionary.db"

@@ -1,0 +1,233 @@
+"""The rules of settings: where values come from, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+from typer.testing import CliRunner
+
+from synergai.cli.commands import settings_command
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.runtime.settings import POSITIONAL, Address, Cores, Settings, checked_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Shop(Settings, env_prefix="SHOP_"):
+    """Settings of every kind that a field may have."""
+
+    listen: Address = Field(
+        default="127.0.0.1:80", description="Where [bold]customers[/bold] come."
+    )
+    upstream: Address | None = None
+    queue_bound: int = Field(default=10, gt=0)
+    patience: float | None = None
+    threads: tuple[int, ...] = (1, 2)
+    labels: dict[str, str] = Field(default={})
+    colour: Colour = Colour.RED
+    infeasible: Literal["defer", "reject"] = "defer"
+    delivery: Literal["bicycle", "lorry", "on foot"] = "bicycle"
+    verbose: bool = False
+    models: Path | None = None
+
+
+class Order(Settings, env_prefix="ORDER_"):
+    engine: Annotated[str, POSITIONAL] = Field(description="What to order.")
+    queries: int = 1
+
+
+class Pinned(Settings, env_prefix="PINNED_"):
+    cores: Cores = ()
+
+
+def invoke(
+    model: type[Settings], *arguments: str, env: dict[str, str] | None = None
+) -> tuple[Settings, str]:
+    """The settings with which a command ran, and what it printed."""
+    seen: list[Settings] = []
+    app = typer.Typer()
+    run: Callable[[Settings], None] = seen.append
+    app.command()(settings_command(model, run))
+    result = CliRunner().invoke(app, list(arguments), env=env)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return (seen[0] if seen else model.model_construct()), result.output
+
+
+def test_command_line_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text('listen = "a:1"\nqueue-bound = 1\ninfeasible = "reject"\n')
+    settings, _ = invoke(
+        Shop, "--listen", "c:3", "--config", str(file), env={"SHOP_QUEUE_BOUND": "2"}
+    )
+    assert settings == Shop(listen="c:3", queue_bound=2, infeasible="reject")
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text("queue_bound = 7")
+    settings, _ = invoke(Shop, env={"SHOP_CONFIG": str(file)})
+    assert settings == Shop(queue_bound=7)
+
+
+@pytest.mark.parametrize("source", ["options", "environment", "file"])
+def test_one_text_means_the_same_from_every_source(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "threads": "1, 4",
+        "labels": "site=roof,rack=2",
+        "colour": "blue",
+        "verbose": "true",
+        "patience": "0.5",
+        "models": "here",
+    }
+    options: dict[str, object] = {}
+    file = None
+    if source == "options":
+        options.update(texts)
+    elif source == "environment":
+        for name, text in texts.items():
+            monkeypatch.setenv(Shop.variable(name), text)
+    else:
+        file = tmp_path / "shop.toml"
+        file.write_text("".join(f'{name} = "{text}"\n' for name, text in texts.items()))
+    settings = Shop.load(options, file)
+    assert settings.threads == (1, 4)
+    assert settings.labels == {"site": "roof", "rack": "2"}
+    assert settings.colour is Colour.BLUE
+    assert settings.verbose is True
+    assert settings.patience == 0.5
+    assert str(settings.models) == "here"
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Shop().queue_bound = 3
+
+
+def test_a_wrong_option_is_named_with_its_value() -> None:
+    with pytest.raises(InvalidSettings, match=r"^--queue-bound: '0' should be greater than 0$"):
+        Shop.load({"queue_bound": "0"})
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_LISTEN", "nowhere")
+    with pytest.raises(InvalidSettings, match=r"^SHOP_LISTEN: 'nowhere' is not an address: write"):
+        Shop.load()
+
+
+def test_a_wrong_key_of_the_file_is_named_and_the_right_one_suggested(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text("queue_bund = 1")
+    with pytest.raises(InvalidSettings, match=r"shop.toml: there is no setting 'queue_bund'; did"):
+        Shop.load(file=file)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [("a = ", "not valid TOML"), (None, "cannot be read")]
+)
+def test_a_file_that_is_no_settings_file_is_named(
+    content: str | None, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "shop.toml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(InvalidSettings, match=rf"shop\.toml .*{complaint}"):
+        Shop.load(file=file)
+
+
+def test_settings_are_not_read_from_what_may_never_end() -> None:
+    with pytest.raises(InvalidSettings, match="/dev/zero cannot be read: it is no regular file"):
+        Shop.load(file=Path("/dev/zero"))
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(InvalidSettings, match=r"--queue-bound.*; --infeasible: 'x' should be"):
+        Shop.load({"queue_bound": "many", "infeasible": "x"})
+
+
+def test_pairs_without_a_value_are_refused() -> None:
+    with pytest.raises(InvalidSettings, match="--labels: 'site' is not KEY=VALUE"):
+        Shop.load({"labels": "site"})
+
+
+def test_help_shows_every_option_with_its_default_and_how_variables_are_named() -> None:
+    _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
+    for name in Shop.model_fields:
+        assert f"--{name.replace('_', '-')}" in output
+    assert "--listen is SHOP_LISTEN" in output
+    assert "HOST:PORT" in output
+    assert "defer|reject" in output
+    assert "[one of: bicycle, lorry, on foot]" in output, "too long for the column of values"
+    assert "default: 127.0.0.1:80" in output
+    assert "[bold]customers[/bold]" in output, "a description is text, not markup"
+
+
+def test_flags_can_be_negated() -> None:
+    settings, _ = invoke(Shop, "--no-verbose", env={"SHOP_VERBOSE": "1"})
+    assert settings == Shop(verbose=False)
+
+
+def test_a_positional_field_is_an_argument() -> None:
+    settings, _ = invoke(Order, "digits", "--queries", "3")
+    assert settings == Order(engine="digits", queries=3)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8001", "localhost:0", "[::1]:65535", "[fe80::1%0]:1"])
+def test_an_address_is_host_and_port(text: str) -> None:
+    assert checked_address(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8001", ":8001", "host:", "host:65536", "::1:80", "[]:1", "a b:1", "h:-1", "h:٣"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not an address"):
+        checked_address(text)
+
+
+@given(st.text())
+def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
+    try:
+        assert checked_address(text) == text
+    except InvalidInput:
+        return
+    assert text.rpartition(":")[2].isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("named", "cores"),
+    [("3", (3,)), ("0,2-3", (0, 2, 3)), ("2-3,3,1", (1, 2, 3)), ([0, "4-5"], (0, 4, 5)), ("", ())],
+)
+def test_cores_are_numbers_and_ranges_each_once(
+    monkeypatch: pytest.MonkeyPatch, named: object, cores: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    assert Pinned.load({"cores": named}).cores == cores
+
+
+def test_core_that_the_machine_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    with pytest.raises(InvalidSettings, match="there is no core 7 here; the last one is 5"):
+        Pinned.load({"cores": "4-7"})
+
+
+@pytest.mark.parametrize("named", ["-1", "1-", "1-0", "two", "0-99999999", "²"])
+def test_what_names_no_core_is_refused(named: str) -> None:
+    with pytest.raises(InvalidSettings, match="--cores"):
+        Pinned.load({"cores": named})

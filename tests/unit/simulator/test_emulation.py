@@ -1,0 +1,122 @@
+"""A workload's machines as files for a real fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidInput
+from synergai.models.directory import ModelDirectory
+from synergai.profiles.files import load_dictionary
+from synergai.simulator.emulation import Emulation, numbered, predefined
+from synergai.simulator.live import run_live
+from synergai.simulator.settings import RECONSTRUCTED
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+from worker_agent.backends.emulated import EmulatedBackend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+X86, NX = WorkerClass("x86"), WorkerClass("nx")
+MOBILENET = EngineName("onnx_mobilenet_op11")
+SCALE = 60.0
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return Profile(load_dictionary(RECONSTRUCTED))
+
+
+@pytest.fixture
+def emulation(profile: Profile, tmp_path: Path) -> Emulation:
+    workload = draw(numbered(profile), EXPERIMENTS["DH-FH"], seed=1, sessions="prewarmed")
+    made = Emulation(workload, SCALE, tmp_path / "run")
+    made.write()
+    return made
+
+
+def test_numbered_profile_differs_by_names_alone(profile: Profile) -> None:
+    same = numbered(profile)
+    assert (same.engines, same.classes) == (profile.engines, profile.classes)
+    for worker_class in profile.classes:
+        for engine in profile.engines:
+            before, after = (p.entries(engine, worker_class) for p in (profile, same))
+            assert [replace(e, configuration=Configuration()) for e in after] == [
+                replace(e, configuration=Configuration()) for e in before
+            ]
+
+
+def test_modes_keep_the_order_of_their_numbers(profile: Profile) -> None:
+    modes = {"agx": "mode=6", "nx": "mode=5"}
+    assert predefined(profile, modes) == {"x86": "threads=5", "agx": "threads=6", "nx": "threads=5"}
+
+
+def test_largest_configuration_is_predefined_where_nothing_else_is(profile: Profile) -> None:
+    assert predefined(profile, {})["nx"] == "threads=9"
+
+
+def test_model_folders_can_be_served(emulation: Emulation) -> None:
+    for worker_class in emulation.workload.profile.classes:
+        definitions = ModelDirectory(emulation.models(worker_class)).engines()
+        assert [definition.name for definition in definitions] == emulation.engines()
+        assert {(d.backend, d.fault) for d in definitions} == {("emulated", "")}
+
+
+def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulation) -> None:
+    name = emulation.engines()[0]
+    folder = emulation.models(NX) / name
+    job = next(job for job in emulation.workload.jobs if job.engine == name)
+    emulation.reveal(job, "f00d")
+    entry = emulation.workload.profile.best(name, NX)
+    now, sleeps = 0.0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        sleeps.append(seconds)
+
+    engine = EmulatedBackend(
+        folder / "model.toml",
+        entry.configuration.threads,
+        clock=lambda: now,
+        sleep=sleep,
+        age_s=lambda: 0.0,
+    )
+    assert sleeps == [pytest.approx(entry.t_pre_s / SCALE)]
+    inputs = {"x": np.zeros(1, np.float32)}
+    now += 60.0  # the job is not the one that it was loaded for
+    began = now
+    engine.begin("f00d")
+    for _ in range(1000):
+        engine.run(inputs, ["y"])
+    expected = 1000 * emulation.workload.per_query_s(job, NX, entry.configuration) / SCALE
+    assert now - began == pytest.approx(expected, abs=0.002)
+
+
+def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
+    believed = {
+        (e.engine, e.worker_class, e.configuration): e
+        for e in load_dictionary(emulation.dictionary)
+    }
+    for entry in emulation.workload.beliefs():
+        found = believed[entry.engine, entry.worker_class, entry.configuration]
+        assert found.qps == pytest.approx(entry.qps * SCALE)
+        assert found.t_pre_s == pytest.approx(entry.t_pre_s / SCALE)
+        assert found.label == "emulated"
+
+
+def test_wanted_configuration_is_preloaded_and_else_the_fastest(emulation: Emulation) -> None:
+    best = emulation.workload.profile.best(MOBILENET, X86).configuration
+    assert emulation.preload(X86)[MOBILENET] == str(best)
+    assert emulation.preload(X86, "threads=1")[MOBILENET] == "threads=1"
+    assert emulation.preload(X86, "threads=77")[MOBILENET] == str(best)
+
+
+def test_cold_sessions_cannot_be_had_live(emulation: Emulation, tmp_path: Path) -> None:
+    cold = replace(emulation.workload, sessions="cold")
+    with pytest.raises(InvalidInput, match="keep what they have loaded"):
+        run_live(cold, "synergai", SCALE, tmp_path / "other", {})

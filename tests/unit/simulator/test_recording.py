@@ -1,0 +1,97 @@
+"""An event log read back tells the same story as the simulation that wrote it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
+from synergai.simulator.emulation import numbered
+from synergai.simulator.recording import read_recording
+from synergai.simulator.results import result_of
+from synergai.simulator.settings import RECONSTRUCTED
+from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.simulator.simulation import Run
+    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.workload import Workload
+
+Simulated = tuple["Workload", "Run", "Path"]
+
+
+@pytest.fixture(params=["synergai", "malleable"])
+def simulated(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Simulated:
+    path = tmp_path / "events.jsonl"
+    workload = draw(
+        numbered(Profile(load_dictionary(RECONSTRUCTED))),
+        EXPERIMENTS["DH-FH"],
+        seed=1,
+        sessions="warm",
+    )
+    settings = settings_for(request.param)
+    with EventLog(path, settings, workload.beliefs(), 0) as log:
+
+        class Recorded(SchedulerCore):
+            def handle(self, event: Any, now: float) -> Any:
+                commands = super().handle(event, now)
+                log.record(event, now, commands)
+                return commands
+
+        monkeypatch.setattr("synergai.simulator.simulation.SchedulerCore", Recorded)
+        run = simulate(workload, settings)
+    return workload, run, path
+
+
+def in_order(run: Run) -> list[Span]:
+    """Spans by time; those that were stopped before their first query tie, but for rounding."""
+    return sorted(
+        run.spans,
+        key=lambda s: (s.worker_id, round(s.began, 6), round(s.ended, 6), s.job_id, s.first),
+    )
+
+
+def test_recording_has_the_spans_and_figures_of_the_run(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    jobs = {str(job.id): job for job in workload.jobs}
+    recording = read_recording(path, workload, run.policy, 1.0, jobs)
+    assert recording.mismatches == 0
+    for span, again in zip(in_order(run), in_order(recording.run), strict=True):
+        assert (again.job_id, again.first, again.done) == (span.job_id, span.first, span.done)
+        expected = (span.began, span.ready, span.ended)
+        assert (again.began, again.ready, again.ended) == pytest.approx(expected)
+    figures, expected_figures = result_of(recording.run).record(), result_of(run).record()
+    for timed in ("decisions", "decision_p99_us"):
+        del figures[timed], expected_figures[timed]
+    assert figures == pytest.approx(expected_figures)
+
+
+def test_scale_stretches_times_around_the_first_arrival(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    jobs = {str(job.id): job for job in workload.jobs}
+    recorded = read_recording(path, workload, run.policy, 10.0, jobs).run
+    assert recorded.workload.jobs[0].arrival == workload.jobs[0].arrival
+    last, stretched = workload.jobs[-1], recorded.workload.jobs[-1]
+    first = workload.jobs[0].arrival
+    assert stretched.arrival - first == pytest.approx(10 * (last.arrival - first))
+    assert stretched.deadline - stretched.arrival == pytest.approx(
+        10 * (last.deadline - last.arrival)
+    )
+
+
+def test_other_commands_than_recorded_are_counted(simulated: Simulated) -> None:
+    workload, run, path = simulated
+    lines = path.read_text().splitlines(keepends=True)
+    dispatch = next(i for i, line in enumerate(lines) if '"Dispatch"' in line)
+    lines[dispatch] = lines[dispatch].replace('"first":0', '"first":1')
+    path.write_text("".join(lines))
+    jobs = {str(job.id): job for job in workload.jobs}
+    assert read_recording(path, workload, run.policy, 1.0, jobs).mismatches == 1

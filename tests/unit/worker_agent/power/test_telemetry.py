@@ -1,0 +1,127 @@
+"""Power and energy of both boards in both layouts, of x86, and of machines without a sensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.errors import NotSupported
+from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.kinds import KINDS
+from worker_agent.power import telemetry
+from worker_agent.power.files import Files
+from worker_agent.power.sensors import BoardRails, Rapl
+from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RAPL = "sys/class/powercap/intel-rapl:0"
+
+
+def a_machine(root: Path, files: dict[str, str]) -> Files:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return Files(root)
+
+
+@pytest.mark.parametrize("jetpack", [4, 5])
+@pytest.mark.parametrize(
+    ("kind", "rails", "watts"),
+    [
+        ("agx-xavier", ["GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"], 6.928),  # no common rail
+        ("xavier-nx", ["VDD_IN"], 5.06),  # the others are parts of it
+    ],
+)
+def test_board_power_is_the_whole_and_nothing_twice(
+    tmp_path: Path, kind: str, rails: list[str], watts: float, jetpack: int
+) -> None:
+    board = EmulatedBoard.create(KINDS[kind], tmp_path, jetpack)
+    sensor = BoardRails(board.files)
+    assert [rail.name for rail in sensor.rails] == rails
+    assert sensor.watts() == pytest.approx(watts, abs=0.03)  # newer files have whole mA
+
+
+def test_energy_is_the_sampled_power_over_time(tmp_path: Path) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path)
+    times = iter([10.0, 12.0, 13.0])
+    meter = open_meter(board.files, lambda: next(times))
+    assert meter.joules() == pytest.approx(2 * 5.06)
+    rail = "/sys/bus/i2c/drivers/ina3221x/7-0040/iio:device0/in_power0_input"
+    board.set(rail, "7060")
+    assert meter.joules() == pytest.approx(2 * 5.06 + (5.06 + 7.06) / 2)
+
+
+def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path) -> None:
+    files = a_machine(
+        tmp_path,
+        {
+            f"{RAPL}/name": "package-0",
+            f"{RAPL}/energy_uj": "9000000",
+            f"{RAPL}/max_energy_range_uj": "9999999",
+            f"{RAPL}:0/name": "core",
+            f"{RAPL}:0/energy_uj": "5",
+            f"{RAPL}:0/max_energy_range_uj": "9999999",
+        },
+    )
+    meter = open_meter(files, lambda: 0.0)
+    assert meter.source == "RAPL (1 package)"
+    files.write(f"/{RAPL}/energy_uj", "1000000")
+    assert meter.joules() == pytest.approx(2.0)
+
+
+def test_a_machine_without_sensors_says_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match=r"INA3221.*RAPL"):
+        open_meter(Files(tmp_path))
+
+
+def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
+    class Locked(Files):
+        def read(self, path: str) -> str:
+            raise PermissionError(13, "Permission denied", path)
+
+        def find(self, folder: str, pattern: str) -> list[str]:
+            return [f"{folder}/{pattern.replace('*', '0')}"]
+
+    with pytest.raises(NotSupported, match="by root only"):
+        Rapl(Locked())
+
+
+def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_path: Path) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
+    now = [10.0]
+    with MeanPower(board.files, lambda: now[0]) as power:
+        now[0] += 2.0
+    assert power.watts == pytest.approx(5.06)
+    with MeanPower(Files(tmp_path / "nothing")) as power:
+        pass
+    assert power.watts == 0.0
+
+
+def test_a_meter_in_service_gives_mean_power_between_two_looks_and_all_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
+    now = [10.0]
+    monkeypatch.setattr(telemetry, "_WATCH_S", 0.001)
+    meter = PowerMeter(board.files, lambda: now[0])
+    try:
+        assert meter.source == "INA3221 (VDD_IN)"
+        now[0] += 2.0
+        while (draw := meter.read()) is None or not draw.joules:
+            pass  # its thread has not looked yet
+        assert (draw.watts, draw.joules) == pytest.approx((5.06, 2 * 5.06))
+        assert meter.read() == draw
+        board.files.path("/sys/bus/i2c/drivers/ina3221x/7-0040/iio:device0").rename(tmp_path / "x")
+        while meter.read() is not None:
+            pass  # likewise
+    finally:
+        meter.close()
+
+
+def test_a_machine_that_is_not_measured_draws_nothing_known(tmp_path: Path) -> None:
+    meter = PowerMeter(Files(tmp_path))
+    assert (meter.source, meter.read()) == ("", None)
+    meter.close()

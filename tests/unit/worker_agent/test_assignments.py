@@ -1,0 +1,102 @@
+"""The gateway's assignments as the agent keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
+from synergai.protocol.work_messages import Orders
+from synergai.v1 import common_pb2, hub_pb2
+from worker_agent.hub_client.assignments import Assignments
+from worker_agent.hub_client.outbox import Outbox
+from worker_agent.runner import Runner
+
+
+def an_engine(name: str) -> Engine:
+    return Engine(
+        name=EngineName(name),
+        version="1",
+        backend="onnxruntime",
+        inputs=(TensorSpec("x", "FP32", (1,)),),
+        outputs=(TensorSpec("y", "FP32", (1,)),),
+    )
+
+
+class HostsThatNeverLoad:
+    def resident(self, _session: object) -> None:
+        return None
+
+    def load(self, _session: object) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
+
+class HostsThatAreUp:
+    """One host for all, which writes down the terms of its queries."""
+
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.terms: list[tuple[BatchTimes | None, float]] = []
+
+    def resident(self, _session: object) -> HostsThatAreUp:
+        return self
+
+    def load(self, _session: object) -> asyncio.Future[Any]:
+        raise NotImplementedError
+
+    def has_room(self, size: int) -> bool:  # noqa: ARG002 - the protocol's
+        return True
+
+    def query(
+        self,
+        request: object,  # noqa: ARG002 - the protocol's, as below
+        when_ended: object,  # noqa: ARG002 - as in the protocol
+        batch_times: BatchTimes | None = None,
+        due: float = math.inf,
+    ) -> int:
+        self.terms.append((batch_times, due))
+        return len(self.terms)
+
+    def samples(self, *_args: object, **_more: object) -> int:
+        raise NotImplementedError
+
+    def stop(self, run: int) -> None:
+        raise NotImplementedError
+
+
+async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() -> None:
+    engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
+    outbox = Outbox(merge=True)
+    runner = Runner(HostsThatNeverLoad(), engines, lambda: 0.0)
+    assignments = Assignments(runner, outbox, [Configuration(1)])
+    one_thread = common_pb2.Configuration(threads=1)
+    orders = [
+        hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
+        for number, engine in enumerate(["good", "bad", "bad", "good"])
+    ]
+    assignments.take(Orders([(order, ()) for order in orders], stops=()))
+    bad = EngineName("bad")
+    engines[bad] = replace(engines[bad], fault="it turned out to be broken")
+    assignments.abandon()
+    assert runner.is_idle
+
+
+async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() -> None:
+    engines = {EngineName("good"): an_engine("good")}
+    hosts = HostsThatAreUp()
+    runner = Runner(hosts, engines, lambda: 0.0)
+    assignments = Assignments(runner, Outbox(merge=True), [Configuration(1)], lambda: 100.0)
+    one_thread = common_pb2.Configuration(threads=1)
+    alone, hurried, leisurely = (
+        hub_pb2.Assignment(id=number, engine="good", count=1, configuration=one_thread)
+        for number in range(3)
+    )
+    hurried.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2], budget_s=-3))
+    leisurely.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2]))
+    for order in (alone, hurried, leisurely):
+        assignments.take(Orders([(order, [b"request"])], stops=()))
+    batch_times = BatchTimes((1.0, 2.0))
+    assert hosts.terms == [(None, math.inf), (batch_times, 97.0), (batch_times, math.inf)]

@@ -1,0 +1,162 @@
+"""The language of agent and engine host."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
+from synergai.errors import InvalidInput
+from worker_agent.ipc.arena import SLOT_BYTES, SLOTS, Arena
+from worker_agent.ipc.frames import (
+    Broken,
+    Decoder,
+    Ended,
+    InSlot,
+    Message,
+    Progress,
+    Query,
+    Range,
+    Ready,
+    Stop,
+    Tally,
+)
+
+NUMBERS = st.integers(0, 2**64 - 1)
+CONTENTS = st.binary(max_size=50) | st.builds(InSlot, st.integers(0, 3), NUMBERS)
+TALLIES = st.builds(Tally, NUMBERS, NUMBERS, NUMBERS, st.floats(allow_nan=False), NUMBERS)
+TIMES = st.lists(st.floats(0, 1e6), min_size=1, max_size=7).map(tuple).map(BatchTimes)
+SPECS = st.builds(
+    TensorSpec, st.text(), st.just("FP32"), st.lists(st.integers(-1, 9), max_size=3).map(tuple)
+)
+SECONDS = st.floats(0, 1e6)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Query, NUMBERS, CONTENTS),
+    st.builds(Query, NUMBERS, CONTENTS, TIMES, st.floats(allow_nan=False)),
+    st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
+    st.builds(Stop, NUMBERS),
+    st.builds(Broken, st.text()),
+    st.builds(Progress, NUMBERS, TALLIES),
+    st.builds(Ended, NUMBERS, st.just(Outcome.COMPLETED), TALLIES, CONTENTS),
+    st.builds(
+        Ended,
+        NUMBERS,
+        st.just(Outcome.FAILED),
+        TALLIES,
+        fault=st.sampled_from(Fault),
+        detail=st.text(),
+    ),
+    st.builds(
+        Ready,
+        inputs=st.lists(SPECS, max_size=2).map(tuple),
+        outputs=st.lists(SPECS, max_size=2).map(tuple),
+        samples=st.integers(0, 9),
+        max_batch=st.integers(1, 64),
+        backend_start_s=SECONDS,
+        model_load_s=SECONDS,
+        data_preparation_s=SECONDS,
+    ),
+)
+
+
+@given(st.lists(MESSAGES, max_size=5), st.integers(1, 40))
+def test_messages_arrive_as_sent_however_the_stream_is_cut(
+    messages: list[Message], size: int
+) -> None:
+    stream = b"".join(message.encode() for message in messages)
+    decoder = Decoder()
+    received = [
+        message
+        for position in range(0, len(stream), size)
+        for message in decoder.feed(stream[position : position + size])
+    ]
+    assert received == messages
+
+
+def test_messages_that_are_not_looked_at_yet_are_kept() -> None:
+    decoder = Decoder()
+    first = next(decoder.feed(Stop(1).encode() + Stop(2).encode()))
+    assert (first, *decoder.feed(b"")) == (Stop(1), Stop(2))
+
+
+@given(st.binary(max_size=60), st.sampled_from([*range(20), 255]), st.sampled_from([0, 3, 255]))
+def test_frame_with_any_body_is_a_message_or_invalid_input(
+    body: bytes, kind: int, slot: int
+) -> None:
+    frame = struct.pack("<IBBxxQ", len(body), kind, slot, 7) + body
+    try:
+        (message,) = Decoder().feed(frame)
+    except InvalidInput:
+        return
+    # NaN is not equal to itself, but its bytes are.
+    assert next(Decoder().feed(message.encode())).encode() == message.encode()
+
+
+def test_unknown_kind_is_refused() -> None:
+    stop = bytearray(Stop(1).encode())
+    stop[4] = 99
+    with pytest.raises(InvalidInput, match="unknown kind 99"):
+        list(Decoder().feed(bytes(stop)))
+
+
+@pytest.fixture
+def arena() -> Arena:
+    return Arena()
+
+
+def test_arena_gives_back_what_was_put(arena: Arena) -> None:
+    place = arena.put(b"tensor")
+    assert arena.read(place) == b"tensor"
+    arena.close()
+
+
+def test_response_may_take_the_place_of_its_request(arena: Arena) -> None:
+    place = arena.put(b"a long request")
+    assert arena.read(arena.write(place.slot, [b"an ", b"answer"])) == b"an answer"
+    arena.close()
+
+
+def test_arena_has_room_until_all_slots_are_taken(arena: Arena) -> None:
+    places = [arena.put(b"x") for _ in range(SLOTS)]
+    assert not arena.has_room
+    arena.release(places[0].slot)
+    assert arena.put(b"y").slot == places[0].slot
+    arena.close()
+
+
+def test_arena_grows_on_both_sides_and_what_is_in_it_stays(arena: Arena) -> None:
+    places = [arena.put(bytes([slot])) for slot in range(SLOTS)]
+    theirs = Arena(os.dup(arena.fd))
+    theirs.grow(SLOTS + 2)
+    arena.grow(SLOTS + 2)
+    places += [arena.put(bytes([slot])) for slot in range(SLOTS, SLOTS + 2)]
+    assert not arena.has_room
+    assert [theirs.read(place)[0] for place in places] == [*range(SLOTS + 2)]
+    arena.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "place", [InSlot(SLOTS, 1), InSlot(-1, 1), InSlot(0, -1), InSlot(0, SLOT_BYTES + 1)]
+)
+def test_place_outside_of_the_arena_is_refused(arena: Arena, place: InSlot) -> None:
+    with pytest.raises(ValueError, match="not a place"):
+        arena.view(place)
+    arena.close()
+
+
+def test_time_to_decode_a_large_frame_grows_with_its_size_and_not_with_its_square() -> None:
+    frame, piece, decoder = Query(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
+    begin = time.process_time()
+    messages = [
+        message
+        for start in range(0, len(frame), piece)
+        for message in decoder.feed(frame[start : start + piece])
+    ]
+    assert messages == [Query(1, bytes(32 << 20))]
+    assert time.process_time() - begin < 2.0

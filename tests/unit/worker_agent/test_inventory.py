@@ -1,0 +1,201 @@
+"""What the inventory makes of a model directory that changes; models are not loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.domain import EngineName, TensorSpec
+from synergai.errors import NotFound
+from synergai.protocol.converters import engine_to_proto
+from worker_agent.inventory.inventory import Description, Inventory
+from worker_agent.inventory.watch import ModelWatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.domain import Engine
+    from synergai.models.directory import EngineDefinition
+
+ONE, TWO = EngineName("one"), EngineName("two")
+
+
+class Loads(list[EngineName]):
+    """Stands in for the loading of models, and writes down which."""
+
+    async def __call__(self, definition: EngineDefinition) -> Description:
+        self.append(definition.name)
+        x = (TensorSpec("x", "FP32", (1,)),)
+        return Description(x, x, samples=1)
+
+
+@pytest.fixture
+def loads() -> Loads:
+    return Loads()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    put(models, "one", b"first")
+    return models
+
+
+@pytest.fixture
+def inventory(models: Path, tmp_path: Path, loads: Loads) -> Inventory:
+    return Inventory(models, tmp_path / "engines.json", loads)
+
+
+def put(models: Path, name: str, content: bytes) -> None:
+    folder = models / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "new").write_bytes(content)
+    (folder / "new").rename(folder / "model.onnx")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def test_nothing_changes_where_nothing_happens(inventory: Inventory, loads: Loads) -> None:
+    assert list(await inventory.engines()) == [ONE]
+    assert await inventory.changed() == {}
+    assert loads == [ONE]
+
+
+async def test_new_engine_is_described_once_its_files_are_still(
+    inventory: Inventory, models: Path, loads: Loads
+) -> None:
+    await inventory.engines()
+    put(models, "two", b"half")
+    assert await inventory.changed() == {}
+    put(models, "two", b"the whole")
+    assert await inventory.changed() == {}
+    changed = await inventory.changed()
+    assert list(changed) == [TWO]
+    assert await inventory.changed() == {}
+    assert loads == [ONE, TWO]
+
+
+async def test_engine_with_another_file_is_described_anew(
+    inventory: Inventory, models: Path
+) -> None:
+    before = (await inventory.engines())[ONE]
+    put(models, "one", b"second")
+    await inventory.changed()
+    after = (await inventory.changed())[ONE]
+    assert after is not None
+    assert after.digest != before.digest
+
+
+async def test_engine_that_has_gone_is_told_once(inventory: Inventory, models: Path) -> None:
+    await inventory.engines()
+    (models / "one" / "model.onnx").unlink()
+    (models / "one").rmdir()
+    assert [await inventory.changed() for _ in range(3)] == [{}, {ONE: None}, {}]
+
+
+async def test_engine_that_comes_back_is_described_again(
+    inventory: Inventory, models: Path
+) -> None:
+    await inventory.engines()
+    (models / "one").rename(models / ".one")
+    await inventory.changed()
+    await inventory.changed()
+    (models / ".one").rename(models / "one")
+    await inventory.changed()
+    assert list(await inventory.changed()) == [ONE]
+
+
+async def test_file_that_becomes_damaged_is_a_fault(inventory: Inventory, models: Path) -> None:
+    await inventory.engines()
+    put(models, "one", b"")
+    await inventory.changed()
+    engine = (await inventory.changed())[ONE]
+    assert engine is not None
+    assert "0 bytes" in engine.fault
+
+
+async def test_fault_can_be_told_whatever_files_are_called(
+    inventory: Inventory, models: Path
+) -> None:
+    for file in (b"\xff.onnx", b"\x1b[31m.onnx"):
+        (models / "one" / os.fsdecode(file)).write_bytes(b"")
+
+    engine = (await inventory.engines())[ONE]
+
+    assert "several model files (?[31m.onnx, model.onnx, ?.onnx)" in engine.fault
+    engine_to_proto(engine).SerializeToString()
+
+
+async def test_engines_are_told_where_nothing_can_be_kept_of_them(
+    models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
+
+    assert not (await inventory.engines())[ONE].fault
+
+
+async def test_what_is_kept_of_engines_is_of_those_that_are_there(
+    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    put(models, "two", b"other")
+    await inventory.engines()
+    put(models, "one", b"second")
+    await inventory.changed()
+    await inventory.changed()
+    assert loads == [ONE, TWO, ONE]
+    kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
+    assert len(kept) == 2
+    await Inventory(models, tmp_path / "engines.json", loads).engines()
+    assert loads == [ONE, TWO, ONE]
+
+
+async def test_what_another_agent_is_just_writing_is_left_alone(
+    inventory: Inventory, tmp_path: Path
+) -> None:
+    (tmp_path / "engines.new").write_text("half")
+    await inventory.engines()
+    assert (tmp_path / "engines.new").read_text() == "half"
+    assert names_in(tmp_path) == {"models", "engines.json", "engines.new"}
+
+
+async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
+    inventory: Inventory, models: Path
+) -> None:
+    def take_away() -> None:
+        models.rename(models.with_name("away"))
+
+    def bring_back() -> None:
+        models.with_name("away").rename(models)
+        put(models, "two", b"new")
+
+    def nothing() -> None:
+        pass
+
+    steps = iter([take_away, bring_back, nothing])
+
+    async def pause(_seconds: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            await asyncio.Event().wait()
+        else:
+            step()
+
+    await inventory.engines()
+    told: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
+    watch = ModelWatch(inventory, 5.0, lambda *change: told.put_nowait(change), pause)
+    task = asyncio.create_task(watch.run())
+    name, engine = await told.get()
+    task.cancel()
+    assert name == TWO
+    assert engine is not None
+
+
+async def test_missing_directory_is_not_found(tmp_path: Path, loads: Loads) -> None:
+    with pytest.raises(NotFound):
+        await Inventory(tmp_path / "absent", tmp_path / "engines.json", loads).engines()

@@ -1,0 +1,123 @@
+"""What a host does around its model, with a model that only remembers what it was given."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.quantisation import Quantisation
+from synergai.oip.inference_pb2 import ModelInferRequest
+from tests.tiny_images import picture
+from worker_agent.host.processing import Processing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class Model:
+    """Takes MobileNet's images as integers."""
+
+    inputs = (TensorSpec("image", "UINT8", (-1, 224, 224, 3)),)
+    outputs = (TensorSpec("p", "FP32", (-1, 1001)), TensorSpec("more", "FP32", (-1,)))
+    quantisations: Mapping[str, Quantisation] = {
+        "image": Quantisation(scale=1 / 128, zero_point=128)
+    }
+
+    def run(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> list[Any]:
+        raise NotImplementedError
+
+
+def engine(model: Model, preprocess: str = "mobilenet", postprocess: str = "classes") -> Engine:
+    return Engine(
+        name=EngineName("e"),
+        version="1",
+        backend="b",
+        inputs=model.inputs,
+        outputs=model.outputs,
+        preprocess=preprocess,
+        postprocess=postprocess,
+    )
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    before = cv2.getNumThreads()
+    yield 1
+    cv2.setNumThreads(before)
+
+
+@pytest.fixture
+def processing(threads: int) -> Processing:
+    return Processing(engine(Model()), Model(), threads)
+
+
+def asking(*names: str) -> ModelInferRequest:
+    request = ModelInferRequest()
+    for name in names:
+        request.outputs.add(name=name)
+    return request
+
+
+def images(*colours: str) -> dict[str, Any]:
+    return {"image": np.array([picture(colour) for colour in colours], object)}
+
+
+def test_images_are_written_in_the_steps_of_a_quantised_model(processing: Processing) -> None:
+    tensor = processing.prepared(images("red", "blue"))["image"]
+
+    assert tensor.shape == (2, 224, 224, 3)
+    assert tensor.dtype == np.uint8
+    assert np.abs(tensor[0, 100, 100].astype(int) - [200, 20, 20]).max() <= 5
+
+
+def test_decoder_uses_the_configurations_threads(processing: Processing) -> None:
+    cv2.setNumThreads(2)
+
+    processing.prepared(images("red"))
+
+    assert cv2.getNumThreads() == 1
+
+
+def test_tensors_pass_as_they_are(processing: Processing) -> None:
+    inputs = {"image": np.zeros((1, 224, 224, 3), np.uint8)}
+
+    assert processing.prepared(inputs) is inputs
+
+
+def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
+    processing: Processing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "synergai.models.images", None)
+
+    with pytest.raises(InvalidInput, match=r"lacks OpenCV: install synergai\[images\]"):
+        processing.prepared(images("red"))
+
+
+def test_only_what_the_answer_needs_is_computed(processing: Processing) -> None:
+    assert processing.to_compute(asking()) == ["p", "more"]
+    assert processing.to_compute(asking("more")) == ["more"]
+    assert processing.to_compute(asking("classes")) == ["p"]
+    assert processing.to_compute(asking("p", "classes", "more")) == ["p", "more"]
+
+
+def test_answer_has_what_was_asked_for_in_that_order(processing: Processing) -> None:
+    computed = {"p": np.eye(1001, dtype=np.float32)[[3]], "more": np.zeros(1, np.float32)}
+
+    outputs = processing.asked_for(asking("more", "classes"), computed)
+
+    assert list(outputs) == ["more", "classes"]
+    assert outputs["classes"].tolist() == [2]
+    assert processing.asked_for(asking(), computed) is computed
+
+
+def test_engine_without_either_answers_as_its_model_does(threads: int) -> None:
+    processing = Processing(engine(Model(), preprocess="", postprocess=""), Model(), threads)
+
+    assert processing.answer([np.array([[0.1, 0.9]])]) == 1
+    assert processing.to_compute(asking()) == ["p", "more"]

@@ -1,0 +1,70 @@
+"""Arrays to responses and back, in every datatype and in both forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+from synergai.protocol.arrays import BFLOAT16_BITS, outputs_of
+from worker_agent.host.queries import write_response
+
+DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+TENSORS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+TEXTS = hnp.arrays(object, SHAPES, elements=st.binary(max_size=5))
+
+
+def request(*, binary: bool | None) -> ModelInferRequest:
+    parameters = {}
+    if binary is not None:
+        parameters["binary_data_output"] = InferParameter(bool_param=binary)
+    return ModelInferRequest(model_name="m", id="7", parameters=parameters)
+
+
+def response(to: ModelInferRequest, outputs: dict[str, Any]) -> ModelInferResponse:
+    return ModelInferResponse.FromString(b"".join(write_response(to, "1", outputs)))
+
+
+@given(st.dictionaries(st.sampled_from("abc"), TENSORS | TEXTS, min_size=1), st.booleans())
+def test_outputs_arrive_as_they_were_in_the_form_that_was_asked_for(
+    outputs: dict[str, Any], binary: bool
+) -> None:
+    got = response(request(binary=binary), outputs)
+    assert (got.model_name, got.model_version, got.id) == ("m", "1", "7")
+    assert len(got.raw_output_contents) == (len(outputs) if binary else 0)
+    arrived = outputs_of(got)
+    assert arrived.keys() == outputs.keys()
+    for name, array in outputs.items():
+        assert arrived[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrived[name], array)
+
+
+def test_bit_patterns_of_bfloat16_are_sent_as_such() -> None:
+    got = response(request(binary=None), {"y": np.array([1, 2], BFLOAT16_BITS)})
+    assert got.outputs[0].datatype == "BF16"
+    assert got.raw_output_contents == [b"\1\0\2\0"]
+
+
+def test_contents_are_raw_unless_asked_otherwise() -> None:
+    got = response(request(binary=None), {"y": np.zeros(2, np.float16)})
+    assert got.outputs[0].datatype == "FP16"
+    assert got.raw_output_contents == [b"\0" * 4]
+
+
+def test_datatype_without_typed_contents_cannot_be_asked_for_so() -> None:
+    with pytest.raises(InvalidInput, match="'y' is FP16"):
+        write_response(request(binary=False), "1", {"y": np.zeros(2, np.float16)})
+
+
+def test_form_must_be_true_or_false() -> None:
+    asking = request(binary=None)
+    asking.parameters["binary_data_output"].int64_param = 0
+    with pytest.raises(InvalidInput, match="true or false"):
+        write_response(asking, "1", {"y": np.zeros(2, np.float32)})

@@ -1,0 +1,471 @@
+"""The order in which work runs, and what is said of it; on hosts that only write down."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
+from synergai.errors import EngineUnusable, Unavailable
+from worker_agent.ipc.frames import Ended, Tally
+from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.domain import BatchTimes
+
+DIGITS = Session(EngineName("digits"), Configuration(1))
+DIGITS_2 = Session(EngineName("digits"), Configuration(2))
+BROKEN = Session(EngineName("broken"), Configuration(1))
+MISSING = Session(EngineName("missing"), Configuration(1))
+SPECS = (TensorSpec("x", "FP32", (1,)),)
+
+
+def engine(name: str, fault: str = "") -> Engine:
+    return Engine(
+        name=EngineName(name),
+        version="1",
+        backend="onnxruntime",
+        inputs=SPECS,
+        outputs=(TensorSpec("y", "FP32", (1,)),),
+        fault=fault,
+    )
+
+
+@dataclass
+class FakeHost:
+    """Keeps runs open until the test ends them."""
+
+    room: int = 8
+    is_gone: bool = False
+    runs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    stopped: list[int] = field(default_factory=list)
+    last: int = 0
+
+    def has_room(self, _size: int) -> bool:
+        return len(self.runs) < self.room
+
+    def query(
+        self,
+        request: bytes | memoryview,
+        when_ended: Callable[[Ended], None],
+        batch_times: BatchTimes | None = None,
+        due: float = math.inf,
+    ) -> int:
+        self.last += 1
+        self.runs[self.last] = (when_ended, request, batch_times, due)
+        return self.last
+
+    def samples(
+        self,
+        first: int,
+        count: int,
+        when_progressed: Callable[[Tally], None],
+        when_ended: Callable[[Ended], None],
+        job: str = "",  # noqa: ARG002 - the protocol's
+    ) -> int:
+        self.last += 1
+        self.runs[self.last] = (when_ended, when_progressed, first, count)
+        return self.last
+
+    def stop(self, run: int) -> None:
+        self.stopped.append(run)
+
+    def end(
+        self,
+        run: int,
+        outcome: Outcome = Outcome.COMPLETED,
+        done: int = 1,
+        fault: Fault = Fault.UNSPECIFIED,
+    ) -> None:
+        when_ended = self.runs.pop(run)[0]
+        tally = Tally(done, compute_s=float(done))
+        response = b"response %d" % run if outcome is Outcome.COMPLETED else b""
+        when_ended(Ended(run, outcome, tally, response, fault, fault.name))
+
+    def progress(self, run: int, done: int) -> None:
+        self.runs[run][1](Tally(done))
+
+
+class FakeHosts:
+    def __init__(self) -> None:
+        self.hosts: dict[Session, FakeHost] = {}
+        self.loads: dict[Session, asyncio.Future[Any]] = {}
+
+    def resident(self, session: Session) -> FakeHost | None:
+        host = self.hosts.get(session)
+        return None if host is None or host.is_gone else host
+
+    def load(self, session: Session) -> asyncio.Future[Any]:
+        self.loads[session] = asyncio.get_running_loop().create_future()
+        return self.loads[session]
+
+    async def loaded(self, session: Session) -> FakeHost:
+        host = self.hosts[session] = FakeHost()
+        self.loads.pop(session).set_result(host)
+        await callbacks()
+        return host
+
+    async def failed(self, session: Session, error: Exception) -> None:
+        self.loads.pop(session).set_exception(error)
+        await callbacks()
+
+
+async def callbacks() -> None:
+    """Let the event loop call who waits for a future."""
+    await asyncio.sleep(0)
+
+
+class Note:
+    """Writes down what is reported."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Any, ...]] = []
+
+    def started(self, setup_s: float) -> None:
+        self.lines.append(("started", setup_s))
+
+    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+        self.lines.append(("progressed", tally.done, list(responses)))
+
+    def ended(
+        self,
+        outcome: Outcome,
+        tally: Tally,
+        responses: Sequence[bytes],
+        fault: Fault = Fault.UNSPECIFIED,
+        detail: str = "",
+    ) -> None:
+        self.lines.append((outcome.name, tally.done, list(responses), fault.name))
+        self.detail = detail
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hosts() -> FakeHosts:
+    return FakeHosts()
+
+
+@pytest.fixture
+def host(hosts: FakeHosts) -> FakeHost:
+    """The host of `DIGITS`, which is resident."""
+    hosts.hosts[DIGITS] = FakeHost()
+    return hosts.hosts[DIGITS]
+
+
+@pytest.fixture
+def runner(hosts: FakeHosts, clock: Clock) -> Runner:
+    engines = {"digits": engine("digits"), "broken": engine("broken", "truncated")}
+    return Runner(hosts, {EngineName(name): each for name, each in engines.items()}, clock)
+
+
+def add(
+    runner: Runner, session: Session = DIGITS, *, queries: int = 0, count: int = 10, first: int = 0
+) -> tuple[Work, Note]:
+    """Add a range of `count` samples or, if it has `queries`, as many requests."""
+    note = Note()
+    work = Work(
+        session=session,
+        report=note,
+        requests=[b"request"] * queries,
+        first=first,
+        count=queries or count,
+    )
+    runner.add(work)
+    return work, note
+
+
+def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
+    _, note = add(runner, first=5)
+    assert host.runs[1][2:] == (5, 10)
+    host.progress(1, 4)
+    host.end(1, done=10)
+    assert note.lines == [
+        ("started", 0.0),
+        ("progressed", 4, []),
+        ("COMPLETED", 10, [], "UNSPECIFIED"),
+    ]
+    assert runner.is_idle
+
+
+def test_single_query_on_a_resident_engine_reports_only_its_end(
+    runner: Runner, host: FakeHost
+) -> None:
+    _, note = add(runner, queries=1)
+    host.end(1)
+    assert note.lines == [("COMPLETED", 1, [b"response 1"], "UNSPECIFIED")]
+
+
+async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
+    runner: Runner, hosts: FakeHosts, clock: Clock
+) -> None:
+    _, note = add(runner, queries=1)
+    clock.now += 2.5
+    host = await hosts.loaded(DIGITS)
+    host.end(1)
+    assert note.lines[0] == ("started", 2.5)
+
+
+def test_work_for_the_same_host_is_fed_without_waiting(runner: Runner, host: FakeHost) -> None:
+    add(runner)
+    add(runner, queries=2)
+    add(runner)
+    assert len(host.runs) == 4
+
+
+def test_second_work_starts_only_when_the_first_has_ended(runner: Runner, host: FakeHost) -> None:
+    add(runner)
+    _, second = add(runner)
+    assert second.lines == []
+    host.end(1, done=10)
+    assert second.lines == [("started", 0.0)]
+
+
+def test_work_on_another_host_waits_until_the_first_is_quiet(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    other = hosts.hosts[DIGITS_2] = FakeHost()
+    add(runner, queries=2)
+    add(runner, DIGITS_2)
+    host.end(1)
+    assert not other.runs
+    host.end(2)
+    assert len(other.runs) == 1
+
+
+async def test_loading_waits_until_the_machine_is_free(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    add(runner)
+    add(runner, DIGITS_2)
+    assert not hosts.loads
+    host.end(1, done=10)
+    assert list(hosts.loads) == [DIGITS_2]
+
+
+def test_work_never_overtakes(runner: Runner, hosts: FakeHosts, host: FakeHost) -> None:
+    hosts.hosts[DIGITS_2] = FakeHost()
+    add(runner)
+    add(runner, DIGITS_2)
+    add(runner)
+    assert len(host.runs) == 1
+
+
+def test_queries_wait_for_room_in_the_host(runner: Runner, host: FakeHost) -> None:
+    host.room = 2
+    _, note = add(runner, queries=3)
+    assert len(host.runs) == 2
+    host.end(1)
+    assert len(host.runs) == 2
+    host.end(2)
+    host.end(3)
+    assert note.lines[-1] == (
+        "COMPLETED",
+        3,
+        [b"response 1", b"response 2", b"response 3"],
+        "UNSPECIFIED",
+    )
+
+
+def test_responses_are_reported_at_intervals_and_each_once(
+    runner: Runner, host: FakeHost, clock: Clock
+) -> None:
+    _, note = add(runner, queries=3)
+    host.end(1)
+    clock.now += 2 * REPORT_INTERVAL
+    host.end(2)
+    host.end(3)
+    assert note.lines == [
+        ("started", 0.0),
+        ("progressed", 2, [b"response 1", b"response 2"]),
+        ("COMPLETED", 3, [b"response 3"], "UNSPECIFIED"),
+    ]
+
+
+def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: FakeHost) -> None:
+    _, note = add(runner, queries=2)
+    when_ended = host.runs.pop(1)[0]
+    when_ended(Ended(1, Outcome.COMPLETED, Tally(1), bytes(REPORT_BYTES)))
+    assert note.lines[-1][:2] == ("progressed", 1)
+
+
+def test_responses_that_do_not_fit_one_report_go_in_two_and_one_that_never_fits_fails(
+    hosts: FakeHosts, host: FakeHost, clock: Clock
+) -> None:
+    engines = {EngineName("digits"): engine("digits")}
+    _, note = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
+    for run, size in ((1, 6), (2, 6), (3, 11)):
+        when_ended = host.runs.pop(run)[0]
+        when_ended(Ended(run, Outcome.COMPLETED, Tally(1), bytes(size)))
+    assert note.lines[1:] == [
+        ("progressed", 1, [bytes(6)]),
+        ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
+    ]
+    assert note.detail == "the response has 11 bytes; at most 10 can be sent"
+
+
+def test_stop_of_waiting_work_ends_it_at_once(runner: Runner, host: FakeHost) -> None:
+    host.room = 1
+    add(runner, queries=1)
+    work, note = add(runner, queries=1)
+    runner.stop(work)
+    assert note.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
+    assert len(host.runs) == 1
+
+
+def test_stop_of_running_work_is_passed_to_the_host_and_keeps_what_is_done(
+    runner: Runner, host: FakeHost
+) -> None:
+    work, note = add(runner)
+    runner.stop(work)
+    assert host.stopped == [1]
+    host.end(1, Outcome.STOPPED, done=6)
+    assert note.lines[-1] == ("STOPPED", 6, [], "UNSPECIFIED")
+
+
+def test_stopped_work_is_fed_no_further(runner: Runner, host: FakeHost) -> None:
+    host.room = 1
+    work, note = add(runner, queries=3)
+    runner.stop(work)
+    host.end(1)
+    assert note.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
+    assert not host.runs
+
+
+def test_queries_after_a_stopped_one_do_not_count(runner: Runner, host: FakeHost) -> None:
+    """A stop may reach the host between two of a work's queries."""
+    work, note = add(runner, queries=3)
+    runner.stop(work)
+    host.end(1)
+    host.end(2, Outcome.STOPPED)
+    host.end(3)
+    assert note.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
+
+
+async def test_stop_while_loading_ends_the_work_and_not_the_load(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    work, note = add(runner)
+    runner.stop(work)
+    assert note.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
+    _, second = add(runner)
+    host = await hosts.loaded(DIGITS)
+    host.end(1, done=10)
+    assert second.lines[-1][0] == "COMPLETED"
+
+
+def test_stop_of_ended_work_is_harmless(runner: Runner, host: FakeHost) -> None:
+    work, note = add(runner, queries=1)
+    host.end(1)
+    runner.stop(work)
+    assert len(note.lines) == 1
+
+
+def test_failed_query_stops_the_rest_of_its_work(runner: Runner, host: FakeHost) -> None:
+    _, note = add(runner, queries=3)
+    host.end(1)
+    host.end(2, Outcome.FAILED, fault=Fault.BAD_INPUT)
+    assert host.stopped == [3]
+    host.end(3)
+    assert note.lines[-1] == ("FAILED", 1, [b"response 1"], "BAD_INPUT")
+
+
+@pytest.mark.parametrize(
+    ("session", "fault"), [(MISSING, "UNKNOWN_ENGINE"), (BROKEN, "ENGINE_BROKEN")]
+)
+def test_work_for_an_engine_that_cannot_run_fails_at_once(
+    runner: Runner, host: FakeHost, session: Session, fault: str
+) -> None:
+    add(runner)
+    _, note = add(runner, session)
+    assert note.lines == [("FAILED", 0, [], fault)]
+    assert len(host.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (EngineUnusable("truncated"), "ENGINE_BROKEN"),
+        (Unavailable("it died"), "HOST_DIED"),
+        (OSError("no memory"), "HOST_DIED"),
+    ],
+)
+async def test_load_that_fails_fails_its_work_and_the_next_goes_on(
+    runner: Runner, hosts: FakeHosts, error: Exception, fault: str
+) -> None:
+    _, note = add(runner)
+    _, second = add(runner, DIGITS_2)
+    await hosts.failed(DIGITS, error)
+    assert note.lines == [("FAILED", 0, [], fault)]
+    assert "memory" not in note.detail
+    host = await hosts.loaded(DIGITS_2)
+    host.end(1, done=10)
+    assert second.lines[-1][0] == "COMPLETED"
+
+
+async def test_dead_host_fails_all_that_ran_on_it_and_is_loaded_again(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    _, first = add(runner)
+    _, second = add(runner, queries=1)
+    host.progress(1, 4)
+    host.is_gone = True
+    host.end(1, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
+    host.end(2, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
+    assert first.lines[-1] == ("FAILED", 4, [], "HOST_DIED")
+    assert second.lines[-1] == ("FAILED", 0, [], "HOST_DIED")
+    _, third = add(runner)
+    again = await hosts.loaded(DIGITS)
+    again.end(1, done=10)
+    assert third.lines[-1][0] == "COMPLETED"
+
+
+def test_abandoned_work_is_stopped_and_reported_to_nobody(runner: Runner, host: FakeHost) -> None:
+    _, running = add(runner)
+    _, waiting = add(runner, DIGITS_2)
+    before = [list(running.lines), list(waiting.lines)]
+    runner.abandon_all()
+    assert host.stopped == [1]
+    host.end(1, Outcome.STOPPED, done=3)
+    assert [running.lines, waiting.lines] == before
+    assert runner.is_idle
+
+
+def test_work_after_an_abandoned_one_still_waits_for_its_host(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    other = hosts.hosts[DIGITS_2] = FakeHost()
+    work, _ = add(runner)
+    runner.abandon(work)
+    add(runner, DIGITS_2)
+    assert not other.runs
+    host.end(1, Outcome.STOPPED, done=3)
+    assert other.runs
+
+
+def test_idleness_is_told(hosts: FakeHosts, host: FakeHost, clock: Clock) -> None:
+    told: list[bool] = []
+    engines = {EngineName("digits"): engine("digits")}
+    busy = Runner(hosts, engines, clock, lambda: told.append(busy.is_idle))
+    add(busy)
+    add(busy)
+    host.end(1, done=10)
+    assert told == []
+    host.end(2, done=10)
+    assert told == [True]

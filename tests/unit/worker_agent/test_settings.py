@@ -1,0 +1,78 @@
+"""What an agent's operator can choose, and what is chosen for them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from synergai.domain import Configuration, EngineName, Session, checked_name
+from synergai.errors import InvalidInput
+from synergai.runtime.settings import InvalidSettings
+from worker_agent.settings import AgentSettings
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+
+
+def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
+    expected = (Configuration(1), Configuration(2), Configuration(4), Configuration(6))
+    assert AgentSettings().configurations() == expected
+
+
+def test_threads_are_sorted_and_each_counts_once() -> None:
+    settings = AgentSettings.load({"threads": "4,1,4"})
+    assert settings.configurations() == (Configuration(1), Configuration(4))
+
+
+def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
+    kept = AgentSettings.load({"cores": "2-4"})
+    assert kept.configurations() == (Configuration(1), Configuration(2), Configuration(3))
+    with pytest.raises(InvalidInput, match="4 threads of an engine need 4 cores, not 3"):
+        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).configurations()
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "1,5000", "two"])
+def test_impossible_number_of_threads_is_refused(threads: str) -> None:
+    with pytest.raises(InvalidSettings, match="--threads"):
+        AgentSettings.load({"threads": threads})
+
+
+def test_sessions_to_preload_are_an_engine_and_its_configuration() -> None:
+    settings = AgentSettings.load({"preload": "digits=threads=2,mobilenet=mode=MAXN"})
+    assert settings.sessions == (
+        Session(EngineName("digits"), Configuration(2)),
+        Session(EngineName("mobilenet"), Configuration(power_mode="MAXN")),
+    )
+
+
+def test_preload_of_no_configuration_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="--preload"):
+        AgentSettings.load({"preload": "digits=fast"})
+
+
+def test_defaults_are_valid_names() -> None:
+    settings = AgentSettings()
+    assert checked_name(settings.worker_id, "worker id")
+    assert checked_name(settings.worker_class, "worker class")
+
+
+@pytest.mark.parametrize("hostname", ["ä-host", "-x", "", "a" * 200])
+def test_any_hostname_gives_a_valid_worker_id(
+    monkeypatch: pytest.MonkeyPatch, hostname: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: hostname)
+    assert checked_name(AgentSettings().worker_id, "worker id")
+
+
+def test_worker_id_that_could_leave_a_directory_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="--worker-id"):
+        AgentSettings.load({"worker_id": "../x"})
+
+
+def test_memory_defaults_to_half_of_the_machine() -> None:
+    assert AgentSettings(memory_mb=3).memory_bytes == 3 << 20
+    assert AgentSettings().memory_bytes > 64 << 20

@@ -1,0 +1,96 @@
+"""Rules of a stream of inference requests to an agent itself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from synergai.errors import Cancelled, EngineNotFound
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.oip_stream import cancellation
+from synergai.protocol.request_codec import parse_envelope
+from synergai.protocol.rpc import Malformed, Raw, serialise
+from worker_agent.standalone.stream import FrontStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from worker_agent.runner import Runner, Work
+    from worker_agent.standalone.stream import Waiting
+
+
+class FakeRunner:
+    """Its work is a future, which the test completes."""
+
+    def __init__(self) -> None:
+        self.work: list[asyncio.Future[bytes]] = []
+        self.abandoned: list[Any] = []
+
+    def begin(self, raw: Raw[Any]) -> Waiting:
+        if raw.message.header.model_name == "nothing":
+            raise EngineNotFound("nothing")
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.work.append(future)
+        return cast("Work", future), future
+
+    def stop(self, work: asyncio.Future[bytes]) -> None:
+        if not work.done():
+            work.set_exception(Cancelled("the request was called off"))
+
+    def abandon(self, work: asyncio.Future[bytes]) -> None:
+        self.abandoned.append(work)
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner()
+
+
+def request(request_id: str, engine: str = "echo") -> oip.ModelInferRequest:
+    return oip.ModelInferRequest(id=request_id, model_name=engine)
+
+
+async def arriving(
+    messages: Iterable[oip.ModelInferRequest],
+) -> AsyncIterator[Raw[Any] | Malformed]:
+    for message in messages:
+        data = message.SerializeToString()
+        yield Raw(data, parse_envelope(data))
+
+
+async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list[tuple[str, str]]:
+    """Id and status of each answer; the status is empty where nothing went wrong."""
+    stream = FrontStream(runner.begin, cast("Runner", runner))
+    found = []
+    async with aclosing(stream.answers(arriving(messages))) as answers:
+        async for answer in answers:
+            message = oip.ModelStreamInferResponse.FromString(serialise(answer))
+            response = message.infer_response
+            found.append((response.id, response.parameters["status"].string_param))
+    return found
+
+
+async def test_request_that_fails_is_named(runner: FakeRunner) -> None:
+    assert await answered(runner, request("a", "nothing")) == [("a", "NOT_FOUND")]
+
+
+async def test_request_called_off_stops_and_is_answered_as_such(runner: FakeRunner) -> None:
+    assert await answered(runner, request("a"), cancellation("a")) == [("a", "CANCELLED")]
+
+
+async def test_calling_off_what_is_not_under_way_changes_nothing(runner: FakeRunner) -> None:
+    messages = [cancellation("a"), request("a", "nothing"), cancellation("a")]
+    assert await answered(runner, *messages) == [("a", "NOT_FOUND")]
+
+
+async def test_stream_that_is_left_abandons_what_is_under_way(runner: FakeRunner) -> None:
+    reading = asyncio.create_task(answered(runner, request("a"), request("b")))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(runner.work) == 2
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert set(runner.abandoned) == set(runner.work)

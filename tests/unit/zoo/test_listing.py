@@ -1,0 +1,118 @@
+"""What `synergai engines list` shows, and what stands in the way of a build."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from synergai.cli import main as cli
+from synergai.cli import output
+from synergai.errors import InternalFault, NotFound
+from synergai.zoo import build as catalogue
+from synergai.zoo.builders import tensorflow_process as tensorflow_orders
+from synergai.zoo.builders.mobilenet import MobileNet
+from synergai.zoo.builders.tensorflow_process import Order, write
+from synergai.zoo.fetch.published import PUBLISHED
+from synergai.zoo.listing import Listed, listed
+from synergai.zoo.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows(models: Path) -> dict[str, Listed]:
+    return {row.name: row for row in listed(models)}
+
+
+def test_the_twelve_and_what_was_published_for_them_are_listed_where_nothing_is_built(
+    tmp_path: Path,
+) -> None:
+    found = rows(tmp_path / "nowhere")
+
+    assert set(found) == set(RECIPES)
+    assert {each.name for each in PUBLISHED} == set(RECIPES) - {"onnx_digits", "onnx_identity"}
+    assert {row.state for row in found.values()} == {"not built"}
+    assert found["tf_mobilenet_q"].published_accuracy == 0.70694
+    assert found["tf_ssd"].published_map == 0.234
+    assert found["tfl_mobilenet"].backend == "tflite"
+    # Nobody has measured weights that are not there.
+    assert {row.accuracy for row in found.values()} == {None}
+
+
+def test_an_engine_is_present_or_unusable_and_the_published_accuracy_is_not_its_own(
+    tmp_path: Path,
+) -> None:
+    catalogue.build("onnx_identity", tmp_path)
+    (tmp_path / "onnx_identity").rename(tmp_path / "onnx_ssd_op8")
+    (tmp_path / "empty").mkdir()
+
+    found = rows(tmp_path)
+
+    ssd = found["onnx_ssd_op8"]
+    assert (ssd.state, ssd.accuracy, ssd.published_map) == ("present", None, 0.23)
+    assert ssd.size_bytes == (tmp_path / "onnx_ssd_op8" / "model.onnx").stat().st_size
+    assert (found["empty"].state, found["empty"].size_bytes) == ("unusable", None)
+    assert "no model" in found["empty"].fault
+    assert [row.name for row in listed(tmp_path)] == sorted(found)
+
+
+def test_names_are_whole_on_a_terminal_of_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = StringIO()
+    terminal = Console(file=shown, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "Console", lambda: terminal)
+
+    with pytest.raises(SystemExit):
+        cli.main(["engines", "list", "--models", str(tmp_path)])
+
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(RECIPES) <= {line.split(" ")[0] for line in lines}
+
+
+def test_the_list_as_json_says_where_weights_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["engines", "list", "--models", str(tmp_path), "--json"])
+
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert "not trained" in entries["onnx_resnet50_op8"]["source"]
+    assert entries["onnx_resnet50_op8"]["published_accuracy"] == 0.76456
+
+
+def test_every_engine_for_images_takes_them_encoded() -> None:
+    for recipe in RECIPES.values():
+        architecture = recipe.options.get("architecture", "")
+        assert recipe.preprocess == architecture
+        assert recipe.postprocess == {"": "", "ssd": "boxes"}.get(str(architecture), "classes")
+
+
+def test_building_without_tensorflow_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_orders, "find_spec", lambda _: None)
+
+    with pytest.raises(NotFound, match=r"pip install 'synergai\[engines,tensorflow\]'"):
+        catalogue.build("tf_ssd", tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_fails_is_quoted_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_orders, "WRITER", "synergai.zoo.builders.no_such_writer")
+    order = Order(
+        architecture=MobileNet(), weights={}, form="tflite", target=tmp_path / "model.tflite"
+    )
+
+    with pytest.raises(InternalFault, match=r"cannot write the model: .*No module named") as caught:
+        write([order])
+
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,265 @@
+"""The agent: what runs on a worker's machine and makes its engines available."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final, Self
+
+import psutil
+
+from synergai.errors import EngineUnusable
+from synergai.protocol import converters as wire
+from synergai.protocol.hub import HUB_VERSION
+from synergai.protocol.tls import Identity, channel_credentials
+from synergai.runtime.ready_file import ready_file
+from synergai.v1 import hub_pb2
+from worker_agent.hosts.pool import Hosts, SessionChange
+from worker_agent.hosts.power_modes import ModeHosts
+from worker_agent.hub_client.connection import Connection
+from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory.watch import ModelWatch
+from worker_agent.power.files import Files
+from worker_agent.power.manager import Power
+from worker_agent.power.telemetry import PowerMeter
+from worker_agent.runner import Runner
+from worker_agent.standalone.server import Front
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import grpc
+
+    from synergai.domain import Configuration, Engine, EngineName, Session
+    from worker_agent.hosts.process import HostProcess
+    from worker_agent.settings import AgentSettings
+
+_ENVELOPE_BYTES: Final = 64 << 10
+"""What a report adds to a response."""
+
+_log = logging.getLogger(__name__)
+
+
+class Agent:
+    """A worker's agent. Use it as an async context manager, and wait until it has stopped.
+
+    Attributes:
+        address: where it serves the Open Inference Protocol itself; empty if it does not.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._credentials()  # what is wrong with the files is said before anything is started
+        # As the engines: known once the agent has looked at its machine.
+        self._configurations: list[Configuration] = []
+        self.address = ""
+        self._engines: dict[EngineName, Engine] = {}
+        self._hosts = Hosts(
+            settings.models,
+            memory_bytes=settings.memory_bytes,
+            cores=settings.cores,
+            hang_timeout_s=settings.hang_timeout_s,
+            pinned=settings.sessions,
+            when_changed=self._session_changed,
+        )
+        self._modes = ModeHosts(self._hosts)
+        self._meter: PowerMeter | None = None
+        self._idle = asyncio.Event()
+        self._runner = Runner(
+            self._modes,
+            self._engines,
+            time.monotonic,
+            self._idle.set,
+            max_response_bytes=settings.max_message_bytes - _ENVELOPE_BYTES,
+        )
+        self._connection = Connection(
+            settings.gateway,
+            self,
+            self._runner,
+            self._configurations,
+            settings.max_message_bytes,
+            self._credentials,
+        )
+        self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
+        self._stop = asyncio.Event()
+        self._unloads: set[asyncio.Task[bool]] = set()
+        # What goes on for as long as the agent does.
+        self._background: list[asyncio.Task[None]] = []
+        self._ready = contextlib.ExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._settings.state.mkdir(parents=True, exist_ok=True)
+        try:
+            files = Files(self._settings.root)
+            power = await Power.open(
+                self._settings.power,
+                self._settings.power_modes,
+                files,
+                self._connection.power_changed,
+            )
+            self._modes.use(power)
+            self._meter = await asyncio.to_thread(PowerMeter, files)
+            self._configurations += self._settings.configurations(self._modes.modes)
+            inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
+            self._engines.update(await inventory.engines())
+            # How each went is logged, and what is resident is told when the worker registers.
+            loads = map(self._load, self._settings.sessions)
+            await asyncio.gather(*filter(None, loads), return_exceptions=True)
+            if self._settings.listen is not None:
+                self.address = await self._front.start(
+                    self._settings.listen, self._settings.max_message_bytes
+                )
+            self._ready.enter_context(ready_file(self._settings.ready_file, address=self.address))
+        except BaseException:
+            await self._hosts.close()
+            await self._modes.close()
+            await self._close_meter()
+            raise
+        usable = sum(not engine.fault for engine in self._engines.values())
+        _log.info(
+            "worker %s (%s) has %d usable engines of %d",
+            self._settings.worker_id,
+            self._settings.worker_class,
+            usable,
+            len(self._engines),
+        )
+        watch = ModelWatch(inventory, self._settings.models_look_s, self._engine_changed)
+        self._background = [
+            asyncio.create_task(part)
+            for part in (self._connection.run(), self._hosts.keep_within_budget(), watch.run())
+        ]
+        for task in self._background:
+            task.add_done_callback(_mourn)
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._ready.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._front.stop()
+        self._runner.abandon_all()
+        await asyncio.gather(*self._unloads, return_exceptions=True)
+        await self._hosts.close()
+        await self._modes.close()
+        await self._close_meter()
+
+    def stop(self) -> None:
+        """Begin to leave: finish what there is, take nothing new. Idempotent."""
+        self._stop.set()
+
+    async def wait_stopped(self) -> None:
+        """Return once the agent was told to stop and has finished what it had."""
+        await self._stop.wait()
+        _log.info("draining")
+        self._front.drain()
+        self._connection.draining()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                while not self._runner.is_idle:
+                    self._idle.clear()
+                    await self._idle.wait()
+        await self._connection.flush()
+
+    # --- what the connection asks, see worker_agent.hub_client.registration.Worker ---------------
+
+    def register(self) -> hub_pb2.Register:
+        """How this worker introduces itself, as of now."""
+        return hub_pb2.Register(
+            protocol_version=HUB_VERSION,
+            worker_id=self._settings.worker_id,
+            worker_class=self._settings.worker_class,
+            agent_version=_version(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=psutil.virtual_memory().total,
+            configurations=map(wire.configuration_to_proto, self._configurations),
+            engines=map(wire.engine_to_proto, self._engines.values()),
+            sessions=map(wire.session_to_proto, self._hosts.sessions()),
+            power_mode=self._modes.mode,
+            meter="" if self._meter is None else self._meter.source,
+        )
+
+    def heartbeat(self) -> hub_pb2.Heartbeat:
+        """Resident memory of the agent and its engine hosts, and what the machine draws."""
+        own: int = psutil.Process().memory_info().rss
+        beat = hub_pb2.Heartbeat(rss_bytes=own + self._hosts.rss_bytes())
+        if self._meter is not None and (draw := self._meter.read()) is not None:
+            beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
+        return beat
+
+    def load(self, session: Session) -> None:
+        """Bring the session into memory; how that went is told by a ``SessionChanged``."""
+        task = self._load(session)
+        if task is None:
+            error = EngineUnusable(f"it cannot be loaded here with {session.configuration}")
+            self._connection.session_changed(SessionChange(session, resident=False, error=error))
+            return
+        # A failure was logged and told where it happened; nobody else wants it.
+        task.add_done_callback(_retrieve)
+
+    def unload(self, session: Session) -> None:
+        """Let the session go, if nothing runs on it."""
+        task = asyncio.create_task(self._hosts.unload(session))
+        self._unloads.add(task)
+        task.add_done_callback(self._unloads.discard)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        identity = Identity.read(self._settings.tls_cert, self._settings.tls_key)
+        return channel_credentials(self._settings.tls_ca, identity)
+
+    def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
+        engine = self._engines.get(session.engine)
+        if engine is None or engine.fault or session.configuration not in self._configurations:
+            _log.warning("asked for %s, which cannot be loaded here", session)
+            return None
+        return self._hosts.load(session)
+
+    def _session_changed(self, change: SessionChange) -> None:
+        self._connection.session_changed(change)
+        engine = self._engines.get(change.session.engine)
+        if engine is not None and isinstance(change.error, EngineUnusable):
+            self._tell_engine(replace(engine, fault=str(change.error)))
+
+    def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
+        """Serve the engine as it is now in the model directory; None: it is there no more."""
+        _log.info("engine %s has %s", name, "gone" if engine is None else "changed")
+        if engine is None:
+            fault = "it is no longer in the worker's model directory"
+            engine = replace(self._engines[name], fault=fault)
+        self._hosts.retire(name)
+        self._tell_engine(engine)
+
+    def _tell_engine(self, engine: Engine) -> None:
+        self._engines[engine.name] = engine
+        self._connection.engine_changed(engine)
+
+    async def _close_meter(self) -> None:
+        if self._meter is not None:
+            await asyncio.to_thread(self._meter.close)
+
+
+def _retrieve(load: asyncio.Task[HostProcess]) -> None:
+    if not load.cancelled():
+        load.exception()
+
+
+def _mourn(background: asyncio.Task[None]) -> None:
+    if not background.cancelled():
+        _log.error("a part of the agent has ended", exc_info=background.exception())
+
+
+def _version() -> str:
+    try:
+        return version("synergai")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

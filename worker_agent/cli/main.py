@@ -1,0 +1,34 @@
+"""``synergai agent``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from synergai.cli.commands import settings_command
+from synergai.runtime.service import run_service
+from worker_agent.cli.install import install, uninstall
+from worker_agent.cli.modes import modes
+from worker_agent.settings import AgentSettings
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+def _run(settings: AgentSettings) -> None:
+    """Make this machine's engines available: dial a gateway and run what it assigns."""
+    from worker_agent.app import Agent  # gRPC, which the help can do without
+
+    run_service(lambda: Agent(settings), settings.log_level)
+
+
+app.callback(
+    invoke_without_command=True,
+    epilog="Example: [bold]synergai agent --gateway 10.0.0.1:8010 --models models "
+    "--worker-class agx-xavier --threads 1,4[/bold]",
+)(settings_command(AgentSettings, _run))
+app.command(
+    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --class agx-xavier[/bold]"
+)(install)
+app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
+app.command(epilog="Example: [bold]synergai agent modes --power nvpmodel[/bold]")(modes)

@@ -1,0 +1,64 @@
+"""``synergai agent modes``: what this machine can be switched to, and what it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synergai.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode, Reading
+
+
+def modes(
+    power: Annotated[
+        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto chooses by the board.")
+    ] = "auto",
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder that stands for /, as an emulated board.")
+    ] = Path("/"),
+    as_json: AsJson = False,
+) -> None:
+    """List this machine's power modes, and read back which is in force."""
+    from worker_agent.power.files import Files
+    from worker_agent.power.selection import open_controller
+
+    controller = open_controller(power, Files(root))
+    try:
+        found, reading = controller.modes(), controller.read()
+    finally:
+        controller.close()
+    if as_json:
+        # Imported here: what an agent itself never prints with would cost it 2 MB.
+        from synergai.cli.output import print_json
+
+        print_json({"modes": found, "in_force": reading})
+    else:
+        _print(found, reading)
+
+
+def _print(found: Sequence[PowerMode], reading: Reading) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not found:
+        typer.echo("This machine has no power modes.")
+        return
+    table = Table("mode", "number", "cores", "clock", "budget", "", box=None)
+    for mode in found:
+        table.add_row(
+            mode.name,
+            "" if mode.number is None else str(mode.number),
+            str(mode.cores),
+            f"{mode.max_mhz:.0f} MHz" if mode.max_mhz else "",
+            f"{mode.budget_w:g} W" if mode.budget_w else "",
+            mode.refused or ("in force" if mode.name == reading.mode else ""),
+        )
+    Console().print(table)
+    if not reading.mode:
+        typer.echo(f"in no mode: {reading.detail}")

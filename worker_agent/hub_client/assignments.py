@@ -1,0 +1,149 @@
+"""The gateway's assignments as work for the runner, and what becomes of them as reports."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.errors import InvalidInput
+from synergai.protocol import converters as wire
+from synergai.protocol.work_messages import ended_report, progress_report
+from synergai.v1 import hub_pb2
+from worker_agent.ipc.frames import Tally
+from worker_agent.runner import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.domain import Configuration
+    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders
+    from worker_agent.hub_client.outbox import Outbox
+    from worker_agent.runner import Report, Runner
+
+
+class Assignments:
+    """All assignments of one connection to the gateway.
+
+    Args:
+        runner: runs them.
+        outbox: takes serialised ``WorkReports``.
+        configurations: what this worker can be switched to.
+        clock: the machine's monotonic clock, which engine hosts look at as well.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        outbox: Outbox,
+        configurations: Sequence[Configuration],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._outbox = outbox
+        self._configurations = configurations
+        self._clock = clock
+        self._work: dict[int, Work] = {}
+
+    def take(self, orders: Orders) -> None:
+        """Carry out what the gateway orders."""
+        for assignment, requests in orders.assignments:
+            self._assign(assignment, requests)
+        for assignment_id in orders.stops:
+            work = self._work.get(assignment_id)
+            if work is not None:
+                self._runner.stop(work)
+
+    def abandon(self) -> None:
+        """Stop and forget all of them: the gateway has given them to others."""
+        # Abandoning one may end those behind it, which are forgotten as they end.
+        for work in list(self._work.values()):
+            self._runner.abandon(work)
+        self._work.clear()
+
+    def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
+        report = _AssignmentReport(assignment.id, self._outbox, self._forget)
+        try:
+            work = _work(assignment, requests, report, self._clock())
+        except InvalidInput as error:
+            report.ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
+            return
+        configuration = work.session.configuration
+        if configuration not in self._configurations:
+            detail = f"this worker cannot be switched to {configuration}"
+            report.ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
+            return
+        self._work[assignment.id] = work
+        self._runner.add(work)
+
+    def _forget(self, assignment_id: int) -> None:
+        self._work.pop(assignment_id, None)
+
+
+def _work(
+    assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Report, now: float
+) -> Work:
+    if not assignment.count or len(requests) not in (0, assignment.count):
+        raise InvalidInput(
+            f"an assignment of {assignment.count} queries with {len(requests)} requests"
+        )
+    configuration = wire.configuration_from_proto(assignment.configuration)
+    return Work(
+        session=Session(EngineName(assignment.engine), configuration),
+        report=report,
+        requests=requests,
+        first=assignment.first,
+        count=assignment.count,
+        job=assignment.job_id,
+        batch_times=wire.batch_times_from_proto(assignment.batch_s),
+        due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
+    )
+
+
+class _AssignmentReport:
+    """Reports on one assignment; see ``worker_agent.runner.Report``."""
+
+    def __init__(
+        self, assignment_id: int, outbox: Outbox, when_ended: Callable[[int], None]
+    ) -> None:
+        self._id = assignment_id
+        self._outbox = outbox
+        self._when_ended = when_ended
+
+    def started(self, setup_s: float) -> None:
+        """Setup is over."""
+        started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
+        self._outbox.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
+
+    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+        """So much is done."""
+        self._outbox.put(b"".join(progress_report(self._progress(tally), responses)))
+
+    def ended(
+        self,
+        outcome: Outcome,
+        tally: Tally,
+        responses: Sequence[bytes],
+        fault: Fault = Fault.UNSPECIFIED,
+        detail: str = "",
+    ) -> None:
+        """The assignment is over."""
+        ended = hub_pb2.Ended(
+            outcome=hub_pb2.Outcome.ValueType(outcome.value),
+            fault=hub_pb2.Fault.ValueType(fault.value),
+            detail=detail,
+        )
+        self._outbox.put(b"".join(ended_report(ended, self._progress(tally), responses)))
+        self._when_ended(self._id)
+
+    def _progress(self, tally: Tally) -> hub_pb2.Progress:
+        return hub_pb2.Progress(
+            assignment_id=self._id,
+            done=tally.done,
+            labelled=tally.labelled,
+            correct=tally.correct,
+            compute_s=tally.compute_s,
+            batch=tally.batch,
+        )

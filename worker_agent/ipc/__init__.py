@@ -1,0 +1,1 @@
+"""What the agent and an engine host share: frames and the memory arena."""

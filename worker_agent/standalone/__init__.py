@@ -1,0 +1,1 @@
+"""The Open Inference Protocol served by an agent without a gateway."""
