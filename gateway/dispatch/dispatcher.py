@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatch.job_handler import Work
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
@@ -62,6 +61,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TIMER_RESOLUTION_S = 0.001
+
+
+class Journal(Protocol):
+    """Orders what the core is told behind the writes that led to it."""
+
+    def after_pending(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once all pending writes are durable; at once if there are none."""
 
 
 class Recorder(Protocol):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker, Outstanding
-    from gateway.journal.journal import Journal
+    from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.protocol.request_codec import Buffer
@@ -96,7 +96,7 @@ class SubmittedJob:
     durable = True
     with_tensors = False
 
-    def __init__(self, jobs: Jobs, journal: Journal, tracker: JobTracker) -> None:
+    def __init__(self, jobs: Jobs, journal: JobStore, tracker: JobTracker) -> None:
         self._jobs = jobs
         self._journal = journal
         self.tracker = tracker
@@ -164,7 +164,7 @@ class Jobs:
         self,
         dispatcher: Dispatcher,
         catalogue: Catalogue,
-        journal: Journal,
+        journal: JobStore,
         admission: Admission,
         metrics: Metrics,
         clock: Clock,

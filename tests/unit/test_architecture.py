@@ -8,38 +8,113 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-APPLICATIONS = {"gateway", "worker_agent", "profiler"}
-ALLOWED = {
-    "gateway": {"synergai"},
-    "worker_agent": {"synergai"},
+PROGRAMS = {"gateway", "worker_agent", "profiler"}
+TOOLS = {"demo", "examples", "benchmarks", "tests"}
+"""Not in the wheel; they may import everything, and nothing imports them."""
+
+BORROWED = {
+    "gateway": set[str](),
+    "worker_agent": set[str](),
     "profiler": {
-        "synergai",
         "worker_agent.cpu_affinity",
         "worker_agent.hosts.sync_client",
         "worker_agent.power",
     },
 }
-IMPURE = {"asyncio", "grpc", "time", "random", "datetime", "threading", "socket", "uvloop"}
+"""What a program may import of another one."""
+
+ORDER = {
+    "synergai": (
+        "v1",
+        "oip",
+        "errors",
+        "values",
+        "domain",
+        "runtime",
+        "profiles",
+        "protocol",
+        "scheduling",
+        "models",
+        "client",
+        "zoo",
+        "loadgen",
+        "testing",
+        "simulator",
+        "cli",
+        "__init__",
+        "__main__",
+    ),
+    "gateway": (
+        "settings",
+        "clock",
+        "outbox",
+        "fleet",
+        "monitoring",
+        "dispatch",
+        "admission",
+        "jobs",
+        "journal",
+        "requests",
+        "hub",
+        "servicers",
+        "app",
+        "server",
+        "cli",
+        "__main__",
+    ),
+    "worker_agent": (
+        "cpu_affinity",
+        "power",
+        "settings",
+        "ipc",
+        "backends",
+        "host",
+        "hosts",
+        "inventory",
+        "runner",
+        "hub_client",
+        "standalone",
+        "app",
+        "installer",
+        "emulated_board",
+        "cli",
+    ),
+    "profiler": (
+        "settings",
+        "messages",
+        "loadgen_log",
+        "sessions",
+        "modes",
+        "measurement",
+        "loadgen_run",
+        "report",
+        "cli",
+    ),
+}
+"""The parts of each package; a part may import the parts before it."""
+
+APART = {
+    "scheduling": {"protocol"},
+    "client": {"models", "scheduling"},
+    "zoo": {"client", "scheduling"},
+    "loadgen": {"scheduling", "zoo"},
+    "simulator": {"loadgen", "models", "protocol", "zoo"},
+}
+"""Parts of the library that stand side by side, whatever their order."""
+
+PURE = {"errors", "values", "domain", "profiles", "scheduling"}
+IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that the file imports, on any path through it but for types only."""
+    """Every module that the file imports, those for type checking included."""
     found: set[str] = set()
-    tree = ast.parse(path.read_text())
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
     return found
 
 
@@ -47,40 +122,71 @@ def sources(package: str) -> list[Path]:
     return sorted(p for p in (ROOT / package).rglob("*.py") if "_pb2" not in p.name)
 
 
-@pytest.mark.parametrize("package", sorted(APPLICATIONS))
-def test_application_imports_only_what_the_architecture_allows(package: str) -> None:
-    for path in sources(package):
+def part_of(path: Path) -> str:
+    """The file's place in its package: the name of a folder or of a module."""
+    return path.relative_to(ROOT).with_suffix("").parts[1]
+
+
+@pytest.mark.parametrize("program", sorted(PROGRAMS))
+def test_program_imports_nothing_of_another_but_what_it_borrows(program: str) -> None:
+    for path in sources(program):
         for module in imports(path):
-            top = module.partition(".")[0]
-            if top in APPLICATIONS - {package}:
-                allowed = any(
-                    module == name or module.startswith(f"{name}.") for name in ALLOWED[package]
+            if module.partition(".")[0] in PROGRAMS - {program}:
+                borrowed = any(
+                    f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
+                    for name in BORROWED[program]
                 )
-                assert allowed, f"{path.relative_to(ROOT)} imports {module}"
+                assert borrowed, f"{path.relative_to(ROOT)} imports {module}"
 
 
-def test_shared_package_imports_no_application() -> None:
+def test_library_imports_no_program() -> None:
     for path in sources("synergai"):
         tops = {module.partition(".")[0] for module in imports(path)}
-        assert tops.isdisjoint(APPLICATIONS), path.relative_to(ROOT)
+        assert tops.isdisjoint(PROGRAMS | TOOLS), path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("package", sorted(ORDER))
+def test_part_imports_only_parts_before_it(package: str) -> None:
+    order = {part: place for place, part in enumerate(ORDER[package])}
+    for path in sources(package):
+        part = part_of(path)
+        if path.parent == ROOT / package and part == "__init__" and part not in order:
+            continue
+        for module in imports(path):
+            top, _, rest = module.partition(".")
+            other = rest.partition(".")[0]
+            if top == package and other in order:
+                assert order[other] <= order[part], f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("package", sorted(ORDER))
+def test_order_names_every_part_of_a_package(package: str) -> None:
+    parts = {part_of(path) for path in sources(package)}
+    if package != "synergai":
+        parts.discard("__init__")
+    assert parts <= set(ORDER[package])
+
+
+@pytest.mark.parametrize("part", sorted(APART))
+def test_parts_that_stand_side_by_side_do_not_import_each_other(part: str) -> None:
+    for path in sources(f"synergai/{part}"):
+        others = {m.split(".")[1] for m in imports(path) if m.startswith("synergai.")}
+        assert others.isdisjoint(APART[part]), path.relative_to(ROOT)
 
 
 def test_scheduling_core_is_pure() -> None:
     for path in sources("synergai/scheduling"):
         modules = imports(path)
         assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE), path.name
-        ours = {m for m in modules if m.partition(".")[0] in {"gateway", "synergai"}}
-        strangers = {
-            m
-            for m in ours
-            if not m.startswith("synergai.scheduling")
-            and m
-            not in {
-                "synergai.profiles.dictionary",
-                "synergai.domain",
-                "synergai.errors",
-                "synergai.runtime.plugins",
-                "synergai.values",
-            }
-        }
-        assert not strangers, f"{path.name} imports {strangers}"
+        parts = {m.split(".")[1] for m in modules if m.startswith("synergai.")}
+        shared = {m for m in modules if m.startswith("synergai.runtime.")}
+        assert parts <= PURE | {"runtime"}, path.name
+        assert all(m.startswith("synergai.runtime.plugins") for m in shared), path.name
+
+
+def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> None:
+    inside = ("worker_agent.backends", "worker_agent.host.")
+    for path in sources("worker_agent"):
+        if part_of(path) not in {"backends", "host"}:
+            strangers = {m for m in imports(path) if m.startswith(inside)}
+            assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"

@@ -7,19 +7,13 @@ socket. The agent says on a pipe of its own which run is to be given up; a secon
 from __future__ import annotations
 
 import os
-import struct
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from worker_agent.ipc import interrupts
 
 if TYPE_CHECKING:
     from worker_agent.backends import Interruptible
-
-_RUN: Final = struct.Struct("<Q")
-
-
-def encode(run: int) -> bytes:
-    """What the agent writes; short enough to be written whole or not at all."""
-    return _RUN.pack(run)
 
 
 class Interrupts:
@@ -63,5 +57,5 @@ class Interrupts:
 
     def _listen(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as pipe:
-            while len(data := pipe.read(_RUN.size)) == _RUN.size:
-                self.interrupt(*_RUN.unpack(data))
+            while len(message := pipe.read(interrupts.SIZE)) == interrupts.SIZE:
+                self.interrupt(interrupts.decode(message))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from synergai.values import value
-from worker_agent.host import interrupts
 from worker_agent.hosts.launch import Launch
+from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES, slots_for
 from worker_agent.ipc.frames import (
     Broken,

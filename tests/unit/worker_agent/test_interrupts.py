@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import threading
 
-from worker_agent.host.interrupts import Interrupts, encode
+from worker_agent.host.interrupts import Interrupts
+from worker_agent.ipc.interrupts import encode
 
 
 class Computing:
