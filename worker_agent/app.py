@@ -21,7 +21,7 @@ from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.pool import Hosts, SessionChange
 from worker_agent.hosts.power_modes import ModeHosts
-from worker_agent.hub_client.connection import Connection
+from worker_agent.hub_client.client import Connection
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelWatch
 from worker_agent.power.files import Files

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from worker_agent.backends import Interrupted, JobAware
-from worker_agent.host.answers import Answers
 from worker_agent.host.batches import Candidate, Gathering, divided, joined, kind_of
 from worker_agent.host.inbox import AgentGone, Inbox
+from worker_agent.host.query_codec import Answers
 from worker_agent.ipc.frames import Ended, Progress, Query, Range, Tally
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
     from synergai.models.samples import Samples
     from worker_agent.backends import Backend
-    from worker_agent.host.answers import Opened
     from worker_agent.host.interrupts import Interrupts
     from worker_agent.host.processing import Processing
+    from worker_agent.host.query_codec import Opened
     from worker_agent.ipc.arena import Arena
 
     Array: TypeAlias = NDArray[Any]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
-    from worker_agent.hub_client.outbox import Outbox
+    from worker_agent.hub_client.send_queue import Outbox
     from worker_agent.runner import Report, Runner
 
 

@@ -17,7 +17,7 @@ from synergai.protocol import rpc
 from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.outbox import Outbox
+from worker_agent.hub_client.send_queue import Outbox
 from worker_agent.hub_client.work_channel import WorkCall, open_line, read, write
 
 if TYPE_CHECKING:

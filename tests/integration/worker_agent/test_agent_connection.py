@@ -14,7 +14,7 @@ from synergai.errors import InvalidInput
 from synergai.runtime.backoff import Backoff
 from synergai.testing import free_port
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.connection import Connection
+from worker_agent.hub_client.client import Connection
 from worker_agent.hub_client.work_channel import open_line
 from worker_agent.runner import Runner
 

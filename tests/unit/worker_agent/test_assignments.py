@@ -11,7 +11,7 @@ from synergai.domain import BatchTimes, Configuration, Engine, EngineName, Tenso
 from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.outbox import Outbox
+from worker_agent.hub_client.send_queue import Outbox
 from worker_agent.runner import Runner
 
 

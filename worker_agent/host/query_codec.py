@@ -9,7 +9,7 @@ from synergai.domain import Outcome
 from synergai.protocol.request_codec import Envelopes
 from synergai.protocol.validation import check_envelope
 from synergai.values import value
-from worker_agent.host.queries import TIMINGS, read_inputs, write_response, write_timings
+from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.ipc.frames import Ended, InSlot, Tally
 

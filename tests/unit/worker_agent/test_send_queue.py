@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.outbox import BATCH_BYTES, Outbox
+from worker_agent.hub_client.send_queue import BATCH_BYTES, Outbox
 
 
 async def sent(outbox: Outbox) -> list[bytes]:
