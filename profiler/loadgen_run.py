@@ -24,7 +24,7 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.loadgen.single_stream import log_settings, run_settings
 from synergai.runtime.processes import die_with
-from worker_agent.cpu_affinity import named_cores
+from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import Files
 from worker_agent.power.telemetry import MeanPower
@@ -124,7 +124,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
     parser.add_argument("--engine", required=True, help="name of the engine in it")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--cores", type=named_cores, required=True, help="all if empty")
+    parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")

@@ -18,7 +18,7 @@ from profiler.messages import MESSAGES, Failed, Measured, Progressed
 from synergai.errors import EngineUnusable, InternalFault, InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.runtime.report_pipe import reporting
-from worker_agent.cpu_affinity import core_names
+from worker_agent.cpu_affinity import format_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ def measure(
         *(sys.executable, "-m", "profiler.loadgen_run", "--parent", str(os.getpid())),
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
-        *("--cores", core_names(cores)),
+        *("--cores", format_cores(cores)),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
         *("--output", str(output), "--root", str(root or "/")),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
-from worker_agent.cpu_affinity import check_threads
+from worker_agent.cpu_affinity import check_thread_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def configurations(
     Raises:
         InvalidInput: nothing is left, or engines are kept to fewer cores than that.
     """
-    check_threads(threads, cores)
+    check_thread_counts(threads, cores)
     if not modes:
         all_cores = len(cores) or len(os.sched_getaffinity(0))
         return list(dict.fromkeys(Configuration(count or all_cores) for count in threads))

@@ -19,16 +19,16 @@ from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import Identity, channel_credentials
 from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
-from worker_agent.hosts.pool import Hosts, SessionChange
-from worker_agent.hosts.power_modes import ModeHosts
-from worker_agent.hub_client.client import Connection
+from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.power_modes import PowerModeHosts
+from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.watch import ModelWatch
+from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.power.files import Files
 from worker_agent.power.manager import Power
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.runner import Runner
-from worker_agent.standalone.server import Front
+from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,15 +59,15 @@ class Agent:
         self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
-        self._hosts = Hosts(
+        self._hosts = HostPool(
             settings.models,
             memory_bytes=settings.memory_bytes,
             cores=settings.cores,
             hang_timeout_s=settings.hang_timeout_s,
             pinned=settings.sessions,
-            when_changed=self._session_changed,
+            on_change=self._session_changed,
         )
-        self._modes = ModeHosts(self._hosts)
+        self._modes = PowerModeHosts(self._hosts)
         self._meter: PowerMeter | None = None
         self._idle = asyncio.Event()
         self._runner = Runner(
@@ -77,7 +77,7 @@ class Agent:
             self._idle.set,
             max_response_bytes=settings.max_message_bytes - _ENVELOPE_BYTES,
         )
-        self._connection = Connection(
+        self._connection = HubClient(
             settings.gateway,
             self,
             self._runner,
@@ -85,7 +85,9 @@ class Agent:
             settings.max_message_bytes,
             self._credentials,
         )
-        self._front = Front(self._runner, self._hosts, self._engines, self._configurations)
+        self._standalone = StandaloneServer(
+            self._runner, self._hosts, self._engines, self._configurations
+        )
         self._stop = asyncio.Event()
         self._unloads: set[asyncio.Task[bool]] = set()
         # What goes on for as long as the agent does.
@@ -111,7 +113,7 @@ class Agent:
             loads = map(self._load, self._settings.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
             if self._settings.listen is not None:
-                self.address = await self._front.start(
+                self.address = await self._standalone.start(
                     self._settings.listen, self._settings.max_message_bytes
                 )
             self._ready.enter_context(ready_file(self._settings.ready_file, address=self.address))
@@ -128,7 +130,7 @@ class Agent:
             usable,
             len(self._engines),
         )
-        watch = ModelWatch(inventory, self._settings.models_look_s, self._engine_changed)
+        watch = ModelDirectoryWatch(inventory, self._settings.models_look_s, self._engine_changed)
         self._background = [
             asyncio.create_task(part)
             for part in (self._connection.run(), self._hosts.keep_within_budget(), watch.run())
@@ -147,7 +149,7 @@ class Agent:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self._front.stop()
+        await self._standalone.stop()
         self._runner.abandon_all()
         await asyncio.gather(*self._unloads, return_exceptions=True)
         await self._hosts.close()
@@ -162,7 +164,7 @@ class Agent:
         """Return once the agent was told to stop and has finished what it had."""
         await self._stop.wait()
         _log.info("draining")
-        self._front.drain()
+        self._standalone.drain()
         self._connection.draining()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_s):

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def core_names(cores: Collection[int]) -> str:
-    """`cores` as one argument of a command; see `named_cores`."""
+def format_cores(cores: Collection[int]) -> str:
+    """`cores` as one argument of a command; see `parse_cores`."""
     return ",".join(map(str, cores))
 
 
-def named_cores(names: str) -> tuple[int, ...]:
-    """What `core_names` has put together."""
+def parse_cores(names: str) -> tuple[int, ...]:
+    """What `format_cores` has put together."""
     return tuple(map(int, names.split(","))) if names else ()
 
 
-def confine(cores: Collection[int]) -> None:
+def restrict_to(cores: Collection[int]) -> None:
     """Keep this process, with all threads that it will start, to `cores`.
 
     A power mode may have switched some of them off, which then are left out. If none is left, the
@@ -40,10 +40,10 @@ def confine(cores: Collection[int]) -> None:
     try:
         os.sched_setaffinity(0, cores)
     except OSError:
-        _log.warning("none of the cores %s is online: all are used", core_names(cores))
+        _log.warning("none of the cores %s is online: all are used", format_cores(cores))
 
 
-def check_threads(threads: Collection[int], cores: Collection[int]) -> None:
+def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> None:
     """Check that there is a core for each of as many threads as are asked for.
 
     Args:
@@ -58,7 +58,7 @@ def check_threads(threads: Collection[int], cores: Collection[int]) -> None:
         raise InvalidInput(f"{most} threads of an engine need {most} cores, not {len(cores)}")
 
 
-def own_cores(threads: int) -> tuple[int, ...]:
+def thread_cores(threads: int) -> tuple[int, ...]:
     """A core for each of `threads` threads, the calling thread's first.
 
     Nothing if there is only one thread, which the kernel moves to wherever nobody else is, or if
@@ -69,7 +69,7 @@ def own_cores(threads: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def threads_on(cores: Sequence[int]) -> Iterator[None]:
+def pin_new_threads(cores: Sequence[int]) -> Iterator[None]:
     """Give the threads that are started in this block a core each of `cores`, in turn.
 
     For runtimes that cannot be told a core for each of their threads. Nothing is done if there

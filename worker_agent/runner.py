@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import Fault, Outcome, Session
 from synergai.errors import SynergaiError, Unavailable
-from worker_agent.ipc.frames import Ended, Tally
+from worker_agent.ipc.frames import RunEnded, Tally
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine, EngineName
     from synergai.protocol.request_codec import Buffer
 
-    WhenEnded: TypeAlias = Callable[[Ended], None]
-    WhenProgressed: TypeAlias = Callable[[Tally], None]
+    OnEnded: TypeAlias = Callable[[RunEnded], None]
+    OnProgress: TypeAlias = Callable[[Tally], None]
 
 _log = logging.getLogger(__name__)
 
@@ -43,31 +43,31 @@ REPORT_BYTES: Final = 4 << 20
 """Responses waiting for a report that are sent even before the interval is over."""
 
 
-class Host(Protocol):
+class EngineHost(Protocol):
     """What the runner needs of an engine host; see `HostProcess`."""
 
     @property
-    def is_gone(self) -> bool:
+    def is_closed(self) -> bool:
         """There is nothing more to be had from it."""
 
     def has_room(self, size: int) -> bool:
         """A query of `size` bytes can be fed now."""
 
-    def query(
+    def run_query(
         self,
         request: Buffer,
-        when_ended: WhenEnded,
+        on_ended: OnEnded,
         batch_times: BatchTimes | None = None,
         due: float = ...,
     ) -> int:
         """Feed a query, with the terms on which it may share a batch; return the run."""
 
-    def samples(
+    def run_samples(
         self,
         first: int,
         count: int,
-        when_progressed: WhenProgressed,
-        when_ended: WhenEnded,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
         job: str = "",
     ) -> int:
         """Feed a range of sample queries of a job; return the run."""
@@ -76,26 +76,26 @@ class Host(Protocol):
         """Stop the run at its next query."""
 
 
-class Hosts(Protocol):
+class HostSource(Protocol):
     """Where the runner gets hosts from."""
 
-    def resident(self, session: Session) -> Host | None:
+    def resident(self, session: Session) -> EngineHost | None:
         """The host of `session`, if it is up."""
 
     def load(self, session: Session) -> asyncio.Future[Any]:
         """Bring the session into memory; its host is `resident` when this is done."""
 
 
-class Report(Protocol):
+class WorkHandler(Protocol):
     """Who wants to know how a piece of work goes."""
 
-    def started(self, setup_s: float) -> None:
+    def on_started(self, setup_s: float) -> None:
         """Setup is over, and the first query runs or is next."""
 
-    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """So much is done; `responses` are those not reported before."""
 
-    def ended(
+    def on_ended(
         self,
         outcome: Outcome,
         tally: Tally,
@@ -107,12 +107,12 @@ class Report(Protocol):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Work:
+class WorkItem:
     """Queries of one engine: either requests, or a range of its sample set.
 
     Attributes:
         session: engine and configuration to run them on.
-        report: told how it goes; None once the work is abandoned.
+        handler: told how it goes; None once the work is abandoned.
         requests: serialised ``ModelInferRequest``s; empty for a range.
         first: the range's first query.
         count: how many queries.
@@ -122,7 +122,7 @@ class Work:
     """
 
     session: Session
-    report: Report | None
+    handler: WorkHandler | None
     requests: Sequence[Buffer] = ()
     first: int = 0
     count: int = 1
@@ -167,23 +167,23 @@ class Runner:
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: HostSource,
         engines: Mapping[EngineName, Engine],
         clock: Callable[[], float],
-        when_idle: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], None] = lambda: None,
         max_response_bytes: float = math.inf,
     ) -> None:
         self._hosts = hosts
         self._engines = engines
         self._clock = clock
-        self._when_idle = when_idle
+        self._on_idle = on_idle
         self._max_response_bytes = max_response_bytes
-        self._host: Host | None = None
+        self._host: EngineHost | None = None
         self._session: Session | None = None
         # In order. Work waits until all of it is fed, and runs from its first query on, so that
         # one piece can be in both.
-        self._waiting: deque[Work] = deque()
-        self._running: deque[Work] = deque()
+        self._waiting: deque[WorkItem] = deque()
+        self._running: deque[WorkItem] = deque()
         self._loading: asyncio.Future[Any] | None = None
 
     @property
@@ -191,7 +191,7 @@ class Runner:
         """There is no work."""
         return not self._waiting and not self._running
 
-    def add(self, work: Work) -> None:
+    def add(self, work: WorkItem) -> None:
         """Run `work` after all that came before it."""
         self._check_engine(work)
         if work.fault is not None:
@@ -200,7 +200,7 @@ class Runner:
         self._waiting.append(work)
         self._pump()
 
-    def stop(self, work: Work) -> None:
+    def stop(self, work: WorkItem) -> None:
         """End `work` at its next query; at once if none of it runs. Harmless when it is over."""
         work.stopped = True
         self._call_off(work)
@@ -208,9 +208,9 @@ class Runner:
             self._finish(work)
         self._pump()
 
-    def abandon(self, work: Work) -> None:
+    def abandon(self, work: WorkItem) -> None:
         """Stop `work`, and tell nobody: whoever wanted it is gone."""
-        work.report = None
+        work.handler = None
         self.stop(work)
 
     def abandon_all(self) -> None:
@@ -235,7 +235,7 @@ class Runner:
             if host is None or not self._feed(work, host):
                 return
 
-    def _check_engine(self, work: Work) -> None:
+    def _check_engine(self, work: WorkItem) -> None:
         """Fail `work` if its engine is missing or turned out to be broken."""
         name = work.session.engine
         engine = self._engines.get(name)
@@ -244,11 +244,11 @@ class Runner:
         elif engine.fault:
             work.fail(Fault.ENGINE_BROKEN, engine.fault)
 
-    def _host_for(self, work: Work) -> Host | None:
+    def _host_for(self, work: WorkItem) -> EngineHost | None:
         """The host to feed `work` to, if it may be fed now."""
         if self._loading is not None:
             return None
-        if work.session == self._session and self._host is not None and not self._host.is_gone:
+        if work.session == self._session and self._host is not None and not self._host.is_closed:
             return self._host
         if self._running:
             return None
@@ -258,7 +258,7 @@ class Runner:
         self._host, self._session = host, work.session
         return host
 
-    def _load(self, work: Work) -> None:
+    def _load(self, work: WorkItem) -> None:
         begin = self._clock()
 
         def loaded(task: asyncio.Future[Any]) -> None:
@@ -280,11 +280,11 @@ class Runner:
         self._loading = self._hosts.load(work.session)
         self._loading.add_done_callback(loaded)
 
-    def _feed(self, work: Work, host: Host) -> bool:
+    def _feed(self, work: WorkItem, host: EngineHost) -> bool:
         """Feed a query, or a range; False if the host has no room."""
         if not work.requests:
             work.fed = work.count
-            run = host.samples(
+            run = host.run_samples(
                 work.first,
                 work.count,
                 lambda tally: self._range_progressed(work, tally),
@@ -296,7 +296,7 @@ class Runner:
             if not host.has_room(len(request)):
                 return False
             work.fed += 1
-            run = host.query(
+            run = host.run_query(
                 request, lambda ended: self._query_ended(work, ended), work.batch_times, work.due
             )
         if not work.runs and (not self._running or self._running[-1] is not work):
@@ -307,7 +307,7 @@ class Runner:
 
     # --- what hosts say ---------------------------------------------------------------------
 
-    def _query_ended(self, work: Work, ended: Ended) -> None:
+    def _query_ended(self, work: WorkItem, ended: RunEnded) -> None:
         if len(ended.response) > self._max_response_bytes:
             ended = replace(
                 ended,
@@ -332,16 +332,16 @@ class Runner:
                 self._report_progress(work)
         self._run_ended(work, ended)
 
-    def _range_progressed(self, work: Work, tally: Tally) -> None:
+    def _range_progressed(self, work: WorkItem, tally: Tally) -> None:
         work.tally = tally
         self._report_progress(work)
 
-    def _range_ended(self, work: Work, ended: Ended) -> None:
+    def _range_ended(self, work: WorkItem, ended: RunEnded) -> None:
         # A host that died knows less than it had reported.
         work.tally = max(work.tally, ended.tally, key=lambda tally: tally.done)
         self._run_ended(work, ended)
 
-    def _run_ended(self, work: Work, ended: Ended) -> None:
+    def _run_ended(self, work: WorkItem, ended: RunEnded) -> None:
         work.runs.discard(ended.run)
         if ended.outcome is Outcome.FAILED:
             work.fail(ended.fault, ended.detail)
@@ -350,7 +350,7 @@ class Runner:
             self._finish(work)
         self._pump()
 
-    def _call_off(self, work: Work) -> None:
+    def _call_off(self, work: WorkItem) -> None:
         """Have the host stop what runs of `work`."""
         if self._host is not None:
             for run in work.runs:
@@ -358,41 +358,41 @@ class Runner:
 
     # --- reporting --------------------------------------------------------------------------
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: WorkItem) -> None:
         """Say that the setup is over; a single query says so only if there was a setup."""
         if work.started:
             return
         work.started = True
         work.reported_at = self._clock()
-        if work.report is not None and (work.count > 1 or work.setup_s > 0):
-            work.report.started(work.setup_s)
+        if work.handler is not None and (work.count > 1 or work.setup_s > 0):
+            work.handler.on_started(work.setup_s)
 
-    def _report_is_due(self, work: Work) -> bool:
+    def _report_is_due(self, work: WorkItem) -> bool:
         late = self._clock() - work.reported_at >= REPORT_INTERVAL
         return late or work.waiting_bytes >= REPORT_BYTES
 
-    def _report_progress(self, work: Work) -> None:
-        if work.report is not None:
-            work.report.progressed(work.tally, work.responses)
+    def _report_progress(self, work: WorkItem) -> None:
+        if work.handler is not None:
+            work.handler.on_progress(work.tally, work.responses)
         work.responses, work.waiting_bytes, work.reported_at = [], 0, self._clock()
 
-    def _finish(self, work: Work) -> None:
+    def _finish(self, work: WorkItem) -> None:
         """The work is over: say so, and the next one is the first to run."""
         for queue in (self._waiting, self._running):
             if work in queue:
                 queue.remove(work)
         if self._running:
             self._start(self._running[0])
-        if work.report is not None:
-            self._report_end(work, work.report)
+        if work.handler is not None:
+            self._report_end(work, work.handler)
         if self.is_idle:
-            self._when_idle()
+            self._on_idle()
 
     @staticmethod
-    def _report_end(work: Work, report: Report) -> None:
+    def _report_end(work: WorkItem, handler: WorkHandler) -> None:
         if work.tally.done == work.count:
-            report.ended(Outcome.COMPLETED, work.tally, work.responses)
+            handler.on_ended(Outcome.COMPLETED, work.tally, work.responses)
         elif work.fault is not None:
-            report.ended(Outcome.FAILED, work.tally, work.responses, work.fault, work.detail)
+            handler.on_ended(Outcome.FAILED, work.tally, work.responses, work.fault, work.detail)
         else:
-            report.ended(Outcome.STOPPED, work.tally, work.responses)
+            handler.on_ended(Outcome.STOPPED, work.tally, work.responses)

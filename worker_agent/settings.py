@@ -17,7 +17,7 @@ from synergai.protocol.converters import MAX_THREADS
 from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings
-from worker_agent.cpu_affinity import check_threads
+from worker_agent.cpu_affinity import check_thread_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
             InvalidInput: engines are kept to fewer cores than the threads asked for, or all
                 modes have fewer.
         """
-        check_threads(self.threads, self.cores)
+        check_thread_counts(self.threads, self.cores)
         if not modes:
             cores = len(self.cores) or len(os.sched_getaffinity(0))
             return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))

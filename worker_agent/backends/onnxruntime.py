@@ -12,7 +12,7 @@ from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.backends import Interrupted
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
-from worker_agent.cpu_affinity import own_cores
+from worker_agent.cpu_affinity import thread_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class OnnxRuntimeBackend:
         # shares a core with a working one holds it up: 20 ms instead of 9 ms for MobileNet
         # with two threads, on a machine that had other things to do as well.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if cores := own_cores(threads):
+        if cores := thread_cores(threads):
             # The runtime counts processors from 1, and leaves the calling thread to us.
             affinities = ";".join(str(core + 1) for core in cores[1:])
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)

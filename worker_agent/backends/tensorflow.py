@@ -11,7 +11,7 @@ from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.model_files import is_saved_model
 from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
-from worker_agent.cpu_affinity import own_cores, threads_on
+from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class TensorflowBackend:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         try:
-            with threads_on(own_cores(threads)):
+            with pin_new_threads(thread_cores(threads)):
                 tf.config.list_logical_devices("CPU")  # it is this that starts the threads
                 self._function: _Function
                 if is_saved_model(path):

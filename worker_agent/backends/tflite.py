@@ -14,7 +14,7 @@ except ImportError:  # boards with an older Python or C library
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.quantisation import Quantisation
-from worker_agent.cpu_affinity import own_cores, threads_on
+from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class TfliteBackend:
 
     def __init__(self, path: Path, threads: int) -> None:
         try:
-            with threads_on(own_cores(threads)[1:]):
+            with pin_new_threads(thread_cores(threads)[1:]):
                 self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
                 self._interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
 
     Array: TypeAlias = NDArray[Any]
-    Kind: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]]
+    BatchKey: TypeAlias = tuple[
+        tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]
+    ]
 
 
 def check_batchable(engine: Engine) -> None:
@@ -48,16 +50,16 @@ class Candidate:
 
     Attributes:
         rows: size of its tensors' first axis.
-        kind: what all queries of a batch have in common; see `kind_of`.
+        kind: what all queries of a batch have in common; see `batch_key`.
         due: instant by which it should have been computed; infinite if there is none.
     """
 
     rows: int
-    kind: Kind
+    kind: BatchKey
     due: float
 
 
-def kind_of(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, Kind] | None:
+def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, BatchKey] | None:
     """The rows of a query and what has to be the same for it to share a batch.
 
     Args:
@@ -74,7 +76,7 @@ def kind_of(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, K
     return rows.pop(), (tuple(outputs), tensors)
 
 
-class Gathering:
+class BatchBuilder:
     """A batch while it is put together, query by query.
 
     Args:
@@ -87,7 +89,7 @@ class Gathering:
         self._times = batch_times
         self._limit = min(limit, batch_times.most)
         self._now = now
-        self._kind: Kind | None = None
+        self._kind: BatchKey | None = None
         self._rows = 0
         self._count = 0
         self._due = math.inf
@@ -122,7 +124,7 @@ class Gathering:
         return -self._best[1]
 
 
-def joined(queries: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def concatenate(queries: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The inputs of several queries of one kind as those of one."""
     return {name: _joined([inputs[name] for inputs in queries]) for name in queries[0]}
 
@@ -134,7 +136,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
     return np.concatenate(arrays, out=whole)
 
 
-def divided(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:
+def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:
     """The outputs of each query of a batch, as views.
 
     Args:

@@ -9,19 +9,19 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import InvalidInput
-from worker_agent.ipc.frames import Decoder, Query, Range, Stop
+from worker_agent.ipc.frames import Decoder, RunQuery, RunSamples, StopRun
 
 if TYPE_CHECKING:
     import socket
 
-    Run: TypeAlias = Query | Range
+    Run: TypeAlias = RunQuery | RunSamples
 
 _RECEIVE_BYTES: Final = 256 << 10
 _LOOK_AFTER_S: Final = 0.0001
 """Since the last look at the socket; one costs as much as many a query."""
 
 
-class AgentGone(Exception):
+class AgentDisconnected(Exception):
     """The agent closed the socket or died; there is nobody to work for."""
 
 
@@ -49,9 +49,9 @@ class Inbox:
 
     def has_query(self) -> bool:
         """The next run is a single query, as far as we have looked."""
-        return bool(self._runs) and isinstance(self._runs[0], Query)
+        return bool(self._runs) and isinstance(self._runs[0], RunQuery)
 
-    def following(self, count: int) -> list[Query]:
+    def following(self, count: int) -> list[RunQuery]:
         """The next runs, at most `count`, as far as they are queries that anybody still wants.
 
         Raises:
@@ -61,7 +61,7 @@ class Inbox:
         wanted = takewhile(lambda run: run.run not in self._stopped, islice(self._runs, count))
         queries = []
         for run in wanted:
-            if not isinstance(run, Query):
+            if not isinstance(run, RunQuery):
                 break
             queries.append(run)
         return queries
@@ -91,15 +91,15 @@ class Inbox:
         try:
             data = self._connection.recv(_RECEIVE_BYTES)
         except ConnectionError as error:
-            raise AgentGone from error
+            raise AgentDisconnected from error
         if not data:
-            raise AgentGone
+            raise AgentDisconnected
         self._looked_at = time.perf_counter()
         for message in self._decoder.feed(data):
             match message:
-                case Query() | Range():
+                case RunQuery() | RunSamples():
                     self._runs.append(message)
-                case Stop(run):
+                case StopRun(run):
                     self._stopped.add(run)
                 case _:
                     raise InvalidInput(f"an engine host cannot receive {message}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from worker_agent.backends import Interruptible
 
 
-class Interrupts:
+class InterruptListener:
     """The agent's word on the runs that compute, if it is about these.
 
     Args:

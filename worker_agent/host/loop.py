@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from worker_agent.backends import Interrupted, JobAware
-from worker_agent.host.batches import Candidate, Gathering, divided, joined, kind_of
-from worker_agent.host.inbox import AgentGone, Inbox
-from worker_agent.host.query_codec import Answers
-from worker_agent.ipc.frames import Ended, Progress, Query, Range, Tally
+from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
+from worker_agent.host.inbox import AgentDisconnected, Inbox
+from worker_agent.host.query_codec import QueryCodec
+from worker_agent.ipc.frames import RunEnded, RunProgress, RunQuery, RunSamples, Tally
 
 if TYPE_CHECKING:
     import socket
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
     from synergai.models.samples import Samples
     from worker_agent.backends import Backend
-    from worker_agent.host.interrupts import Interrupts
+    from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.processing import Processing
-    from worker_agent.host.query_codec import Opened
+    from worker_agent.host.query_codec import DecodedQuery
     from worker_agent.ipc.arena import Arena
 
     Array: TypeAlias = NDArray[Any]
-    Run: TypeAlias = Query | Range
+    Run: TypeAlias = RunQuery | RunSamples
 
 PROGRESS_INTERVAL: Final = 0.05
 HOLD_S: Final = 0.0005
@@ -64,14 +64,14 @@ class HostLoop:
         backend: Backend,
         samples: Samples,
         processing: Processing,
-        interrupts: Interrupts | None = None,
+        interrupts: InterruptListener | None = None,
     ) -> None:
         self._connection = connection
         self._inbox = Inbox(connection)
-        self._answers = Answers(arena, engine, processing)
+        self._answers = QueryCodec(arena, engine, processing)
         self._max_batch = engine.max_batch
         # Of queries that were looked at for a batch and are still to be computed, by run.
-        self._opened: dict[int, Opened] = {}
+        self._opened: dict[int, DecodedQuery] = {}
         self._backend = backend
         self._samples = samples
         self._processing = processing
@@ -87,7 +87,7 @@ class HostLoop:
             while True:
                 run = self._inbox.take()
                 begin = time.perf_counter()
-                if isinstance(run, Query) and run.batch_times is not None:
+                if isinstance(run, RunQuery) and run.batch_times is not None:
                     ended = self._run_batch(run, run.batch_times)
                 else:
                     ended = [self._run(run)]
@@ -102,13 +102,13 @@ class HostLoop:
                     self._connection.sendall(b"".join(answers))
                     answers.clear()
                     held_since = 0.0
-        except (AgentGone, ConnectionError):
+        except (AgentDisconnected, ConnectionError):
             return
 
-    def _run(self, run: Run) -> Ended:
+    def _run(self, run: Run) -> RunEnded:
         if self._inbox.is_stopped(run.run):
             self._opened.pop(run.run, None)
-            return Ended(run.run, Outcome.STOPPED)
+            return RunEnded(run.run, Outcome.STOPPED)
         if self._interrupts is None:
             return self._compute(run)
         self._interrupts.begin(run.run)
@@ -117,17 +117,17 @@ class HostLoop:
         finally:
             self._interrupts.end()
 
-    def _compute(self, run: Run) -> Ended:
-        return self._run_query(run) if isinstance(run, Query) else self._run_range(run)
+    def _compute(self, run: Run) -> RunEnded:
+        return self._run_query(run) if isinstance(run, RunQuery) else self._run_range(run)
 
-    def _run_query(self, query: Query) -> Ended:
+    def _run_query(self, query: RunQuery) -> RunEnded:
         try:
             opened = self._opened.pop(query.run, None) or self._answers.open(query)
             begin = self._begin_queries()
             arrays = self._backend.run(opened.inputs, opened.names)
             return self._answers.write(opened, arrays, time.perf_counter() - begin)
         except Interrupted:
-            return Ended(query.run, Outcome.STOPPED)
+            return RunEnded(query.run, Outcome.STOPPED)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
             return _failed(query.run, Tally(), error)
 
@@ -139,7 +139,7 @@ class HostLoop:
 
     # --- batches ----------------------------------------------------------------------------
 
-    def _run_batch(self, first: Query, batch_times: BatchTimes) -> list[Ended]:
+    def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
         """Compute `first` together with what of the queries behind it goes with it.
 
         What goes wrong in a batch may be the fault of one of its queries: which, shows when
@@ -164,19 +164,19 @@ class HostLoop:
             for one, share in zip(opened, shares, strict=True)
         ]
 
-    def _gathered(self, first: Query, batch_times: BatchTimes) -> list[Query]:
+    def _gathered(self, first: RunQuery, batch_times: BatchTimes) -> list[RunQuery]:
         """`first`, and those behind it that had best be computed with it."""
         if self._inbox.is_stopped(first.run):
             return [first]
-        gathering = Gathering(batch_times, self._max_batch, time.monotonic())
+        gathering = BatchBuilder(batch_times, self._max_batch, time.monotonic())
         for query in (first, *self._inbox.following(self._max_batch - 1)):
             candidate = self._candidate(query)
             if candidate is None or not gathering.add(candidate) or gathering.is_full:
                 break
         behind = [self._inbox.take() for _ in range(gathering.size - 1)]
-        return [first, *cast("list[Query]", behind)]
+        return [first, *cast("list[RunQuery]", behind)]
 
-    def _candidate(self, query: Query) -> Candidate | None:
+    def _candidate(self, query: RunQuery) -> Candidate | None:
         """What `query` is for a batch; None if it has to be run alone."""
         if query.batch_times is None:
             return None
@@ -185,31 +185,31 @@ class HostLoop:
         except SynergaiError:  # it is answered so when its turn comes
             return None
         self._opened[query.run] = opened
-        kind = kind_of(opened.inputs, opened.names)
+        kind = batch_key(opened.inputs, opened.names)
         return None if kind is None else Candidate(*kind, query.due)
 
-    def _compute_batch(self, opened: Sequence[Opened]) -> tuple[list[list[Array]], float]:
+    def _compute_batch(self, opened: Sequence[DecodedQuery]) -> tuple[list[list[Array]], float]:
         """The outputs of each, and the seconds that all took together."""
         if self._interrupts is not None:
             self._interrupts.begin(*(one.query.run for one in opened))
         try:
             begin = self._begin_queries()
-            arrays = self._backend.run(joined([one.inputs for one in opened]), opened[0].names)
+            arrays = self._backend.run(concatenate([one.inputs for one in opened]), opened[0].names)
             compute_s = time.perf_counter() - begin
         finally:
             if self._interrupts is not None:
                 self._interrupts.end()
-        return divided(arrays, [one.rows for one in opened]), compute_s
+        return split_rows(arrays, [one.rows for one in opened]), compute_s
 
     def _written(
-        self, opened: Opened, outputs: Sequence[Array], compute_s: float, batch: int
-    ) -> Ended:
+        self, opened: DecodedQuery, outputs: Sequence[Array], compute_s: float, batch: int
+    ) -> RunEnded:
         try:
             return self._answers.write(opened, outputs, compute_s, batch)
         except Exception as error:  # noqa: BLE001 - as above
             return _failed(opened.query.run, Tally(), error)
 
-    def _run_range(self, run: Range) -> Ended:
+    def _run_range(self, run: RunSamples) -> RunEnded:
         samples, labels = self._samples.inputs, self._samples.labels
         if run.batch > 1:
             labels = None  # it is for measuring, and nobody asks what was right
@@ -228,7 +228,7 @@ class HostLoop:
                 begin = time.perf_counter()
                 inputs = samples[index]
                 if size > 1:
-                    inputs = joined([samples[(query + i) % len(samples)] for i in range(size)])
+                    inputs = concatenate([samples[(query + i) % len(samples)] for i in range(size)])
                 arrays = self._backend.run(inputs, self._outputs)
                 now = time.perf_counter()
                 compute_s += now - begin
@@ -238,19 +238,19 @@ class HostLoop:
                     correct += self._processing.answer(arrays) == labels[index]
                 if now >= report_at:
                     tally = Tally(done, labelled, int(correct), compute_s)
-                    self._connection.sendall(Progress(run.run, tally).encode())
+                    self._connection.sendall(RunProgress(run.run, tally).encode())
                     report_at = now + PROGRESS_INTERVAL
-        except (AgentGone, ConnectionError):
+        except (AgentDisconnected, ConnectionError):
             raise
         except Interrupted:
             pass  # what is done is done
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
             return _failed(run.run, Tally(done, labelled, int(correct), compute_s), error)
         outcome = Outcome.COMPLETED if done == run.count else Outcome.STOPPED
-        return Ended(run.run, outcome, Tally(done, labelled, int(correct), compute_s))
+        return RunEnded(run.run, outcome, Tally(done, labelled, int(correct), compute_s))
 
 
-def _failed(run: int, tally: Tally, error: Exception) -> Ended:
+def _failed(run: int, tally: Tally, error: Exception) -> RunEnded:
     match error:
         case InvalidInput():
             fault, detail = Fault.BAD_INPUT, str(error)
@@ -262,4 +262,4 @@ def _failed(run: int, tally: Tally, error: Exception) -> Ended:
                 Fault.ENGINE_BROKEN,
                 "the engine failed; its worker's log has the detail",
             )
-    return Ended(run, Outcome.FAILED, tally, fault=fault, detail=detail)
+    return RunEnded(run, Outcome.FAILED, tally, fault=fault, detail=detail)

@@ -23,9 +23,9 @@ from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.runtime.processes import die_first, die_with
-from worker_agent.cpu_affinity import confine, named_cores, own_cores
+from worker_agent.cpu_affinity import parse_cores, restrict_to, thread_cores
 from worker_agent.ipc.arena import Arena, slots_for
-from worker_agent.ipc.frames import Broken, Ready
+from worker_agent.ipc.frames import LoadFailed, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     if options.cores:
-        confine(options.cores)
+        restrict_to(options.cores)
     threads = options.threads or len(os.sched_getaffinity(0))
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
@@ -69,26 +69,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.models, options.engine, threads, options.spawned_at
             )
         except SynergaiError as error:
-            connection.sendall(Broken(str(error)).encode())
+            connection.sendall(LoadFailed(str(error)).encode())
             return 1
         except Exception:  # noqa: BLE001 - whatever a model file provokes, the agent hears of it
             _log.exception("cannot load %s", options.engine)
             reason = f"engine {options.engine!r} failed to load; its worker's log has the detail"
-            connection.sendall(Broken(reason).encode())
+            connection.sendall(LoadFailed(reason).encode())
             return 1
-        if cores := own_cores(threads):
+        if cores := thread_cores(threads):
             os.sched_setaffinity(0, cores[:1])
         # What loading left behind lives as long as the host; looking at it again costs latency.
         gc.freeze()
         # These bring NumPy, which reads the thread variables when it is imported.
         from worker_agent.backends import Interruptible
-        from worker_agent.host.interrupts import Interrupts
+        from worker_agent.host.interrupts import InterruptListener
         from worker_agent.host.loop import HostLoop
 
         arena = Arena(options.arena)
         arena.grow(slots_for(engine.max_batch))
         interrupts = (
-            Interrupts(options.interrupts, backend) if isinstance(backend, Interruptible) else None
+            InterruptListener(options.interrupts, backend)
+            if isinstance(backend, Interruptible)
+            else None
         )
         loop = HostLoop(connection, arena, engine, backend, samples, processing, interrupts)
         connection.sendall(ready.encode())
@@ -101,7 +103,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
     parser.add_argument("--engine", required=True, help="name of the engine in it")
     parser.add_argument("--threads", type=int, required=True, help="0 means one per core")
-    parser.add_argument("--cores", type=named_cores, required=True, help="to keep to; all if empty")
+    parser.add_argument("--cores", type=parse_cores, required=True, help="to keep to; all if empty")
     parser.add_argument("--socket", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--arena", type=int, required=True, help="inherited descriptor")
     parser.add_argument("--interrupts", type=int, required=True, help="inherited descriptor")

@@ -52,7 +52,7 @@ class Processing:
         if engine.postprocess:
             self._derived = postprocessing(engine.postprocess, engine.outputs)
 
-    def prepared(self, inputs: dict[str, Array]) -> dict[str, Array]:
+    def preprocess(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """The inputs as the model takes them: encoded images have become a tensor.
 
         Raises:
@@ -65,7 +65,7 @@ class Processing:
             self._load_decoder()
         return {**inputs, images.name: images.tensor(inputs[images.name].tolist())}
 
-    def to_compute(self, request: ModelInferRequest) -> Sequence[str]:
+    def outputs_to_compute(self, request: ModelInferRequest) -> Sequence[str]:
         """The model's outputs that the answer to `request` consists of or is made from."""
         if not request.outputs:
             return self._outputs
@@ -75,7 +75,9 @@ class Processing:
             names.update(dict.fromkeys(self._derived.needs))
         return list(names)
 
-    def asked_for(self, request: ModelInferRequest, computed: dict[str, Array]) -> dict[str, Array]:
+    def requested_outputs(
+        self, request: ModelInferRequest, computed: dict[str, Array]
+    ) -> dict[str, Array]:
         """The outputs that `request` asks for, in its order, made from those `computed`.
 
         Raises:

@@ -11,7 +11,7 @@ from synergai.protocol.validation import check_envelope
 from synergai.values import value
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
-from worker_agent.ipc.frames import Ended, InSlot, Tally
+from worker_agent.ipc.frames import ArenaRef, RunEnded, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from synergai.oip.inference_pb2 import ModelInferRequest
     from worker_agent.host.processing import Processing
     from worker_agent.ipc.arena import Arena
-    from worker_agent.ipc.frames import Query
+    from worker_agent.ipc.frames import RunQuery
 
     Array: TypeAlias = NDArray[Any]
 
 
 @value()
-class Opened:
+class DecodedQuery:
     """A query about to be computed.
 
     Attributes:
@@ -38,11 +38,11 @@ class Opened:
         prepared_s: seconds that decoding and preparing took.
     """
 
-    query: Query
+    query: RunQuery
     header: ModelInferRequest
     inputs: dict[str, Array]
     names: Sequence[str]
-    prepared_s: float
+    preprocess_s: float
 
     @property
     def rows(self) -> int:
@@ -50,7 +50,7 @@ class Opened:
         return len(next(iter(self.inputs.values())))
 
 
-class Answers:
+class QueryCodec:
     """Opens requests to one engine and writes the responses.
 
     Args:
@@ -65,26 +65,26 @@ class Answers:
         self._processing = processing
         self._envelopes = Envelopes()
 
-    def open(self, query: Query) -> Opened:
+    def open(self, query: RunQuery) -> DecodedQuery:
         """Make the model's inputs of a request.
 
         Raises:
             InvalidInput: the request is not one that the engine can answer.
         """
         request = query.request
-        data = self._arena.view(request) if isinstance(request, InSlot) else request
+        data = self._arena.view(request) if isinstance(request, ArenaRef) else request
         envelope = self._envelopes.open(data)
         header = envelope.header
         check_envelope(envelope, self._engine)
-        names = self._processing.to_compute(header)
+        names = self._processing.outputs_to_compute(header)
         inputs = read_inputs(envelope)
         begin = time.perf_counter()
-        inputs = self._processing.prepared(inputs)
-        return Opened(query, header, inputs, names, time.perf_counter() - begin)
+        inputs = self._processing.preprocess(inputs)
+        return DecodedQuery(query, header, inputs, names, time.perf_counter() - begin)
 
     def write(
-        self, opened: Opened, outputs: Sequence[Array], compute_s: float, batch: int = 1
-    ) -> Ended:
+        self, opened: DecodedQuery, outputs: Sequence[Array], compute_s: float, batch: int = 1
+    ) -> RunEnded:
         """Make the response of what the model computed.
 
         Args:
@@ -98,16 +98,18 @@ class Answers:
         """
         computed = time.perf_counter()
         header, request = opened.header, opened.query.request
-        asked = self._processing.asked_for(header, dict(zip(opened.names, outputs, strict=True)))
+        asked = self._processing.requested_outputs(
+            header, dict(zip(opened.names, outputs, strict=True))
+        )
         parts = write_response(header, self._engine.version, asked)
         if header.parameters and header.parameters[TIMINGS].bool_param:
             finished_s = time.perf_counter() - computed
-            parts.append(write_timings(opened.prepared_s, compute_s, finished_s))
-        response: bytes | InSlot
-        if isinstance(request, InSlot) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
+            parts.append(write_timings(opened.preprocess_s, compute_s, finished_s))
+        response: bytes | ArenaRef
+        if isinstance(request, ArenaRef) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
             # The inputs have served, and the response may take their place.
             response = self._arena.write(request.slot, parts)
         else:
             response = b"".join(parts)
         tally = Tally(1, compute_s=compute_s, batch=batch)
-        return Ended(opened.query.run, Outcome.COMPLETED, tally, response)
+        return RunEnded(opened.query.run, Outcome.COMPLETED, tally, response)

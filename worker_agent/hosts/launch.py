@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from worker_agent.cpu_affinity import core_names
+from worker_agent.cpu_affinity import format_cores
 from worker_agent.ipc.arena import Arena
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Launch:
             "worker_agent.host.main",
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
-            *("--cores", core_names(cores)),
+            *("--cores", format_cores(cores)),
             *("--socket", str(theirs.fileno()), "--arena", str(arena.fd)),
             *("--interrupts", str(their_interrupts)),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),

@@ -45,7 +45,7 @@ class SessionChange:
     error: SynergaiError | None = None
 
 
-class Hosts:
+class HostPool:
     """Starts hosts when they are needed and ends the least recently used ones.
 
     Args:
@@ -54,7 +54,7 @@ class Hosts:
         cores: those that hosts are kept to; all if empty.
         hang_timeout_s: how long a host may be silent while it owes an answer.
         pinned: sessions that make no room for others.
-        when_changed: told of every session that comes or goes.
+        on_change: told of every session that comes or goes.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Hosts:
         cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         pinned: Collection[Session] = (),
-        when_changed: Callable[[SessionChange], None] = lambda _: None,
+        on_change: Callable[[SessionChange], None] = lambda _: None,
     ) -> None:
         self._models = models
         self._memory_bytes = memory_bytes
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
-        self._when_changed = when_changed
+        self._on_change = on_change
         # In order of use, the least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
@@ -85,11 +85,11 @@ class Hosts:
         if host is None:
             return None
         self._hosts[session] = host
-        return None if host.is_gone else host
+        return None if host.is_closed else host
 
     def sessions(self) -> list[Session]:
         """All that is resident, the most recently used first."""
-        return [session for session, host in reversed(self._hosts.items()) if not host.is_gone]
+        return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
         """Bring `session` into memory, making room for it; one load at a time per session.
@@ -160,7 +160,7 @@ class Hosts:
 
     async def _load(self, session: Session) -> HostProcess:
         host = self._hosts.get(session)
-        if host is not None and not host.is_gone:
+        if host is not None and not host.is_closed:
             return host
         await self._make_room(self._known_bytes.get(session, _FRESH_HOST_BYTES))
         try:
@@ -169,11 +169,11 @@ class Hosts:
                 session,
                 cores=self._cores,
                 hang_timeout_s=self._hang_timeout_s,
-                when_gone=self._forget,
+                on_exit=self._forget,
             )
         except SynergaiError as error:
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
-            self._when_changed(SessionChange(session, resident=False, error=error))
+            self._on_change(SessionChange(session, resident=False, error=error))
             raise
         self._hosts[session] = host
         self._known_bytes[session] = _rss_bytes(host.pid)
@@ -183,7 +183,7 @@ class Hosts:
             session.configuration,
             host.ready.setup_s,
         )
-        self._when_changed(SessionChange(session, resident=True, ready=host.ready))
+        self._on_change(SessionChange(session, resident=True, ready=host.ready))
         await self._make_room(0, keep=session)
         return host
 
@@ -212,7 +212,7 @@ class Hosts:
         """The host is gone or about to go, and its session is no longer resident."""
         if self._hosts.get(host.session) is host:
             del self._hosts[host.session]
-            self._when_changed(SessionChange(host.session, resident=False))
+            self._on_change(SessionChange(host.session, resident=False))
 
 
 def _rss_bytes(pid: int) -> int:

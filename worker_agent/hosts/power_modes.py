@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import Session
-    from worker_agent.hosts.pool import Hosts
+    from worker_agent.hosts.pool import HostPool
     from worker_agent.hosts.process import HostProcess
     from worker_agent.power.controller import PowerMode
     from worker_agent.power.manager import Power
 
 
-class ModeHosts:
-    """The runner's hosts on a machine with power modes; see ``worker_agent.runner.Hosts``.
+class PowerModeHosts:
+    """The runner's hosts on a machine with power modes; see ``worker_agent.runner.HostPool``.
 
     The runner asks for another session only when nothing runs, so a switch never disturbs work,
     and what it takes counts as the setup of the work that it is for.
@@ -27,7 +27,7 @@ class ModeHosts:
         hosts: the machine's engine hosts.
     """
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: HostPool) -> None:
         self._hosts = hosts
         self._power: Power | None = None
         self._loads: set[asyncio.Task[HostProcess]] = set()
@@ -56,7 +56,7 @@ class ModeHosts:
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
         """Put the session's mode in force, and bring it into memory.
 
-        The task raises what `Hosts.load` raises, and Unavailable if the machine does not switch.
+        The task raises what `HostPool.load` raises, and Unavailable if the machine does not switch.
         """
         if self._is_in_mode(session):
             return self._hosts.load(session)

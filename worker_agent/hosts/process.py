@@ -17,16 +17,16 @@ from worker_agent.hosts.launch import Launch
 from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES, slots_for
 from worker_agent.ipc.frames import (
-    Broken,
+    ArenaRef,
     Decoder,
-    Ended,
-    InSlot,
+    LoadFailed,
     Message,
-    Progress,
-    Query,
-    Range,
     Ready,
-    Stop,
+    RunEnded,
+    RunProgress,
+    RunQuery,
+    RunSamples,
+    StopRun,
     Tally,
 )
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from worker_agent.ipc.arena import Arena
 
-    WhenEnded: TypeAlias = Callable[[Ended], None]
-    """Called once for every run; `Ended.response` is bytes by then."""
-    WhenProgressed: TypeAlias = Callable[[Tally], None]
+    OnEnded: TypeAlias = Callable[[RunEnded], None]
+    """Called once for every run; `RunEnded.response` is bytes by then."""
+    OnProgress: TypeAlias = Callable[[Tally], None]
 
 WINDOW: Final = 32
 """Runs that may wait inside a host, so that it never waits for its agent."""
@@ -56,8 +56,8 @@ _log = logging.getLogger(__name__)
 
 @value()
 class _Run:
-    when_ended: WhenEnded
-    when_progressed: WhenProgressed | None = None
+    on_ended: OnEnded
+    on_progress: OnProgress | None = None
     slot: int | None = None
 
 
@@ -106,7 +106,7 @@ class HostProcess(asyncio.Protocol):
         cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
-        when_gone: Callable[[HostProcess], None] = lambda _: None,
+        on_exit: Callable[[HostProcess], None] = lambda _: None,
     ) -> HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
@@ -116,7 +116,7 @@ class HostProcess(asyncio.Protocol):
             cores: those that it is kept to; all if empty.
             hang_timeout_s: how long it may be silent while it owes an answer.
             load_timeout_s: how long loading may take.
-            when_gone: called once, when the host has died by itself, after it was up.
+            on_exit: called once, when the host has died by itself, after it was up.
 
         Raises:
             EngineUnusable: the engine cannot be loaded, or not in time.
@@ -134,7 +134,7 @@ class HostProcess(asyncio.Protocol):
                 pass_fds=launch.inherited,
             )
             host._transport, _ = await loop.create_connection(lambda: host, sock=launch.connection)
-        host._supervisor = asyncio.create_task(host._supervise(when_gone))
+        host._supervisor = asyncio.create_task(host._supervise(on_exit))
         try:
             async with asyncio.timeout(load_timeout_s):
                 first = await host._first
@@ -148,7 +148,7 @@ class HostProcess(asyncio.Protocol):
             raise
         if not isinstance(first, Ready):
             await host.close()
-            reason = first.reason if isinstance(first, Broken) else f"it began with {first}"
+            reason = first.reason if isinstance(first, LoadFailed) else f"it began with {first}"
             raise EngineUnusable(reason)
         host.ready = first
         host._arena.grow(slots_for(first.max_batch))
@@ -160,7 +160,7 @@ class HostProcess(asyncio.Protocol):
         return self._process.pid
 
     @property
-    def is_gone(self) -> bool:
+    def is_closed(self) -> bool:
         """It has ended, or is about to; there is nothing more to be had from it."""
         return self._gone.is_set() or self._retired is not None
 
@@ -173,10 +173,10 @@ class HostProcess(asyncio.Protocol):
         """A query of `size` bytes can be fed now."""
         return len(self._runs) < WINDOW and (not self._is_large(size) or self._arena.has_room)
 
-    def query(
+    def run_query(
         self,
         request: Buffer,
-        when_ended: WhenEnded,
+        on_ended: OnEnded,
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
@@ -192,17 +192,17 @@ class HostProcess(asyncio.Protocol):
         run = self._last_run
         if self._is_large(len(request)):
             place = self._arena.put(request)
-            self._feed(run, _Run(when_ended, slot=place.slot), Query(run, place, batch_times, due))
+            self._feed(run, _Run(on_ended, slot=place.slot), RunQuery(run, place, batch_times, due))
         else:
-            self._feed(run, _Run(when_ended), Query(run, request, batch_times, due))
+            self._feed(run, _Run(on_ended), RunQuery(run, request, batch_times, due))
         return run
 
-    def samples(
+    def run_samples(
         self,
         first: int,
         count: int,
-        when_progressed: WhenProgressed,
-        when_ended: WhenEnded,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
         job: str = "",
     ) -> int:
         """Feed the queries [first, first + count) of the sample set; returns the run.
@@ -211,13 +211,13 @@ class HostProcess(asyncio.Protocol):
         """
         self._last_run += 1
         run = self._last_run
-        self._feed(run, _Run(when_ended, when_progressed), Range(run, first, count, job))
+        self._feed(run, _Run(on_ended, on_progress), RunSamples(run, first, count, job))
         return run
 
     def stop(self, run: int) -> None:
         """Stop the run at its next query, or in it if that takes long. Harmless when it is over."""
         if run in self._runs:
-            self._send(Stop(run))
+            self._send(StopRun(run))
             self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run)
 
     def _interrupt(self, run: int) -> None:
@@ -267,22 +267,22 @@ class HostProcess(asyncio.Protocol):
 
     def _receive(self, message: Message) -> None:
         match message:
-            case Progress(run, tally) if run in self._runs:
-                progressed = self._runs[run].when_progressed
+            case RunProgress(run, tally) if run in self._runs:
+                progressed = self._runs[run].on_progress
                 if progressed is not None:
                     progressed(tally)
-            case Ended(run) if run in self._runs:
+            case RunEnded(run) if run in self._runs:
                 self._end(message)
-            case Ready() | Broken() if not self._first.done():
+            case Ready() | LoadFailed() if not self._first.done():
                 self._first.set_result(message)
             case _:
                 raise InvalidInput(f"an engine host said {message}")
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: RunEnded) -> None:
         run = self._runs.pop(ended.run)
         self._sent_runs -= 1
-        self._is_quick = run.when_progressed is None and ended.tally.compute_s < QUICK_S
-        if isinstance(ended.response, InSlot):
+        self._is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
+        if isinstance(ended.response, ArenaRef):
             try:
                 ended = replace(ended, response=self._arena.read(ended.response))
             except ValueError as error:
@@ -290,7 +290,7 @@ class HostProcess(asyncio.Protocol):
         if run.slot is not None:
             self._arena.release(run.slot)
         self._largest_response = max(self._largest_response, len(ended.response))
-        run.when_ended(ended)
+        run.on_ended(ended)
         if not self._runs:
             self._release()
 
@@ -305,21 +305,21 @@ class HostProcess(asyncio.Protocol):
         """The request or, as far as earlier ones tell, its response is one for the arena."""
         return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
 
-    def _feed(self, number: int, run: _Run, message: Query | Range) -> None:
-        if self.is_gone:
+    def _feed(self, number: int, run: _Run, message: RunQuery | RunSamples) -> None:
+        if self.is_closed:
             ended = _host_died(number, f"the engine host of {self.session.engine!r} is gone")
-            self._loop.call_soon(run.when_ended, ended)
+            self._loop.call_soon(run.on_ended, ended)
             return
         if not self._runs:
             self._heard_at = self._loop.time()
         self._runs[number] = run
-        if isinstance(message, Range):
+        if isinstance(message, RunSamples):
             self._is_quick = False
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
         self._send(message)
 
-    def _send(self, message: Query | Range | Stop) -> None:
+    def _send(self, message: RunQuery | RunSamples | StopRun) -> None:
         """Send with all else of this turn of the loop: a system call costs more than a query."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
@@ -352,7 +352,7 @@ class HostProcess(asyncio.Protocol):
         )
         self.kill("hung and was killed")
 
-    async def _supervise(self, when_gone: Callable[[HostProcess], None]) -> None:
+    async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
         """Own the process until it has ended, then end what it still owed."""
         output = asyncio.create_task(self._log_output())
         try:
@@ -365,13 +365,13 @@ class HostProcess(asyncio.Protocol):
             os.close(self._interrupts)
         runs, self._runs = self._runs, {}
         for number, run in runs.items():
-            run.when_ended(_host_died(number, reason))
+            run.on_ended(_host_died(number, reason))
         self._release()
         if not self._first.done():
             self._first.set_exception(Unavailable(f"{reason} while loading"))
         elif not self._closing:
             _log.warning("%s", reason)
-            when_gone(self)
+            on_exit(self)
 
     async def _leave(self) -> str:
         """Wait until the process has ended, and say how it did."""
@@ -395,5 +395,5 @@ class HostProcess(asyncio.Protocol):
                 _log.info("[%s] %s", self.session.engine, line)
 
 
-def _host_died(run: int, reason: str) -> Ended:
-    return Ended(run, Outcome.FAILED, fault=Fault.HOST_DIED, detail=reason)
+def _host_died(run: int, reason: str) -> RunEnded:
+    return RunEnded(run, Outcome.FAILED, fault=Fault.HOST_DIED, detail=reason)

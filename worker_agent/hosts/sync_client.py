@@ -13,15 +13,15 @@ from synergai.errors import EngineUnusable, InternalFault, Unavailable
 from worker_agent.hosts.launch import Launch
 from worker_agent.ipc.arena import INLINE_BYTES
 from worker_agent.ipc.frames import (
-    Broken,
+    ArenaRef,
     Decoder,
-    Ended,
-    InSlot,
+    LoadFailed,
     Message,
-    Progress,
-    Query,
-    Range,
     Ready,
+    RunEnded,
+    RunProgress,
+    RunQuery,
+    RunSamples,
 )
 
 if TYPE_CHECKING:
@@ -79,21 +79,21 @@ class HostClient:
         """Process id of the host."""
         return self._process.pid
 
-    def query(self, request: bytes, *, inline_bytes: int = INLINE_BYTES) -> tuple[Ended, bytes]:
+    def query(self, request: bytes, *, inline_bytes: int = INLINE_BYTES) -> tuple[RunEnded, bytes]:
         """Run a serialised ``ModelInferRequest``; return how it ended, and the response."""
         self._runs += 1
-        content: bytes | InSlot = request
+        content: bytes | ArenaRef = request
         if len(request) > inline_bytes:
             content = self._arena.put(request)
-        self._send(Query(self._runs, content).encode())
+        self._send(RunQuery(self._runs, content).encode())
         ended = self._wait_ended()
         response = ended.response
-        data = self._arena.read(response) if isinstance(response, InSlot) else bytes(response)
-        if isinstance(content, InSlot):
+        data = self._arena.read(response) if isinstance(response, ArenaRef) else bytes(response)
+        if isinstance(content, ArenaRef):
             self._arena.release(content.slot)
         return ended, data
 
-    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> Ended:
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> RunEnded:
         """Run the queries [first, first + count) of the sample set, as a job would.
 
         Of an engine that allows of it, `batch` of them are computed at once.
@@ -102,7 +102,7 @@ class HostClient:
             EngineUnusable: the engine failed.
         """
         self._runs += 1
-        self._send(Range(self._runs, first, count, batch=batch).encode())
+        self._send(RunSamples(self._runs, first, count, batch=batch).encode())
         ended = self._wait_ended()
         if ended.outcome is Outcome.FAILED:
             raise EngineUnusable(ended.detail)
@@ -134,17 +134,17 @@ class HostClient:
         match self._receive():
             case Ready() as ready:
                 return ready
-            case Broken(reason):
+            case LoadFailed(reason):
                 raise EngineUnusable(reason)
             case other:
                 raise InternalFault(f"an engine host began with {other}")
 
-    def _wait_ended(self) -> Ended:
+    def _wait_ended(self) -> RunEnded:
         while True:
             match self._receive():
-                case Ended() as ended:
+                case RunEnded() as ended:
                     return ended
-                case Progress():
+                case RunProgress():
                     continue
                 case other:
                     raise InternalFault(f"an engine host answered with {other}")

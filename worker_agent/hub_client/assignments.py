@@ -12,7 +12,7 @@ from synergai.protocol import converters as wire
 from synergai.protocol.work_messages import ended_report, progress_report
 from synergai.v1 import hub_pb2
 from worker_agent.ipc.frames import Tally
-from worker_agent.runner import Work
+from worker_agent.runner import WorkItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
-    from worker_agent.hub_client.send_queue import Outbox
-    from worker_agent.runner import Report, Runner
+    from worker_agent.hub_client.send_queue import MergingSendQueue
+    from worker_agent.runner import Runner, WorkHandler
 
 
 class Assignments:
@@ -37,62 +37,62 @@ class Assignments:
     def __init__(
         self,
         runner: Runner,
-        outbox: Outbox,
+        outbox: MergingSendQueue,
         configurations: Sequence[Configuration],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        self._outbox = outbox
+        self._queue = outbox
         self._configurations = configurations
         self._clock = clock
-        self._work: dict[int, Work] = {}
+        self._items: dict[int, WorkItem] = {}
 
     def take(self, orders: Orders) -> None:
         """Carry out what the gateway orders."""
         for assignment, requests in orders.assignments:
             self._assign(assignment, requests)
         for assignment_id in orders.stops:
-            work = self._work.get(assignment_id)
+            work = self._items.get(assignment_id)
             if work is not None:
                 self._runner.stop(work)
 
     def abandon(self) -> None:
         """Stop and forget all of them: the gateway has given them to others."""
         # Abandoning one may end those behind it, which are forgotten as they end.
-        for work in list(self._work.values()):
+        for work in list(self._items.values()):
             self._runner.abandon(work)
-        self._work.clear()
+        self._items.clear()
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
-        report = _AssignmentReport(assignment.id, self._outbox, self._forget)
+        reporter = _AssignmentReporter(assignment.id, self._queue, self._forget)
         try:
-            work = _work(assignment, requests, report, self._clock())
+            work = _work_item(assignment, requests, reporter, self._clock())
         except InvalidInput as error:
-            report.ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
+            reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
             return
         configuration = work.session.configuration
         if configuration not in self._configurations:
             detail = f"this worker cannot be switched to {configuration}"
-            report.ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
+            reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
             return
-        self._work[assignment.id] = work
+        self._items[assignment.id] = work
         self._runner.add(work)
 
     def _forget(self, assignment_id: int) -> None:
-        self._work.pop(assignment_id, None)
+        self._items.pop(assignment_id, None)
 
 
-def _work(
-    assignment: hub_pb2.Assignment, requests: Sequence[Buffer], report: Report, now: float
-) -> Work:
+def _work_item(
+    assignment: hub_pb2.Assignment, requests: Sequence[Buffer], handler: WorkHandler, now: float
+) -> WorkItem:
     if not assignment.count or len(requests) not in (0, assignment.count):
         raise InvalidInput(
             f"an assignment of {assignment.count} queries with {len(requests)} requests"
         )
     configuration = wire.configuration_from_proto(assignment.configuration)
-    return Work(
+    return WorkItem(
         session=Session(EngineName(assignment.engine), configuration),
-        report=report,
+        handler=handler,
         requests=requests,
         first=assignment.first,
         count=assignment.count,
@@ -102,26 +102,26 @@ def _work(
     )
 
 
-class _AssignmentReport:
-    """Reports on one assignment; see ``worker_agent.runner.Report``."""
+class _AssignmentReporter:
+    """Reports on one assignment; see ``worker_agent.runner.WorkHandler``."""
 
     def __init__(
-        self, assignment_id: int, outbox: Outbox, when_ended: Callable[[int], None]
+        self, assignment_id: int, outbox: MergingSendQueue, on_ended: Callable[[int], None]
     ) -> None:
         self._id = assignment_id
-        self._outbox = outbox
-        self._when_ended = when_ended
+        self._queue = outbox
+        self._on_ended = on_ended
 
-    def started(self, setup_s: float) -> None:
+    def on_started(self, setup_s: float) -> None:
         """Setup is over."""
         started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
-        self._outbox.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
+        self._queue.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
 
-    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """So much is done."""
-        self._outbox.put(b"".join(progress_report(self._progress(tally), responses)))
+        self._queue.put(b"".join(progress_report(self._progress(tally), responses)))
 
-    def ended(
+    def on_ended(
         self,
         outcome: Outcome,
         tally: Tally,
@@ -135,8 +135,8 @@ class _AssignmentReport:
             fault=hub_pb2.Fault.ValueType(fault.value),
             detail=detail,
         )
-        self._outbox.put(b"".join(ended_report(ended, self._progress(tally), responses)))
-        self._when_ended(self._id)
+        self._queue.put(b"".join(ended_report(ended, self._progress(tally), responses)))
+        self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:
         return hub_pb2.Progress(

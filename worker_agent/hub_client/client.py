@@ -18,14 +18,14 @@ from synergai.protocol.call_errors import error_of_call
 from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.registration import GatewayLink
+from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.domain import Configuration, Engine
     from worker_agent.hosts.pool import SessionChange
-    from worker_agent.hub_client.registration import Worker
+    from worker_agent.hub_client.registration import ControlHandler
     from worker_agent.runner import Runner
 
 BACKOFF: Final = Backoff(first_s=0.5, most_s=10.0)
@@ -35,7 +35,7 @@ SETTLED_AFTER_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Connection:
+class HubClient:
     """Keeps the agent connected.
 
     Args:
@@ -52,7 +52,7 @@ class Connection:
     def __init__(
         self,
         target: str,
-        worker: Worker,
+        worker: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
         max_message_bytes: int,
@@ -66,7 +66,7 @@ class Connection:
         self._configurations = configurations
         self._max_message_bytes = max_message_bytes
         self._credentials = credentials
-        self._link: GatewayLink | None = None
+        self._link: Registration | None = None
         self._backoff = backoff
         self._pauses = backoff.pauses()
 
@@ -121,7 +121,7 @@ class Connection:
     def _tell(self, message: hub_pb2.AgentControl) -> None:
         # A gateway that comes later learns of it from the registration.
         if self._link is not None:
-            self._link.control_outbox.put(message.SerializeToString())
+            self._link.control_queue.put(message.SerializeToString())
 
     async def _connect(self) -> NoReturn:
         """One connection, from its beginning to its end, which is always an error."""
@@ -132,7 +132,7 @@ class Connection:
         ]
         credentials = await asyncio.to_thread(self._credentials)
         async with open_channel(self._target, options, credentials) as channel:
-            link = GatewayLink(
+            link = Registration(
                 channel,
                 self._worker,
                 self._runner,

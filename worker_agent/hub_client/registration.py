@@ -17,8 +17,8 @@ from synergai.protocol import rpc
 from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.send_queue import Outbox
-from worker_agent.hub_client.work_channel import WorkCall, open_line, read, write
+from worker_agent.hub_client.send_queue import MergingSendQueue
+from worker_agent.hub_client.work_channel import GrpcWorkChannel, open_socket_channel, read, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ _LINE_TIMEOUT_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Worker(Protocol):
+class ControlHandler(Protocol):
     """What the connection tells the gateway of, and carries out for it."""
 
     def register(self) -> hub_pb2.Register:
@@ -53,7 +53,7 @@ class Worker(Protocol):
         """Let the session go."""
 
 
-class GatewayLink:
+class Registration:
     """The two streams of one registration.
 
     Args:
@@ -71,7 +71,7 @@ class GatewayLink:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        worker: Worker,
+        worker: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
         target: str,
@@ -89,9 +89,9 @@ class GatewayLink:
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
-        self.control_outbox = Outbox(merge=False)
-        self._work_outbox = Outbox(merge=True)
-        self._assignments = Assignments(runner, self._work_outbox, configurations)
+        self.control_queue = MergingSendQueue(merge=False)
+        self._work_queue = MergingSendQueue(merge=True)
+        self._assignments = Assignments(runner, self._work_queue, configurations)
 
     async def register(self) -> None:
         """Introduce the worker on the control stream.
@@ -121,8 +121,8 @@ class GatewayLink:
             self._control_orders(),
             work.receive(),
             self._heartbeats(),
-            self.control_outbox.send_all(lambda data: write(self._control, data)),
-            self._work_outbox.send_all(work.write),
+            self.control_queue.send_all(lambda data: write(self._control, data)),
+            self._work_queue.send_all(work.write),
         )
         tasks = [asyncio.create_task(part) for part in parts]
         try:
@@ -139,7 +139,7 @@ class GatewayLink:
         """A work line, if the gateway has one that can be reached, or else a call."""
         registered, take = self._registered, self._assignments.take
         if registered.work_port:
-            line = await open_line(
+            line = await open_socket_channel(
                 self._host,
                 registered.work_port,
                 registered.session,
@@ -149,14 +149,14 @@ class GatewayLink:
             )
             if line is not None:
                 return line
-        return WorkCall(self._channel, registered.session, take)
+        return GrpcWorkChannel(self._channel, registered.session, take)
 
     async def flush(self) -> None:
         """Return once the gateway has what there is to report; bounded."""
         try:
             async with asyncio.timeout(_FAREWELL_S):
-                await self._work_outbox.wait_empty()
-                await self.control_outbox.wait_empty()
+                await self._work_queue.wait_empty()
+                await self.control_queue.wait_empty()
                 if self._work is not None:
                     await self._work.finish()
         except TimeoutError:
@@ -188,4 +188,4 @@ class GatewayLink:
             self._sequence += 1
             beat = self._worker.heartbeat()
             beat.sequence = self._sequence
-            self.control_outbox.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())
+            self.control_queue.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())

@@ -17,7 +17,7 @@ BATCH_BYTES: Final = 4 << 20
 """A merged message grows up to here; one that is larger by itself goes alone."""
 
 
-class Outbox:
+class MergingSendQueue:
     """Serialised messages of one type, in order.
 
     Args:

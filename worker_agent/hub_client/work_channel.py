@@ -49,7 +49,7 @@ class WorkChannel(Protocol):
         """End the stream now."""
 
 
-class WorkCall:
+class GrpcWorkChannel:
     """The work stream as a gRPC call.
 
     Args:
@@ -87,8 +87,8 @@ class WorkCall:
         self._call.cancel()
 
 
-class LineChannel:
-    """The work stream as a work line. Made by `open_line`."""
+class SocketWorkChannel:
+    """The work stream as a work line. Made by `open_socket_channel`."""
 
     def __init__(self, line: WorkLine) -> None:
         self._line = line
@@ -115,7 +115,7 @@ class LineChannel:
         self._line.close()
 
 
-async def open_line(
+async def open_socket_channel(
     host: str,
     port: int,
     session: str,
@@ -123,7 +123,7 @@ async def open_line(
     *,
     max_message_bytes: int,
     timeout_s: float,
-) -> LineChannel | None:
+) -> SocketWorkChannel | None:
     """Open a work line; None if nobody can be reached there.
 
     Args:
@@ -153,7 +153,7 @@ async def open_line(
         _log.info("no work line to %s:%d (%s): work goes over gRPC", host, port, why)
         return None
     line.send((session.encode(),))
-    return LineChannel(line)
+    return SocketWorkChannel(line)
 
 
 async def read(call: Any) -> Any:

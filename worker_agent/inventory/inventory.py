@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable["Description"]]
-    _Look: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, ...], ...]]
+    _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, ...], ...]]
     """A definition, and of each file its inode, size and time of change."""
 
 _PATIENCE_S: Final = 60.0
@@ -70,8 +70,8 @@ class Inventory:
         self._cache = cache
         self._inspect = self._load_once if inspect is None else inspect
         # As described, and as at the last look, which may have been at a file half copied.
-        self._described: dict[EngineName, _Look] = {}
-        self._looked: dict[EngineName, _Look] = {}
+        self._described: dict[EngineName, _Snapshot] = {}
+        self._looked: dict[EngineName, _Snapshot] = {}
         # What the description of each is kept under.
         self._keys: dict[EngineName, str] = {}
 
@@ -81,7 +81,7 @@ class Inventory:
         Raises:
             NotFound: the model directory is not there.
         """
-        self._looked = self._described = await asyncio.to_thread(_look, self._models)
+        self._looked = self._described = await asyncio.to_thread(_scan, self._models)
         return await self._describe_all(self._looked)
 
     async def changed(self) -> dict[EngineName, Engine | None]:
@@ -93,7 +93,7 @@ class Inventory:
         Raises:
             NotFound: the model directory is not there.
         """
-        looked, before = await asyncio.to_thread(_look, self._models), self._looked
+        looked, before = await asyncio.to_thread(_scan, self._models), self._looked
         self._looked = looked
         changed = {
             name: look
@@ -105,7 +105,7 @@ class Inventory:
         self._described = kept | changed
         return {**dict.fromkeys(gone), **await self._describe_all(changed)}
 
-    async def _describe_all(self, looks: dict[EngineName, _Look]) -> dict[EngineName, Engine]:
+    async def _describe_all(self, looks: dict[EngineName, _Snapshot]) -> dict[EngineName, Engine]:
         if not looks:
             return {}
         known = self._read_cache()
@@ -170,7 +170,7 @@ class Inventory:
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
 
-def _look(models: Path) -> dict[EngineName, _Look]:
+def _scan(models: Path) -> dict[EngineName, _Snapshot]:
     """What the engines' files look like; of one that cannot be looked at, what is wrong."""
     return {
         definition.name: (definition, _stamps(definition))

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class ModelWatch:
+class ModelDirectoryWatch:
     """Tells of engines that came, changed or went while the agent runs.
 
     Args:
         inventory: the engines, which have been described once.
         interval_s: between two looks.
-        when_changed: told of each engine that is not what it was; None in place of one that has
+        on_change: told of each engine that is not what it was; None in place of one that has
             gone.
         sleep: waits for so many seconds.
     """
@@ -32,12 +32,12 @@ class ModelWatch:
         self,
         inventory: Inventory,
         interval_s: float,
-        when_changed: Callable[[EngineName, Engine | None], None],
+        on_change: Callable[[EngineName, Engine | None], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._inventory = inventory
         self._interval_s = interval_s
-        self._when_changed = when_changed
+        self._on_change = on_change
         self._sleep = sleep
 
     async def run(self) -> None:
@@ -51,4 +51,4 @@ class ModelWatch:
                 _log.warning("cannot look for changed engines: %s", error)
                 continue
             for name, engine in changed.items():
-                self._when_changed(name, engine)
+                self._on_change(name, engine)

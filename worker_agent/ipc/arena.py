@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from worker_agent.ipc.frames import InSlot
+from worker_agent.ipc.frames import ArenaRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ class Arena:
         """There is a free slot."""
         return bool(self._free)
 
-    def put(self, data: Buffer) -> InSlot:
+    def put(self, data: Buffer) -> ArenaRef:
         """Copy `data` into a free slot, which the caller has to release.
 
         Raises:
@@ -87,16 +87,16 @@ class Arena:
         """The slot's contents are no longer needed."""
         self._free.append(slot)
 
-    def write(self, slot: int, parts: Sequence[Buffer]) -> InSlot:
+    def write(self, slot: int, parts: Sequence[Buffer]) -> ArenaRef:
         """Lay `parts` one behind the other into `slot`, over what is there."""
         begin = position = slot * SLOT_BYTES
         for part in parts:
             end = position + len(part)
             self._memory[position:end] = part
             position = end
-        return InSlot(slot, position - begin)
+        return ArenaRef(slot, position - begin)
 
-    def view(self, place: InSlot) -> memoryview:
+    def view(self, place: ArenaRef) -> memoryview:
         """What lies at `place`, without a copy; valid until the slot is written again.
 
         Raises:
@@ -107,7 +107,7 @@ class Arena:
         begin = place.slot * SLOT_BYTES
         return memoryview(self._memory)[begin : begin + place.size]
 
-    def read(self, place: InSlot) -> bytes:
+    def read(self, place: ArenaRef) -> bytes:
         """A copy of what lies at `place`.
 
         Raises:

@@ -2,7 +2,7 @@
 
 A frame is a header (length of the body, kind, slot, run) and a body. A *run* is what the host
 does as one piece: a query that came with its tensors, or a range of sample queries. The host
-takes runs in the order in which they come, and every run ends with exactly one `Ended`.
+takes runs in the order in which they come, and every run ends with exactly one `RunEnded`.
 
 Large tensors do not pass through the socket: the body then holds only their length, and the
 header the slot of the shared arena in which they lie, see `worker_agent.ipc.arena`.
@@ -49,7 +49,7 @@ class _Kind:
     ENDED: Final = 19
 
 
-class InSlot(NamedTuple):
+class ArenaRef(NamedTuple):
     """Bytes that lie in the arena instead of in the frame."""
 
     slot: int
@@ -78,7 +78,7 @@ class Tally:
 
 
 @value()
-class Query:
+class RunQuery:
     """Run one query that comes with its tensors, a serialised ``ModelInferRequest``.
 
     Attributes:
@@ -87,7 +87,7 @@ class Query:
     """
 
     run: int
-    request: Buffer | InSlot
+    request: Buffer | ArenaRef
     batch_times: BatchTimes | None = None
     due: float = math.inf
 
@@ -98,13 +98,13 @@ class Query:
             times = self.batch_times.by_size
             kind = _Kind.BATCHABLE
             head = _BATCHABLE.pack(len(times), self.due) + struct.pack(f"<{len(times)}d", *times)
-        if isinstance(self.request, InSlot):
+        if isinstance(self.request, ArenaRef):
             return _frame(kind, self.run, head + _LENGTH.pack(self.request.size), self.request.slot)
         return _frame(kind, self.run, head + self.request if head else self.request)
 
 
 @value()
-class Range:
+class RunSamples:
     """Run the queries [first, first + count), drawn from the engine's sample set.
 
     Attributes:
@@ -125,7 +125,7 @@ class Range:
 
 
 @value()
-class Stop:
+class StopRun:
     """Stop the run at its next query; it may be over, or not begun."""
 
     run: int
@@ -169,7 +169,7 @@ class Ready:
 
 
 @value()
-class Broken:
+class LoadFailed:
     """The engine cannot be loaded: why, in one line. The host leaves after this."""
 
     reason: str
@@ -180,7 +180,7 @@ class Broken:
 
 
 @value()
-class Progress:
+class RunProgress:
     """How far a range is."""
 
     run: int
@@ -192,7 +192,7 @@ class Progress:
 
 
 @value()
-class Ended:
+class RunEnded:
     """The run is over.
 
     Attributes:
@@ -203,7 +203,7 @@ class Ended:
     run: int
     outcome: Outcome
     tally: Tally = Tally()
-    response: Buffer | InSlot = b""
+    response: Buffer | ArenaRef = b""
     fault: Fault = Fault.UNSPECIFIED
     detail: str = ""
 
@@ -221,13 +221,13 @@ class Ended:
         )
         if self.outcome is Outcome.FAILED:
             return _frame(_Kind.ENDED, self.run, head + self.detail.encode())
-        if isinstance(self.response, InSlot):
+        if isinstance(self.response, ArenaRef):
             body = head + _LENGTH.pack(self.response.size)
             return _frame(_Kind.ENDED, self.run, body, self.response.slot)
         return _frame(_Kind.ENDED, self.run, head + self.response)
 
 
-Message: TypeAlias = Query | Range | Stop | Ready | Broken | Progress | Ended
+Message: TypeAlias = RunQuery | RunSamples | StopRun | Ready | LoadFailed | RunProgress | RunEnded
 
 
 class Decoder:
@@ -282,7 +282,7 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
     try:
         match kind:
             case _Kind.QUERY:
-                return Query(run, _content(slot, body))
+                return RunQuery(run, _content(slot, body))
             case _Kind.BATCHABLE:
                 return _decode_batchable(slot, run, body)
             case _Kind.ENDED:
@@ -291,41 +291,41 @@ def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
                 rest = body[_ENDED.size :]
                 if outcome is Outcome.FAILED:
                     detail = rest.decode(errors="replace")
-                    return Ended(run, outcome, tally, fault=Fault(fault), detail=detail)
-                return Ended(run, outcome, tally, _content(slot, rest))
+                    return RunEnded(run, outcome, tally, fault=Fault(fault), detail=detail)
+                return RunEnded(run, outcome, tally, _content(slot, rest))
             case _Kind.PROGRESS:
-                return Progress(run, Tally(*_TALLY.unpack(body)))
+                return RunProgress(run, Tally(*_TALLY.unpack(body)))
             case _Kind.RANGE:
                 return _decode_range(run, body)
             case _Kind.STOP:
-                return Stop(run)
+                return StopRun(run)
             case _Kind.READY:
                 return _decode_ready(body)
             case _Kind.BROKEN:
-                return Broken(body.decode(errors="replace"))
+                return LoadFailed(body.decode(errors="replace"))
     except (struct.error, ValueError, TypeError, KeyError) as error:
         raise InvalidInput(f"a malformed frame on an engine host's socket: {error}") from error
     raise InvalidInput(f"a frame of the unknown kind {kind} on an engine host's socket")
 
 
-def _decode_range(run: int, body: bytes) -> Range:
+def _decode_range(run: int, body: bytes) -> RunSamples:
     first, count, batch = _RANGE.unpack_from(body)
     if not batch:
         raise ValueError("batches of no queries")
-    return Range(run, first, count, body[_RANGE.size :].decode(), batch)
+    return RunSamples(run, first, count, body[_RANGE.size :].decode(), batch)
 
 
-def _decode_batchable(slot: int, run: int, body: bytes) -> Query:
+def _decode_batchable(slot: int, run: int, body: bytes) -> RunQuery:
     count, due = _BATCHABLE.unpack_from(body)
     if not count:
         raise ValueError("a batch of no size")
     times = struct.Struct(f"<{count}d")
     batch_times = BatchTimes(times.unpack_from(body, _BATCHABLE.size))
-    return Query(run, _content(slot, body[_BATCHABLE.size + times.size :]), batch_times, due)
+    return RunQuery(run, _content(slot, body[_BATCHABLE.size + times.size :]), batch_times, due)
 
 
-def _content(slot: int, body: bytes) -> bytes | InSlot:
-    return body if slot == _INLINE else InSlot(slot, *_LENGTH.unpack(body))
+def _content(slot: int, body: bytes) -> bytes | ArenaRef:
+    return body if slot == _INLINE else ArenaRef(slot, *_LENGTH.unpack(body))
 
 
 def _decode_ready(body: bytes) -> Ready:

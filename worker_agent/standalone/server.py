@@ -24,8 +24,8 @@ from synergai.errors import (
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.request_codec import Envelopes
-from worker_agent.runner import Work
-from worker_agent.standalone.stream import FrontStream
+from worker_agent.runner import WorkItem
+from worker_agent.standalone.stream import RequestStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, Engine
     from synergai.protocol.request_codec import Envelope
     from synergai.protocol.rpc import Context, Malformed, Raw
-    from worker_agent.hosts.pool import Hosts
+    from worker_agent.hosts.pool import HostPool
     from worker_agent.ipc.frames import Tally
     from worker_agent.runner import Runner
-    from worker_agent.standalone.stream import Waiting
+    from worker_agent.standalone.stream import PendingRequest
 
 SERVICE: Final = "inference.GRPCInferenceService"
 _GRACE_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class _Answer:
-    """Waits for one request's response; see ``worker_agent.runner.Report``."""
+class _PendingResponse:
+    """Waits for one request's response; see ``worker_agent.runner.WorkHandler``."""
 
     engine: str
     future: asyncio.Future[bytes] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def started(self, setup_s: float) -> None:
+    def on_started(self, setup_s: float) -> None:
         """The engine is loaded; nobody asked."""
 
-    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """One query has no progress."""
 
-    def ended(
+    def on_ended(
         self,
         outcome: Outcome,
         _tally: Tally,
@@ -76,7 +76,7 @@ class _Answer:
             self.future.exception()
 
 
-class Front:
+class StandaloneServer:
     """The agent's own server of the Open Inference Protocol.
 
     Args:
@@ -89,7 +89,7 @@ class Front:
     def __init__(
         self,
         runner: Runner,
-        hosts: Hosts,
+        hosts: HostPool,
         engines: Mapping[EngineName, Engine],
         configurations: Sequence[Configuration],
     ) -> None:
@@ -197,16 +197,16 @@ class Front:
         requests: AsyncIterator[Raw[Envelope] | Malformed],
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
-        return FrontStream(self._begin, self._runner).answers(requests)
+        return RequestStream(self._begin, self._runner).answers(requests)
 
     # --- running ----------------------------------------------------------------------------
 
-    def _begin(self, request: Raw[Envelope]) -> Waiting:
+    def _begin(self, request: Raw[Envelope]) -> PendingRequest:
         if self._draining:
             raise Unavailable("this worker is leaving")
         engine = self._usable(request.message.header.model_name)
-        answer = _Answer(engine.name)
-        work = Work(session=self._session(engine.name), report=answer, requests=[request.data])
+        answer = _PendingResponse(engine.name)
+        work = WorkItem(session=self._session(engine.name), handler=answer, requests=[request.data])
         self._runner.add(work)
         return work, answer.future
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2 as oip
     from synergai.protocol.request_codec import Envelope
     from synergai.protocol.rpc import Malformed, Raw
-    from worker_agent.runner import Runner, Work
+    from worker_agent.runner import Runner, WorkItem
 
-    Waiting: TypeAlias = tuple[Work, asyncio.Future[bytes]]
+    PendingRequest: TypeAlias = tuple[WorkItem, asyncio.Future[bytes]]
     """Work, and its response to come."""
 
 STREAM_WINDOW: Final = 1024
@@ -32,7 +32,7 @@ class _Entry:
     """A message of the stream, and what comes of it."""
 
     request_id: str
-    begun: Waiting | SynergaiError
+    begun: PendingRequest | SynergaiError
 
     async def answer(self) -> bytes | oip.ModelStreamInferResponse:
         if isinstance(self.begun, SynergaiError):
@@ -43,7 +43,7 @@ class _Entry:
             return stream_error(error, self.request_id)
 
 
-class FrontStream:
+class RequestStream:
     """The requests of one stream, each answered by itself, in the order in which they came.
 
     Args:
@@ -51,7 +51,7 @@ class FrontStream:
         runner: runs them.
     """
 
-    def __init__(self, begin: Callable[[Raw[Envelope]], Waiting], runner: Runner) -> None:
+    def __init__(self, begin: Callable[[Raw[Envelope]], PendingRequest], runner: Runner) -> None:
         self._begin = begin
         self._runner = runner
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue(STREAM_WINDOW)

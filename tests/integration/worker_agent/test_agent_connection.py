@@ -14,8 +14,8 @@ from synergai.errors import InvalidInput
 from synergai.runtime.backoff import Backoff
 from synergai.testing import free_port
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.client import Connection
-from worker_agent.hub_client.work_channel import open_line
+from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.work_channel import open_socket_channel
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from worker_agent.hosts.pool import Hosts
-    from worker_agent.hub_client.registration import Worker
+    from worker_agent.hosts.pool import HostPool
+    from worker_agent.hub_client.registration import ControlHandler
 
 
 class ClumsyWorker:
@@ -53,10 +53,10 @@ async def dialling(
     credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A connection that tries to reach a gateway, and hardly waits between."""
-    runner = Runner(cast("Hosts", None), {}, lambda: 0.0)
-    line = Connection(
+    runner = Runner(cast("HostPool", None), {}, lambda: 0.0)
+    line = HubClient(
         target,
-        cast("Worker", worker),
+        cast("ControlHandler", worker),
         runner,
         [],
         1 << 20,
@@ -120,7 +120,7 @@ async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
 ) -> None:
     caplog.set_level(logging.INFO)
     port = free_port()
-    line = await open_line(
+    line = await open_socket_channel(
         "127.0.0.1", port, "session", lambda _: None, max_message_bytes=1 << 20, timeout_s=1.0
     )
     assert line is None
@@ -137,7 +137,7 @@ async def test_orders_that_are_none_end_the_line_with_a_reason() -> None:
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        line = await open_line(
+        line = await open_socket_channel(
             "127.0.0.1", port, "session", lambda _: None, max_message_bytes=100, timeout_s=5.0
         )
         assert line is not None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from worker_agent.ipc.frames import Ended
+    from worker_agent.ipc.frames import RunEnded
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))
@@ -56,26 +56,26 @@ class Asked:
 
     def __init__(self, host: HostProcess) -> None:
         self._host = host
-        self._ends: list[asyncio.Future[Ended]] = []
+        self._ends: list[asyncio.Future[RunEnded]] = []
         self.order: list[int] = []
 
     def query(self, request: bytes, *terms: Any) -> int:
-        end: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        end: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
         number = len(self._ends)
         self._ends.append(end)
 
-        def ended(message: Ended) -> None:
+        def ended(message: RunEnded) -> None:
             self.order.append(number)
             end.set_result(message)
 
-        return self._host.query(request, ended, *terms)
+        return self._host.run_query(request, ended, *terms)
 
-    async def ends(self) -> list[Ended]:
+    async def ends(self) -> list[RunEnded]:
         async with asyncio.timeout(20):
             return await asyncio.gather(*self._ends)
 
 
-def tensors(ended: Ended) -> list[tuple[str, list[int], bytes]]:
+def tensors(ended: RunEnded) -> list[tuple[str, list[int], bytes]]:
     response = ModelInferResponse.FromString(bytes(ended.response))
     assert len(response.outputs) == len(response.raw_output_contents)
     return [

@@ -15,14 +15,14 @@ import worker_agent.hosts.pool
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from worker_agent.hosts.pool import Hosts, SessionChange
+from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from worker_agent.ipc.frames import Ended, Tally
+    from worker_agent.ipc.frames import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
@@ -30,10 +30,10 @@ LABELLED = Session(EngineName("labelled"), Configuration(1))
 FOREVER = 10**12
 
 
-def run_samples(host: HostProcess, count: int) -> asyncio.Future[Ended]:
+def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
     """Run a range of samples; the future is its end."""
-    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-    host.samples(0, count, lambda _: None, ended.set_result)
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    host.run_samples(0, count, lambda _: None, ended.set_result)
     return ended
 
 
@@ -45,7 +45,7 @@ async def test_host_that_is_being_closed_takes_nothing_more(models: Path) -> Non
     host = await HostProcess.start(models, TWICE)
     closing = asyncio.create_task(host.close())
     await asyncio.sleep(0)
-    assert host.is_gone
+    assert host.is_closed
     assert (await run_samples(host, 1)).fault is Fault.HOST_DIED
     await closing
 
@@ -63,17 +63,17 @@ def changes() -> Changes:
 
 
 @pytest.fixture
-async def hosts(models: Path, changes: Changes) -> AsyncIterator[Hosts]:
-    hosts = Hosts(models, memory_bytes=1 << 40, hang_timeout_s=0.2, when_changed=changes.append)
+async def hosts(models: Path, changes: Changes) -> AsyncIterator[HostPool]:
+    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=0.2, on_change=changes.append)
     yield hosts
     await hosts.close()
 
 
-async def test_range_reports_progress_and_stops_between_two_queries(hosts: Hosts) -> None:
+async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
-    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     progress: asyncio.Queue[Tally] = asyncio.Queue()
-    run = host.samples(0, FOREVER, progress.put_nowait, ended.set_result)
+    run = host.run_samples(0, FOREVER, progress.put_nowait, ended.set_result)
     first, second = await progress.get(), await progress.get()
     host.stop(run)
     last = await ended
@@ -82,12 +82,12 @@ async def test_range_reports_progress_and_stops_between_two_queries(hosts: Hosts
     assert last.tally.compute_s >= second.compute_s > first.compute_s
 
 
-async def test_run_that_has_not_begun_can_be_stopped(hosts: Hosts) -> None:
+async def test_run_that_has_not_begun_can_be_stopped(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
-    first: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-    second: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-    running = host.samples(0, FOREVER, lambda _: None, first.set_result)
-    waiting = host.samples(0, 5, lambda _: None, second.set_result)
+    first: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    second: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    running = host.run_samples(0, FOREVER, lambda _: None, first.set_result)
+    waiting = host.run_samples(0, 5, lambda _: None, second.set_result)
     host.stop(waiting)
     host.stop(running)
     assert (await first).outcome is Outcome.STOPPED
@@ -95,13 +95,13 @@ async def test_run_that_has_not_begun_can_be_stopped(hosts: Hosts) -> None:
 
 
 async def test_quick_queries_that_are_sent_together_are_answered_each_in_order(
-    hosts: Hosts,
+    hosts: HostPool,
 ) -> None:
     host = await hosts.load(TWICE)
     tensor = ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
     answers: asyncio.Queue[str] = asyncio.Queue()
 
-    def note(ended: Ended) -> None:
+    def note(ended: RunEnded) -> None:
         answers.put_nowait(ModelInferResponse.FromString(bytes(ended.response)).id)
 
     received: list[str] = []
@@ -109,13 +109,15 @@ async def test_quick_queries_that_are_sent_together_are_answered_each_in_order(
         while not host.has_room(50):
             received.append(await answers.get())
         request = ModelInferRequest(id=str(number), inputs=[tensor], raw_input_contents=[bytes(8)])
-        host.query(request.SerializeToString(), note)
+        host.run_query(request.SerializeToString(), note)
     while not host.is_idle or not answers.empty():
         received.append(await answers.get())
     assert received == [str(number) for number in range(200)]
 
 
-async def test_killed_host_ends_its_runs_and_is_loaded_anew(hosts: Hosts, changes: Changes) -> None:
+async def test_killed_host_ends_its_runs_and_is_loaded_again(
+    hosts: HostPool, changes: Changes
+) -> None:
     host = await hosts.load(TWICE)
     running, waiting = run_samples(host, FOREVER), run_samples(host, 1)
     os.kill(host.pid, signal.SIGKILL)
@@ -128,37 +130,37 @@ async def test_killed_host_ends_its_runs_and_is_loaded_anew(hosts: Hosts, change
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
 
 
-async def test_hung_host_is_killed(hosts: Hosts) -> None:
+async def test_hung_host_is_killed(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
     os.kill(host.pid, signal.SIGSTOP)
     assert (await ended).detail == "the engine host of 'twice' hung and was killed"
 
 
-async def test_idle_host_may_be_silent(hosts: Hosts) -> None:
+async def test_idle_host_may_be_silent(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     await run_samples(host, 1)
     await asyncio.sleep(0.3)
     assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
 
 
-async def test_long_run_that_makes_progress_is_not_hung(hosts: Hosts) -> None:
+async def test_long_run_that_makes_progress_is_not_hung(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
-    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-    run = host.samples(0, FOREVER, lambda _: None, ended.set_result)
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(0.5)
     host.stop(run)
     assert (await ended).outcome is Outcome.STOPPED
 
 
 async def test_broken_model_is_told_and_nothing_else_suffers(
-    hosts: Hosts, changes: Changes
+    hosts: HostPool, changes: Changes
 ) -> None:
     with pytest.raises(EngineUnusable, match="damaged"):
         await hosts.load(Session(EngineName("truncated"), Configuration(1)))
     (change,) = changes
     assert isinstance(change.error, EngineUnusable)
-    assert not (await hosts.load(TWICE)).is_gone
+    assert not (await hosts.load(TWICE)).is_closed
 
 
 async def test_host_that_dies_while_loading_is_worth_another_try(models: Path) -> None:
@@ -178,14 +180,14 @@ async def test_load_that_takes_too_long_is_given_up(models: Path) -> None:
     assert psutil.Process().children() == []
 
 
-async def test_one_session_is_loaded_once_at_a_time(hosts: Hosts) -> None:
+async def test_one_session_is_loaded_once_at_a_time(hosts: HostPool) -> None:
     first, second = await asyncio.gather(hosts.load(TWICE), hosts.load(TWICE))
     assert first is second
 
 
 async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
     changes = Changes()
-    hosts = Hosts(models, memory_bytes=1, when_changed=changes.append)
+    hosts = HostPool(models, memory_bytes=1, on_change=changes.append)
     busy = await hosts.load(TWICE)
     ended = run_samples(busy, FOREVER)
     await hosts.load(LABELLED)
@@ -196,7 +198,7 @@ async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
     assert (LABELLED, False) in changes.states()
 
 
-async def test_hosts_within_the_budget_stay(hosts: Hosts) -> None:
+async def test_hosts_within_the_budget_stay(hosts: HostPool) -> None:
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     hosts.resident(TWICE)
@@ -204,7 +206,7 @@ async def test_hosts_within_the_budget_stay(hosts: Hosts) -> None:
     assert hosts.rss_bytes() > 20 << 20
 
 
-async def test_only_an_idle_session_is_unloaded(hosts: Hosts) -> None:
+async def test_only_an_idle_session_is_unloaded(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
     assert not await hosts.unload(TWICE)
@@ -217,7 +219,7 @@ async def test_only_an_idle_session_is_unloaded(hosts: Hosts) -> None:
 
 async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
     before = shared_memory()
-    hosts = Hosts(models, memory_bytes=1 << 40)
+    hosts = HostPool(models, memory_bytes=1 << 40)
     await hosts.load(TWICE)
     load = hosts.load(LABELLED)
     await asyncio.sleep(0.05)
@@ -269,7 +271,7 @@ async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:
 
 
 async def test_pinned_session_makes_no_room(models: Path) -> None:
-    hosts = Hosts(models, memory_bytes=1, pinned=[TWICE])
+    hosts = HostPool(models, memory_bytes=1, pinned=[TWICE])
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     await hosts.load(TWICE_2)
@@ -280,7 +282,7 @@ async def test_pinned_session_makes_no_room(models: Path) -> None:
 async def test_idle_hosts_that_have_grown_above_the_budget_leave(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = Hosts(models, memory_bytes=1 << 40)
+    hosts = HostPool(models, memory_bytes=1 << 40)
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", lambda _pid: 600 << 30)
@@ -292,7 +294,7 @@ async def test_idle_hosts_that_have_grown_above_the_budget_leave(
 async def test_leaking_host_is_killed_and_no_other(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = Hosts(models, memory_bytes=1 << 40)
+    hosts = HostPool(models, memory_bytes=1 << 40)
     leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
@@ -303,27 +305,27 @@ async def test_leaking_host_is_killed_and_no_other(
     assert "'twice' grew from" in ended.detail
     assert "2,097,152 MB, above the budget of 1,048,576 MB, and was killed" in ended.detail
     assert not kept.done()
-    assert not sound.is_gone
+    assert not sound.is_closed
     await hosts.close()
 
 
 async def test_lone_host_above_the_budget_stays_as_long_as_it_does_not_grow(models: Path) -> None:
-    hosts = Hosts(models, memory_bytes=1)
+    hosts = HostPool(models, memory_bytes=1)
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
     await hosts.check_memory()
-    assert not host.is_gone
+    assert not host.is_closed
     await hosts.close()
     await ended
 
 
 async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
-    hosts: Hosts, changes: Changes
+    hosts: HostPool, changes: Changes
 ) -> None:
     old = await hosts.load(TWICE)
     running = run_samples(old, 20_000)
     hosts.retire(TWICE.engine)
-    assert old.is_gone
+    assert old.is_closed
     assert hosts.resident(TWICE) is None
     assert (await run_samples(old, 1)).fault is Fault.HOST_DIED
     new = await hosts.load(TWICE)
@@ -333,7 +335,7 @@ async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
 
 
-async def test_host_dies_before_its_agent_where_memory_is_short(hosts: Hosts) -> None:
+async def test_host_dies_before_its_agent_where_memory_is_short(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     own, its = (int(_oom_score(pid)) for pid in (os.getpid(), host.pid))
     assert its >= own + 300
@@ -344,7 +346,7 @@ def _oom_score(pid: int) -> str:
 
 
 async def test_closing_does_not_wait_for_what_a_retired_host_still_has(models: Path) -> None:
-    hosts = Hosts(models, memory_bytes=1 << 40)
+    hosts = HostPool(models, memory_bytes=1 << 40)
     ended = run_samples(await hosts.load(TWICE), FOREVER)
     hosts.retire(TWICE.engine)
     await hosts.close()

@@ -14,7 +14,7 @@ from worker_agent.hosts.process import HostProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker_agent.ipc.frames import Ended
+    from worker_agent.ipc.frames import RunEnded
 
 
 def turns(count: int) -> bytes:
@@ -28,10 +28,10 @@ async def test_query_that_is_stopped_while_it_computes_is_given_up_and_the_next_
 ) -> None:
     host = await HostProcess.start(endless, Session(EngineName("turns"), Configuration(1)))
     loop = asyncio.get_running_loop()
-    given_up: asyncio.Future[Ended] = loop.create_future()
-    next_one: asyncio.Future[Ended] = loop.create_future()
-    run = host.query(turns(10**12), given_up.set_result)
-    host.query(turns(3), next_one.set_result)
+    given_up: asyncio.Future[RunEnded] = loop.create_future()
+    next_one: asyncio.Future[RunEnded] = loop.create_future()
+    run = host.run_query(turns(10**12), given_up.set_result)
+    host.run_query(turns(3), next_one.set_result)
     await asyncio.sleep(0.1)
     host.stop(run)
     async with asyncio.timeout(20):

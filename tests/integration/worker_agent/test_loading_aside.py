@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
-from worker_agent.hosts.pool import Hosts
+from worker_agent.hosts.pool import HostPool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from worker_agent.ipc.frames import Ended, Tally
+    from worker_agent.ipc.frames import RunEnded, Tally
 
 SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))
@@ -28,12 +28,12 @@ async def test_load_holds_up_neither_the_agents_loop_nor_another_engine(tmp_path
     (tmp_path / "slow" / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"')
     times = f"[[configurations]]\nthreads = 1\nquery_s = 0.001\nsetup_s = {SETUP_S}"
     (tmp_path / "slow" / "model.toml").write_text(times)
-    hosts = Hosts(tmp_path, memory_bytes=1 << 40)
+    hosts = HostPool(tmp_path, memory_bytes=1 << 40)
     try:
         host = await hosts.load(SUM)
-        ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
         reports: list[Tally] = []
-        run = host.samples(0, 10**12, reports.append, ended.set_result)
+        run = host.run_samples(0, 10**12, reports.append, ended.set_result)
 
         loading, turns = hosts.load(SLOW), 0
         while not loading.done():

@@ -144,14 +144,14 @@ async def test_leaving_agent_refuses_new_requests(channel: grpc.aio.Channel, age
 async def test_fault_of_ours_answers_its_message_and_no_other(
     agent: Agent, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = agent._front._begin
+    begin = agent._standalone._begin
 
     def clumsy(raw: Any) -> Any:
         if raw.message.header.id == "clumsy":
             raise ZeroDivisionError
         return begin(raw)
 
-    monkeypatch.setattr(agent._front, "_begin", clumsy)
+    monkeypatch.setattr(agent._standalone, "_begin", clumsy)
     stream = channel.stream_stream(
         f"/{SERVICE}/ModelStreamInfer",
         request_serializer=oip.ModelInferRequest.SerializeToString,

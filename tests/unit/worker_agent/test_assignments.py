@@ -11,7 +11,7 @@ from synergai.domain import BatchTimes, Configuration, Engine, EngineName, Tenso
 from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.send_queue import Outbox
+from worker_agent.hub_client.send_queue import MergingSendQueue
 from worker_agent.runner import Runner
 
 
@@ -36,7 +36,7 @@ class HostsThatNeverLoad:
 class HostsThatAreUp:
     """One host for all, which writes down the terms of its queries."""
 
-    is_gone = False
+    is_closed = False
 
     def __init__(self) -> None:
         self.terms: list[tuple[BatchTimes | None, float]] = []
@@ -50,17 +50,17 @@ class HostsThatAreUp:
     def has_room(self, size: int) -> bool:  # noqa: ARG002 - the protocol's
         return True
 
-    def query(
+    def run_query(
         self,
         request: object,  # noqa: ARG002 - the protocol's, as below
-        when_ended: object,  # noqa: ARG002 - as in the protocol
+        on_ended: object,  # noqa: ARG002 - as in the protocol
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
         self.terms.append((batch_times, due))
         return len(self.terms)
 
-    def samples(self, *_args: object, **_more: object) -> int:
+    def run_samples(self, *_args: object, **_more: object) -> int:
         raise NotImplementedError
 
     def stop(self, run: int) -> None:
@@ -69,7 +69,7 @@ class HostsThatAreUp:
 
 async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
-    outbox = Outbox(merge=True)
+    outbox = MergingSendQueue(merge=True)
     runner = Runner(HostsThatNeverLoad(), engines, lambda: 0.0)
     assignments = Assignments(runner, outbox, [Configuration(1)])
     one_thread = common_pb2.Configuration(threads=1)
@@ -88,7 +88,9 @@ async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() 
     engines = {EngineName("good"): an_engine("good")}
     hosts = HostsThatAreUp()
     runner = Runner(hosts, engines, lambda: 0.0)
-    assignments = Assignments(runner, Outbox(merge=True), [Configuration(1)], lambda: 100.0)
+    assignments = Assignments(
+        runner, MergingSendQueue(merge=True), [Configuration(1)], lambda: 100.0
+    )
     one_thread = common_pb2.Configuration(threads=1)
     alone, hurried, leisurely = (
         hub_pb2.Assignment(id=number, engine="good", count=1, configuration=one_thread)

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from worker_agent.host.batches import (
+    BatchBuilder,
     Candidate,
-    Gathering,
+    batch_key,
     check_batchable,
-    divided,
-    joined,
-    kind_of,
+    concatenate,
+    split_rows,
 )
 
 if TYPE_CHECKING:
-    from worker_agent.host.batches import Kind
+    from worker_agent.host.batches import BatchKey
 
-LARGE: Kind = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
-SMALL: Kind = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
+LARGE: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
+SMALL: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
 TIMES = (
     st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5)
     .map(lambda times: tuple(np.cumsum(times).tolist()))
@@ -44,7 +44,7 @@ QUERIES = st.lists(
 
 
 def gathered(times: BatchTimes, limit: int, queries: list[Candidate]) -> list[Candidate]:
-    gathering = Gathering(times, limit, now=0.0)
+    gathering = BatchBuilder(times, limit, now=0.0)
     for query in queries:
         if not gathering.add(query):
             break
@@ -112,8 +112,8 @@ def test_time_between_two_sizes_lies_between_theirs() -> None:
 )
 def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) -> None:
     queries = [{"x": np.array(each, np.float32).reshape(-1, 2)} for each in values]
-    whole = joined(queries)["x"]
-    shares = divided([whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries])
+    whole = concatenate(queries)["x"]
+    shares = split_rows([whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries])
     for query, (plus, total) in zip(queries, shares, strict=True):
         assert np.array_equal(plus, query["x"] + 1)
         assert np.array_equal(total, query["x"].sum(axis=1))
@@ -121,26 +121,26 @@ def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) ->
 
 def test_what_metadata_say_of_a_datatype_is_kept() -> None:
     marked = np.dtype("u2", metadata={"is": "bfloat16"})
-    whole = joined([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])["x"]
+    whole = concatenate([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])["x"]
     assert dict(whole.dtype.metadata or {}) == {"is": "bfloat16"}
     assert whole.tolist() == [[0, 0], [1, 1], [1, 1]]
 
 
 def test_output_without_a_row_per_query_is_refused() -> None:
     with pytest.raises(EngineUnusable, match="as many rows"):
-        divided([np.zeros(3)], [1, 1])
+        split_rows([np.zeros(3)], [1, 1])
 
 
 @pytest.mark.parametrize(
     "inputs", [{"x": np.float32(1)}, {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}]
 )
 def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, Any]) -> None:
-    assert kind_of({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
+    assert batch_key({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
 
 
 def test_queries_differ_in_kind_by_shape_type_and_wanted_outputs() -> None:
-    def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> Kind:
-        found = kind_of({"x": np.zeros(shape, dtype)}, outputs)
+    def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> BatchKey:
+        found = batch_key({"x": np.zeros(shape, dtype)}, outputs)
         assert found is not None
         return found[1]
 

@@ -8,12 +8,12 @@ import pytest
 from synergai.errors import InvalidInput
 from worker_agent import cpu_affinity as cores
 from worker_agent.cpu_affinity import (
-    check_threads,
-    confine,
-    core_names,
-    named_cores,
-    own_cores,
-    threads_on,
+    check_thread_counts,
+    format_cores,
+    parse_cores,
+    pin_new_threads,
+    restrict_to,
+    thread_cores,
 )
 
 
@@ -23,18 +23,18 @@ def on_cores(monkeypatch: pytest.MonkeyPatch, allowed: set[int]) -> None:
 
 def test_every_thread_gets_a_core_of_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {7, 2, 5})
-    assert own_cores(2) == (2, 5)
-    assert own_cores(3) == (2, 5, 7)
+    assert thread_cores(2) == (2, 5)
+    assert thread_cores(3) == (2, 5, 7)
 
 
 def test_one_thread_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {0, 1})
-    assert own_cores(1) == ()
+    assert thread_cores(1) == ()
 
 
 def test_more_threads_than_cores_are_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {3})
-    assert own_cores(2) == ()
+    assert thread_cores(2) == ()
 
 
 def test_threads_started_in_the_block_get_the_cores_in_turn(
@@ -44,14 +44,14 @@ def test_threads_started_in_the_block_get_the_cores_in_turn(
     threads = iter([{1, 2}, {1, 2, 30, 10, 20}])
     monkeypatch.setattr(cores, "_threads", lambda: next(threads))
     monkeypatch.setattr(os, "sched_setaffinity", lambda thread, mask: given.update({thread: mask}))
-    with threads_on((4, 6)):
+    with pin_new_threads((4, 6)):
         pass
     assert given == {10: {4}, 20: {6}, 30: {4}}
 
 
 def test_threads_stay_where_they_are_without_cores_for_them() -> None:
     stop = threading.Event()
-    with threads_on(()):
+    with pin_new_threads(()):
         thread = threading.Thread(target=stop.wait)
         thread.start()
     assert os.sched_getaffinity(thread.native_id or 0) == os.sched_getaffinity(0)
@@ -60,19 +60,19 @@ def test_threads_stay_where_they_are_without_cores_for_them() -> None:
 
 
 def test_cores_pass_through_a_command_unchanged() -> None:
-    assert named_cores(core_names((0, 2, 3))) == (0, 2, 3)
-    assert named_cores(core_names(())) == ()
+    assert parse_cores(format_cores((0, 2, 3))) == (0, 2, 3)
+    assert parse_cores(format_cores(())) == ()
 
 
 def test_no_engine_has_more_threads_than_it_is_kept_to_cores() -> None:
-    check_threads((1, 2), (4, 5))
-    check_threads((8,), ())
+    check_thread_counts((1, 2), (4, 5))
+    check_thread_counts((8,), ())
     with pytest.raises(InvalidInput, match="3 threads of an engine need 3 cores, not 2"):
-        check_threads((1, 3), (4, 5))
+        check_thread_counts((1, 3), (4, 5))
 
 
 def test_where_none_of_the_cores_is_online_all_are_used(caplog: pytest.LogCaptureFixture) -> None:
     before = os.sched_getaffinity(0)
-    confine((8000, 8001))
+    restrict_to((8000, 8001))
     assert os.sched_getaffinity(0) == before
     assert "none of the cores 8000,8001 is online" in caplog.text

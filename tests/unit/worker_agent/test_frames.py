@@ -14,21 +14,21 @@ from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
 from worker_agent.ipc.arena import SLOT_BYTES, SLOTS, Arena
 from worker_agent.ipc.frames import (
-    Broken,
+    ArenaRef,
     Decoder,
-    Ended,
-    InSlot,
+    LoadFailed,
     Message,
-    Progress,
-    Query,
-    Range,
     Ready,
-    Stop,
+    RunEnded,
+    RunProgress,
+    RunQuery,
+    RunSamples,
+    StopRun,
     Tally,
 )
 
 NUMBERS = st.integers(0, 2**64 - 1)
-CONTENTS = st.binary(max_size=50) | st.builds(InSlot, st.integers(0, 3), NUMBERS)
+CONTENTS = st.binary(max_size=50) | st.builds(ArenaRef, st.integers(0, 3), NUMBERS)
 TALLIES = st.builds(Tally, NUMBERS, NUMBERS, NUMBERS, st.floats(allow_nan=False), NUMBERS)
 TIMES = st.lists(st.floats(0, 1e6), min_size=1, max_size=7).map(tuple).map(BatchTimes)
 SPECS = st.builds(
@@ -36,15 +36,15 @@ SPECS = st.builds(
 )
 SECONDS = st.floats(0, 1e6)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Query, NUMBERS, CONTENTS),
-    st.builds(Query, NUMBERS, CONTENTS, TIMES, st.floats(allow_nan=False)),
-    st.builds(Range, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
-    st.builds(Stop, NUMBERS),
-    st.builds(Broken, st.text()),
-    st.builds(Progress, NUMBERS, TALLIES),
-    st.builds(Ended, NUMBERS, st.just(Outcome.COMPLETED), TALLIES, CONTENTS),
+    st.builds(RunQuery, NUMBERS, CONTENTS),
+    st.builds(RunQuery, NUMBERS, CONTENTS, TIMES, st.floats(allow_nan=False)),
+    st.builds(RunSamples, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
+    st.builds(StopRun, NUMBERS),
+    st.builds(LoadFailed, st.text()),
+    st.builds(RunProgress, NUMBERS, TALLIES),
+    st.builds(RunEnded, NUMBERS, st.just(Outcome.COMPLETED), TALLIES, CONTENTS),
     st.builds(
-        Ended,
+        RunEnded,
         NUMBERS,
         st.just(Outcome.FAILED),
         TALLIES,
@@ -80,8 +80,8 @@ def test_messages_arrive_as_sent_however_the_stream_is_cut(
 
 def test_messages_that_are_not_looked_at_yet_are_kept() -> None:
     decoder = Decoder()
-    first = next(decoder.feed(Stop(1).encode() + Stop(2).encode()))
-    assert (first, *decoder.feed(b"")) == (Stop(1), Stop(2))
+    first = next(decoder.feed(StopRun(1).encode() + StopRun(2).encode()))
+    assert (first, *decoder.feed(b"")) == (StopRun(1), StopRun(2))
 
 
 @given(st.binary(max_size=60), st.sampled_from([*range(20), 255]), st.sampled_from([0, 3, 255]))
@@ -98,7 +98,7 @@ def test_frame_with_any_body_is_a_message_or_invalid_input(
 
 
 def test_unknown_kind_is_refused() -> None:
-    stop = bytearray(Stop(1).encode())
+    stop = bytearray(StopRun(1).encode())
     stop[4] = 99
     with pytest.raises(InvalidInput, match="unknown kind 99"):
         list(Decoder().feed(bytes(stop)))
@@ -142,21 +142,21 @@ def test_arena_grows_on_both_sides_and_what_is_in_it_stays(arena: Arena) -> None
 
 
 @pytest.mark.parametrize(
-    "place", [InSlot(SLOTS, 1), InSlot(-1, 1), InSlot(0, -1), InSlot(0, SLOT_BYTES + 1)]
+    "place", [ArenaRef(SLOTS, 1), ArenaRef(-1, 1), ArenaRef(0, -1), ArenaRef(0, SLOT_BYTES + 1)]
 )
-def test_place_outside_of_the_arena_is_refused(arena: Arena, place: InSlot) -> None:
+def test_place_outside_of_the_arena_is_refused(arena: Arena, place: ArenaRef) -> None:
     with pytest.raises(ValueError, match="not a place"):
         arena.view(place)
     arena.close()
 
 
 def test_time_to_decode_a_large_frame_grows_with_its_size_and_not_with_its_square() -> None:
-    frame, piece, decoder = Query(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
+    frame, piece, decoder = RunQuery(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
     begin = time.process_time()
     messages = [
         message
         for start in range(0, len(frame), piece)
         for message in decoder.feed(frame[start : start + piece])
     ]
-    assert messages == [Query(1, bytes(32 << 20))]
+    assert messages == [RunQuery(1, bytes(32 << 20))]
     assert time.process_time() - begin < 2.0

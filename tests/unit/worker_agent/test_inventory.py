@@ -13,7 +13,7 @@ from synergai.domain import EngineName, TensorSpec
 from synergai.errors import NotFound
 from synergai.protocol.converters import engine_to_proto
 from worker_agent.inventory.inventory import Description, Inventory
-from worker_agent.inventory.watch import ModelWatch
+from worker_agent.inventory.watch import ModelDirectoryWatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +188,7 @@ async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
 
     await inventory.engines()
     told: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
-    watch = ModelWatch(inventory, 5.0, lambda *change: told.put_nowait(change), pause)
+    watch = ModelDirectoryWatch(inventory, 5.0, lambda *change: told.put_nowait(change), pause)
     task = asyncio.create_task(watch.run())
     name, engine = await told.get()
     task.cancel()

@@ -69,7 +69,7 @@ def images(*colours: str) -> dict[str, Any]:
 
 
 def test_images_are_written_in_the_steps_of_a_quantised_model(processing: Processing) -> None:
-    tensor = processing.prepared(images("red", "blue"))["image"]
+    tensor = processing.preprocess(images("red", "blue"))["image"]
 
     assert tensor.shape == (2, 224, 224, 3)
     assert tensor.dtype == np.uint8
@@ -79,7 +79,7 @@ def test_images_are_written_in_the_steps_of_a_quantised_model(processing: Proces
 def test_decoder_uses_the_configurations_threads(processing: Processing) -> None:
     cv2.setNumThreads(2)
 
-    processing.prepared(images("red"))
+    processing.preprocess(images("red"))
 
     assert cv2.getNumThreads() == 1
 
@@ -87,7 +87,7 @@ def test_decoder_uses_the_configurations_threads(processing: Processing) -> None
 def test_tensors_pass_as_they_are(processing: Processing) -> None:
     inputs = {"image": np.zeros((1, 224, 224, 3), np.uint8)}
 
-    assert processing.prepared(inputs) is inputs
+    assert processing.preprocess(inputs) is inputs
 
 
 def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
@@ -96,28 +96,28 @@ def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
     monkeypatch.setitem(sys.modules, "synergai.models.images", None)
 
     with pytest.raises(InvalidInput, match=r"lacks OpenCV: install synergai\[images\]"):
-        processing.prepared(images("red"))
+        processing.preprocess(images("red"))
 
 
 def test_only_what_the_answer_needs_is_computed(processing: Processing) -> None:
-    assert processing.to_compute(asking()) == ["p", "more"]
-    assert processing.to_compute(asking("more")) == ["more"]
-    assert processing.to_compute(asking("classes")) == ["p"]
-    assert processing.to_compute(asking("p", "classes", "more")) == ["p", "more"]
+    assert processing.outputs_to_compute(asking()) == ["p", "more"]
+    assert processing.outputs_to_compute(asking("more")) == ["more"]
+    assert processing.outputs_to_compute(asking("classes")) == ["p"]
+    assert processing.outputs_to_compute(asking("p", "classes", "more")) == ["p", "more"]
 
 
 def test_answer_has_what_was_asked_for_in_that_order(processing: Processing) -> None:
     computed = {"p": np.eye(1001, dtype=np.float32)[[3]], "more": np.zeros(1, np.float32)}
 
-    outputs = processing.asked_for(asking("more", "classes"), computed)
+    outputs = processing.requested_outputs(asking("more", "classes"), computed)
 
     assert list(outputs) == ["more", "classes"]
     assert outputs["classes"].tolist() == [2]
-    assert processing.asked_for(asking(), computed) is computed
+    assert processing.requested_outputs(asking(), computed) is computed
 
 
 def test_engine_without_either_answers_as_its_model_does(threads: int) -> None:
     processing = Processing(engine(Model(), preprocess="", postprocess=""), Model(), threads)
 
     assert processing.answer([np.array([[0.1, 0.9]])]) == 1
-    assert processing.to_compute(asking()) == ["p", "more"]
+    assert processing.outputs_to_compute(asking()) == ["p", "more"]

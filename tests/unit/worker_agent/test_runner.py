@@ -11,8 +11,8 @@ import pytest
 
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable, Unavailable
-from worker_agent.ipc.frames import Ended, Tally
-from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, Work
+from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, WorkItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class FakeHost:
     """Keeps runs open until the test ends them."""
 
     room: int = 8
-    is_gone: bool = False
+    is_closed: bool = False
     runs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     stopped: list[int] = field(default_factory=list)
     last: int = 0
@@ -50,27 +50,27 @@ class FakeHost:
     def has_room(self, _size: int) -> bool:
         return len(self.runs) < self.room
 
-    def query(
+    def run_query(
         self,
         request: bytes | memoryview,
-        when_ended: Callable[[Ended], None],
+        on_ended: Callable[[RunEnded], None],
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
         self.last += 1
-        self.runs[self.last] = (when_ended, request, batch_times, due)
+        self.runs[self.last] = (on_ended, request, batch_times, due)
         return self.last
 
-    def samples(
+    def run_samples(
         self,
         first: int,
         count: int,
-        when_progressed: Callable[[Tally], None],
-        when_ended: Callable[[Ended], None],
+        on_progress: Callable[[Tally], None],
+        on_ended: Callable[[RunEnded], None],
         job: str = "",  # noqa: ARG002 - the protocol's
     ) -> int:
         self.last += 1
-        self.runs[self.last] = (when_ended, when_progressed, first, count)
+        self.runs[self.last] = (on_ended, on_progress, first, count)
         return self.last
 
     def stop(self, run: int) -> None:
@@ -83,10 +83,10 @@ class FakeHost:
         done: int = 1,
         fault: Fault = Fault.UNSPECIFIED,
     ) -> None:
-        when_ended = self.runs.pop(run)[0]
+        on_ended = self.runs.pop(run)[0]
         tally = Tally(done, compute_s=float(done))
         response = b"response %d" % run if outcome is Outcome.COMPLETED else b""
-        when_ended(Ended(run, outcome, tally, response, fault, fault.name))
+        on_ended(RunEnded(run, outcome, tally, response, fault, fault.name))
 
     def progress(self, run: int, done: int) -> None:
         self.runs[run][1](Tally(done))
@@ -99,7 +99,7 @@ class FakeHosts:
 
     def resident(self, session: Session) -> FakeHost | None:
         host = self.hosts.get(session)
-        return None if host is None or host.is_gone else host
+        return None if host is None or host.is_closed else host
 
     def load(self, session: Session) -> asyncio.Future[Any]:
         self.loads[session] = asyncio.get_running_loop().create_future()
@@ -127,13 +127,13 @@ class Note:
     def __init__(self) -> None:
         self.lines: list[tuple[Any, ...]] = []
 
-    def started(self, setup_s: float) -> None:
+    def on_started(self, setup_s: float) -> None:
         self.lines.append(("started", setup_s))
 
-    def progressed(self, tally: Tally, responses: Sequence[bytes]) -> None:
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         self.lines.append(("progressed", tally.done, list(responses)))
 
-    def ended(
+    def on_ended(
         self,
         outcome: Outcome,
         tally: Tally,
@@ -177,12 +177,12 @@ def runner(hosts: FakeHosts, clock: Clock) -> Runner:
 
 def add(
     runner: Runner, session: Session = DIGITS, *, queries: int = 0, count: int = 10, first: int = 0
-) -> tuple[Work, Note]:
+) -> tuple[WorkItem, Note]:
     """Add a range of `count` samples or, if it has `queries`, as many requests."""
     note = Note()
-    work = Work(
+    work = WorkItem(
         session=session,
-        report=note,
+        handler=note,
         requests=[b"request"] * queries,
         first=first,
         count=queries or count,
@@ -300,8 +300,8 @@ def test_responses_are_reported_at_intervals_and_each_once(
 
 def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: FakeHost) -> None:
     _, note = add(runner, queries=2)
-    when_ended = host.runs.pop(1)[0]
-    when_ended(Ended(1, Outcome.COMPLETED, Tally(1), bytes(REPORT_BYTES)))
+    on_ended = host.runs.pop(1)[0]
+    on_ended(RunEnded(1, Outcome.COMPLETED, Tally(1), bytes(REPORT_BYTES)))
     assert note.lines[-1][:2] == ("progressed", 1)
 
 
@@ -311,8 +311,8 @@ def test_responses_that_do_not_fit_one_report_go_in_two_and_one_that_never_fits_
     engines = {EngineName("digits"): engine("digits")}
     _, note = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
     for run, size in ((1, 6), (2, 6), (3, 11)):
-        when_ended = host.runs.pop(run)[0]
-        when_ended(Ended(run, Outcome.COMPLETED, Tally(1), bytes(size)))
+        on_ended = host.runs.pop(run)[0]
+        on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1), bytes(size)))
     assert note.lines[1:] == [
         ("progressed", 1, [bytes(6)]),
         ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
@@ -425,7 +425,7 @@ async def test_dead_host_fails_all_that_ran_on_it_and_is_loaded_again(
     _, first = add(runner)
     _, second = add(runner, queries=1)
     host.progress(1, 4)
-    host.is_gone = True
+    host.is_closed = True
     host.end(1, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
     host.end(2, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
     assert first.lines[-1] == ("FAILED", 4, [], "HOST_DIED")

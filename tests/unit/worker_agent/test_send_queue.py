@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.send_queue import BATCH_BYTES, Outbox
+from worker_agent.hub_client.send_queue import BATCH_BYTES, MergingSendQueue
 
 
-async def sent(outbox: Outbox) -> list[bytes]:
+async def sent(outbox: MergingSendQueue) -> list[bytes]:
     """All messages that the outbox writes for what is in it now."""
     written: list[bytes] = []
 
@@ -30,7 +30,7 @@ def report(assignment_id: int) -> bytes:
 
 
 async def test_reports_of_one_turn_become_one_message() -> None:
-    outbox = Outbox(merge=True)
+    outbox = MergingSendQueue(merge=True)
     for assignment_id in (1, 2, 3):
         outbox.put(report(assignment_id))
     (data,) = await sent(outbox)
@@ -39,7 +39,7 @@ async def test_reports_of_one_turn_become_one_message() -> None:
 
 
 async def test_messages_that_cannot_be_merged_are_sent_one_by_one() -> None:
-    outbox = Outbox(merge=False)
+    outbox = MergingSendQueue(merge=False)
     outbox.put(b"a")
     outbox.put(b"b")
     assert await sent(outbox) == [b"a", b"b"]
@@ -47,7 +47,7 @@ async def test_messages_that_cannot_be_merged_are_sent_one_by_one() -> None:
 
 @pytest.mark.parametrize("size", [BATCH_BYTES, BATCH_BYTES + 1])
 async def test_merged_message_has_a_bound_and_keeps_the_order(size: int) -> None:
-    outbox = Outbox(merge=True)
+    outbox = MergingSendQueue(merge=True)
     parts = [b"a", bytes(size), b"b", b"c"]
     for part in parts:
         outbox.put(part)
@@ -55,7 +55,7 @@ async def test_merged_message_has_a_bound_and_keeps_the_order(size: int) -> None
 
 
 async def test_outbox_is_empty_only_once_everything_is_written() -> None:
-    outbox = Outbox(merge=True)
+    outbox = MergingSendQueue(merge=True)
     outbox.put(b"a")
     gate = asyncio.Event()
 

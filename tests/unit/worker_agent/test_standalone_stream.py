@@ -13,13 +13,13 @@ from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import cancellation
 from synergai.protocol.request_codec import parse_envelope
 from synergai.protocol.rpc import Malformed, Raw, serialise
-from worker_agent.standalone.stream import FrontStream
+from worker_agent.standalone.stream import RequestStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from worker_agent.runner import Runner, Work
-    from worker_agent.standalone.stream import Waiting
+    from worker_agent.runner import Runner, WorkItem
+    from worker_agent.standalone.stream import PendingRequest
 
 
 class FakeRunner:
@@ -29,12 +29,12 @@ class FakeRunner:
         self.work: list[asyncio.Future[bytes]] = []
         self.abandoned: list[Any] = []
 
-    def begin(self, raw: Raw[Any]) -> Waiting:
+    def begin(self, raw: Raw[Any]) -> PendingRequest:
         if raw.message.header.model_name == "nothing":
             raise EngineNotFound("nothing")
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.work.append(future)
-        return cast("Work", future), future
+        return cast("WorkItem", future), future
 
     def stop(self, work: asyncio.Future[bytes]) -> None:
         if not work.done():
@@ -63,7 +63,7 @@ async def arriving(
 
 async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list[tuple[str, str]]:
     """Id and status of each answer; the status is empty where nothing went wrong."""
-    stream = FrontStream(runner.begin, cast("Runner", runner))
+    stream = RequestStream(runner.begin, cast("Runner", runner))
     found = []
     async with aclosing(stream.answers(arriving(messages))) as answers:
         async for answer in answers:

@@ -9,12 +9,12 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput, Unavailable
-from worker_agent.hosts.power_modes import ModeHosts
+from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.power.controller import ModeRefused, PowerMode, Reading, SwitchFailed
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from worker_agent.hosts.pool import Hosts
+    from worker_agent.hosts.pool import HostPool
     from worker_agent.power.manager import Power
 
 SLOW = Session(EngineName("digits"), Configuration(2, "slow"))
@@ -62,8 +62,8 @@ class Machine:
         return True
 
 
-def hosts_on(machine: Machine) -> ModeHosts:
-    hosts = ModeHosts(cast("Hosts", machine))
+def hosts_on(machine: Machine) -> PowerModeHosts:
+    hosts = PowerModeHosts(cast("HostPool", machine))
     hosts.use(cast("Power", machine))
     return hosts
 
