@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.models.images import Pixels
-    from synergai.zoo.builders.canvas import Array, Weights
+    from synergai.zoo.builders.layer_builder import Array, Weights
     from synergai.zoo.recipes import Report
 
 Classifier: TypeAlias = MobileNet | ResNet50

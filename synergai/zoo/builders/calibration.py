@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from synergai.zoo.builders.canvas import POOL, Array, Convolution, Dense, Weights, same_padding
-from synergai.zoo.builders.outline import Outline
+from synergai.zoo.builders.layer_builder import (
+    POOL,
+    Array,
+    Convolution,
+    Dense,
+    Weights,
+    same_padding,
+)
+from synergai.zoo.builders.layer_collector import Outline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from synergai.zoo.builders.canvas import Drawing
+    from synergai.zoo.builders.layer_builder import Drawing
     from synergai.zoo.recipes import Report
 
 SEED: Final = 20190912

@@ -14,12 +14,12 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from synergai.zoo.builders import neural
+from synergai.zoo.builders import numpy_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from synergai.zoo.builders.neural import Array, Weights
+    from synergai.zoo.builders.numpy_layers import Array, Weights
     from synergai.zoo.recipes import Report
 
 SEED: Final = 7
@@ -70,7 +70,7 @@ def train(report: Report) -> TrainedDigits:
     training, test = digits()
     generator = np.random.default_rng(SEED)
     weights = _initial(generator)
-    adam = neural.Adam(weights)
+    adam = numpy_layers.Adam(weights)
     # One thread sums in one order, so that the bytes are the same each time.
     with threadpool_limits(1):
         for epoch in range(EPOCHS):
@@ -117,12 +117,14 @@ def _initial(generator: np.random.Generator) -> Weights:
 
 
 def _forward(weights: Weights, images: Array) -> _Pass:
-    columns1 = neural.windows(images)
-    first = neural.convolve(columns1, weights["conv1"]) + weights["conv1_bias"][:, None, None]
-    pooled1, mask1 = neural.pool(np.maximum(first, 0))
-    columns2 = neural.windows(pooled1)
-    second = neural.convolve(columns2, weights["conv2"]) + weights["conv2_bias"][:, None, None]
-    pooled2, mask2 = neural.pool(np.maximum(second, 0))
+    columns1 = numpy_layers.windows(images)
+    first = numpy_layers.convolve(columns1, weights["conv1"]) + weights["conv1_bias"][:, None, None]
+    pooled1, mask1 = numpy_layers.pool(np.maximum(first, 0))
+    columns2 = numpy_layers.windows(pooled1)
+    second = (
+        numpy_layers.convolve(columns2, weights["conv2"]) + weights["conv2_bias"][:, None, None]
+    )
+    pooled2, mask2 = numpy_layers.pool(np.maximum(second, 0))
     flat = pooled2.reshape(len(images), -1)
     hidden = np.maximum(flat @ weights["dense1"] + weights["dense1_bias"], 0)
     logits = hidden @ weights["dense2"] + weights["dense2_bias"]
@@ -132,17 +134,17 @@ def _forward(weights: Weights, images: Array) -> _Pass:
 def _gradients(weights: Weights, images: Array, labels: NDArray[np.int64]) -> Weights:
     """Gradients of the mean cross entropy."""
     done = _forward(weights, images)
-    slope = neural.softmax(done.logits)
+    slope = numpy_layers.softmax(done.logits)
     slope[np.arange(len(labels)), labels] -= 1
     slope /= np.float32(len(labels))
     by: Weights = {"dense2": done.hidden.T @ slope, "dense2_bias": slope.sum(axis=0)}
     slope = (slope @ weights["dense2"].T) * (done.hidden > 0)
     by |= {"dense1": done.flat.T @ slope, "dense1_bias": slope.sum(axis=0)}
     slope = slope @ weights["dense1"].T * (done.flat > 0)
-    slope = neural.pool_gradient(done.mask2, slope.reshape(len(images), -1, 2, 2))
+    slope = numpy_layers.pool_gradient(done.mask2, slope.reshape(len(images), -1, 2, 2))
     by["conv2_bias"] = slope.sum(axis=(0, 2, 3))
-    by["conv2"], slope = neural.convolve_gradients(done.columns2, weights["conv2"], slope)
-    slope = neural.pool_gradient(done.mask1, slope * (done.pooled1 > 0))
+    by["conv2"], slope = numpy_layers.convolve_gradients(done.columns2, weights["conv2"], slope)
+    slope = numpy_layers.pool_gradient(done.mask1, slope * (done.pooled1 > 0))
     by["conv1_bias"] = slope.sum(axis=(0, 2, 3))
-    by["conv1"], _ = neural.convolve_gradients(done.columns1, weights["conv1"], slope)
+    by["conv1"], _ = numpy_layers.convolve_gradients(done.columns1, weights["conv1"], slope)
     return by

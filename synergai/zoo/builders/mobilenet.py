@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from synergai.zoo.builders.canvas import Convolution, Dense
+from synergai.zoo.builders.layer_builder import Convolution, Dense
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.canvas import Canvas, Value
+    from synergai.zoo.builders.layer_builder import Canvas, Value
 
 CLASSES: Final = 1001
 """ImageNet's thousand, and the background that TensorFlow puts before them."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from synergai.zoo.builders.canvas import Array
+    from synergai.zoo.builders.layer_builder import Array
 
 OUTPUTS: Final = {
     "num_detections:0": Port(shape=[1]),

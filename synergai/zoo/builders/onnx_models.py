@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from onnx import TensorProto
 
 from synergai.zoo.builders.mobilenet import MobileNet
-from synergai.zoo.builders.onnx_canvas import Image, OnnxCanvas
 from synergai.zoo.builders.onnx_detection import OUTPUTS, add_detection
 from synergai.zoo.builders.onnx_graph import OnnxGraph, Port
+from synergai.zoo.builders.onnx_layer_builder import Image, OnnxCanvas
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import PIXEL_SCALE
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
     from synergai.zoo.builders.architectures import Architecture
-    from synergai.zoo.builders.canvas import Weights
+    from synergai.zoo.builders.layer_builder import Weights
     from synergai.zoo.builders.ssd import SsdMobileNet
 
 BATCH: Final = "batch"

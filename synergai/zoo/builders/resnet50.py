@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from synergai.zoo.builders.canvas import Convolution, Dense
+from synergai.zoo.builders.layer_builder import Convolution, Dense
 from synergai.zoo.builders.mobilenet import CLASSES
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.canvas import Canvas, Value
+    from synergai.zoo.builders.layer_builder import Canvas, Value
 
 BLOCKS: Final = (3, 4, 6, 3)
 """Bottleneck blocks of the four stages; the first of the later three halves the image."""

@@ -2,7 +2,7 @@
 
 The body gives six feature maps; a 1 x 1 convolution of each encodes boxes relative to anchors, and
 another the classes' scores. What is made of them, `synergai.zoo.builders.onnx_detection` and
-`synergai.zoo.builders.tensorflow_canvas` say, with the constants below.
+`synergai.zoo.builders.tensorflow_layer_builder` say, with the constants below.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
-from synergai.zoo.builders.canvas import Array, Convolution
+from synergai.zoo.builders.layer_builder import Array, Convolution
 from synergai.zoo.builders.mobilenet import BLOCKS, blocks, channels
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.canvas import Canvas, Value
+    from synergai.zoo.builders.layer_builder import Canvas, Value
 
 CLASSES: Final = 91
 """COCO's ids go to 90; 0 is the background."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from synergai.zoo.builders.architectures import Architecture
-    from synergai.zoo.builders.canvas import Array, Weights
+    from synergai.zoo.builders.layer_builder import Array, Weights
 
 Form: TypeAlias = Literal["saved_model", "fake_quantised_saved_model", "tflite", "tflite_int8"]
 
@@ -41,7 +41,7 @@ class Order:
 
     Attributes:
         architecture: of the network.
-        weights: by name, see `synergai.zoo.builders.canvas`.
+        weights: by name, see `synergai.zoo.builders.layer_builder`.
         form: of the model.
         target: the SavedModel's folder, or the TFLite file.
         images: float32 [images, size, size, 3] from which int8's ranges are taken; otherwise empty.

@@ -19,11 +19,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from synergai.zoo.builders.architectures import ARCHITECTURES
+from synergai.zoo.builders.layer_collector import Outline
 from synergai.zoo.builders.mobilenet import MobileNet
-from synergai.zoo.builders.outline import Outline
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import PIXEL_SCALE
-from synergai.zoo.builders.tensorflow_canvas import TensorflowCanvas, detections
+from synergai.zoo.builders.tensorflow_layer_builder import TensorflowCanvas, detections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.integration.fetch.website import Site
+    from tests.integration.fetch.web_server import Site
 
 PATH = "/record/1/files/weights.onnx"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.fetch.website import Site, served
+from tests.integration.fetch.web_server import Site, served
 from tests.tiny_images import save_image_engines
 
 if TYPE_CHECKING:

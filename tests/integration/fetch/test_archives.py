@@ -16,7 +16,7 @@ from tests.integration.fetch.colours import get, names, offered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.fetch.website import Site
+    from tests.integration.fetch.web_server import Site
 
 
 def test_only_the_named_member_leaves_an_archive(

@@ -20,7 +20,7 @@ from tests.integration.fetch.colours import PATH, get, names, offered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.fetch.website import Site
+    from tests.integration.fetch.web_server import Site
 
 
 def test_fetched_engine_says_what_it_is_and_where_it_is_from(

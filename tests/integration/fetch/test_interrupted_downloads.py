@@ -14,7 +14,7 @@ from tests.integration.fetch.colours import PATH, get, offered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.fetch.website import Site
+    from tests.integration.fetch.web_server import Site
 
 
 def test_connection_that_breaks_is_taken_up_where_it_broke(

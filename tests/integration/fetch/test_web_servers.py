@@ -14,7 +14,7 @@ from tests.integration.fetch.colours import PATH, get, offered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.fetch.website import Site
+    from tests.integration.fetch.web_server import Site
 
 
 def test_file_elsewhere_is_found_by_redirection(

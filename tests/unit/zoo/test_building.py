@@ -9,12 +9,12 @@ import pytest
 
 from synergai.errors import NotFound
 from synergai.zoo import build as catalogue
-from synergai.zoo.builders import neural
+from synergai.zoo.builders import numpy_layers
 from synergai.zoo.builders.calibration import convolve
-from synergai.zoo.builders.canvas import Convolution, same_padding
+from synergai.zoo.builders.layer_builder import Convolution, same_padding
+from synergai.zoo.builders.layer_collector import Outline
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_models import onnx_model
-from synergai.zoo.builders.outline import Outline
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import SsdMobileNet
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.zoo.builders.architectures import Architecture
-    from synergai.zoo.builders.canvas import Layer, Weights
+    from synergai.zoo.builders.layer_builder import Layer, Weights
 
 
 def layers(architecture: Architecture) -> list[Layer]:
@@ -158,9 +158,11 @@ def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
     slope: Any = generator.normal(size=(2, 5, 4, 4))
 
     def loss() -> float:
-        return float((neural.convolve(neural.windows(images), kernel) * slope).sum())
+        return float((numpy_layers.convolve(numpy_layers.windows(images), kernel) * slope).sum())
 
-    by_kernel, by_images = neural.convolve_gradients(neural.windows(images), kernel, slope)
+    by_kernel, by_images = numpy_layers.convolve_gradients(
+        numpy_layers.windows(images), kernel, slope
+    )
 
     for array, gradient in ((kernel, by_kernel), (images, by_images)):
         for place in ((0, 0, 0, 0), (1, 2, 1, 2), (-1, -1, -1, -1)):
@@ -175,16 +177,16 @@ def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
 def test_pooling_keeps_the_maximum_and_leads_its_gradient_back() -> None:
     images = np.array([[[[1, 5], [2, 3]]]], np.float32)
 
-    pooled, mask = neural.pool(images)
+    pooled, mask = numpy_layers.pool(images)
 
     assert pooled.tolist() == [[[[5]]]]
-    back = neural.pool_gradient(mask, np.full((1, 1, 1, 1), 7, np.float32))
+    back = numpy_layers.pool_gradient(mask, np.full((1, 1, 1, 1), 7, np.float32))
     assert back.tolist() == [[[[0, 7], [0, 0]]]]
 
 
 def test_adam_walks_down_to_the_minimum() -> None:
     weights = {"w": np.array([3.0, -2.0], np.float32)}
-    adam = neural.Adam(weights)
+    adam = numpy_layers.Adam(weights)
 
     for _ in range(500):
         adam.step({"w": 2 * weights["w"]}, 0.05)

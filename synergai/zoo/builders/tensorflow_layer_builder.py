@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from synergai.zoo.builders.calibration import RELU6_CEILING, range_name
-from synergai.zoo.builders.canvas import POOL, Convolution, Dense, Layer, Weights
+from synergai.zoo.builders.layer_builder import POOL, Convolution, Dense, Layer, Weights
 from synergai.zoo.builders.ssd import (
     CENTRE_CODE,
     DETECTIONS,
@@ -20,7 +20,7 @@ from synergai.zoo.builders.ssd import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.zoo.builders.canvas import Array
+    from synergai.zoo.builders.layer_builder import Array
 
 IMAGE_RANGE: Final = (-1.0, 1.0)
 """Of MobileNet's input."""

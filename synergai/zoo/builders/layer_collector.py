@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.zoo.builders.canvas import Convolution, Dense, Layer
+    from synergai.zoo.builders.layer_builder import Convolution, Dense, Layer
 
 
 class Outline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synergai.zoo.builders.calibration import RELU6_CEILING
-from synergai.zoo.builders.canvas import POOL, Convolution, Dense, Weights, same_padding
+from synergai.zoo.builders.layer_builder import POOL, Convolution, Dense, Weights, same_padding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """What the architectures are drawn on.
 
 An architecture is written once, as a function that draws its layers on a canvas. The canvases make
-of it what they are for: `outline` lists the layers, `calibration` finds weights, `onnx_canvas` and
-`tensorflow_canvas` write models. So all back ends compute the same network, and a small one in a
-test is drawn by the code that draws the large ones.
+of it what they are for: `layer_collector` lists the layers, `calibration` finds weights,
+`onnx_layer_builder` and `tensorflow_layer_builder` write models. So all back ends compute the same
+network, and a small one in a test is drawn by the code that draws the large ones.
 
 Weights are a plain dict of float32 arrays that knows no runtime: ``NAME/weights`` is
 [out, in, height, width] for a convolution (a depthwise one has in = 1) and [out, in] for a dense
