@@ -71,9 +71,9 @@ def build(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from synergai.models.directory import ModelDirectory
-    from synergai.zoo import build as catalogue
+    from synergai.zoo import build as zoo
 
-    recipes = [catalogue.recipe(name) for name in names or catalogue.RECIPES]
+    recipes = [zoo.recipe(name) for name in names or zoo.RECIPES]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for recipe in recipes:
@@ -82,10 +82,10 @@ def build(
             def report(share: float, task: TaskID = task) -> None:
                 progress.update(task, completed=share)
 
-            if not replace and catalogue.is_built(recipe.name, models):
+            if not replace and zoo.is_built(recipe.name, models):
                 progress.update(task, description=f"{recipe.name} is built", completed=1.0)
             else:
-                catalogue.build(recipe.name, models, report)
+                zoo.build(recipe.name, models, report)
     directory = ModelDirectory(models)
     _tell([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
 

@@ -78,13 +78,13 @@ def _onnx(architecture: str, opset: int) -> Recipe:
     )
 
 
-def _tensorflow(name: str, architecture: str, form: str, remark: str = "") -> Recipe:
+def _tensorflow(name: str, architecture: str, model_format: str, remark: str = "") -> Recipe:
     return Recipe(
         name=EngineName(name),
         title=TITLES[architecture] + remark,
-        backend="tflite" if form.startswith("tflite") else "tensorflow",
+        backend="tflite" if model_format.startswith("tflite") else "tensorflow",
         builder="synergai.zoo.builders.image_engines:build_tensorflow",
-        options={"architecture": architecture, "form": form},
+        options={"architecture": architecture, "model_format": model_format},
         source=SEEDED,
         preprocess=architecture,
         postprocess="boxes" if architecture == "ssd" else "classes",

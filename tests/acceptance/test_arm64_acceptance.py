@@ -19,7 +19,7 @@ import pytest
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from tests.acceptance.debian_root import CACHE, PROGRAMS, DebianRoot, Missing, need_programs
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def root() -> DebianRoot:
     root.install("agent,onnxruntime", "aarch64")
     print(f"\ninstalled from aarch64 wheels in {time.monotonic() - began:.0f} s")
     shutil.rmtree(root.path / "models", ignore_errors=True)
-    catalogue.build(ENGINE, root.path / "models")
+    zoo.build(ENGINE, root.path / "models")
     return root
 
 

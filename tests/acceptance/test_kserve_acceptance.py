@@ -8,7 +8,7 @@ from pathlib import Path
 
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 
 KSERVE = "kserve==0.21.0"
 SCRIPT = Path(__file__).with_name("kserve_script.py")
@@ -20,7 +20,7 @@ def run(*command: str) -> None:
 
 
 def test_kserves_client_infers_and_controls_engines(tmp_path: Path) -> None:
-    catalogue.build(EngineName("onnx_identity"), tmp_path / "models")
+    zoo.build(EngineName("onnx_identity"), tmp_path / "models")
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     run(python, "-m", "pip", "install", "--quiet", KSERVE)

@@ -14,7 +14,7 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol import converters as wire
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def modes_of(job: dict[str, Any]) -> list[str]:
 
 
 def test_work_runs_in_the_mode_that_it_was_planned_for(tmp_path: Path) -> None:
-    catalogue.build(ENGINE, tmp_path / "models")
+    zoo.build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway()
         modes = ["--threads", "1", "--power", "cgroup", "--power-modes", ",".join(MODES)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from tests.acceptance.debian_root import (
     CACHE,
     CHECKOUT,
@@ -127,7 +127,7 @@ def _prepare(root: DebianRoot) -> None:
         shutil.rmtree(root.path / left, ignore_errors=True)
     for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
         unit.unlink(missing_ok=True)
-    catalogue.build("onnx_identity", root.path / MODELS)
+    zoo.build("onnx_identity", root.path / MODELS)
     units = CHECKOUT / "deploy" / "systemd"
     shutil.copy(units / "synergai-gateway.service", root.path / "etc/systemd/system")
 

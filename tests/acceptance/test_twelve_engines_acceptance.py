@@ -22,7 +22,7 @@ from synergai.models.formats.model_files import digest
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.arrays import outputs_of, request_of
 from synergai.testing import LocalFleet
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from synergai.zoo.fetch.published import PUBLISHED
 from synergai.zoo.photographs import photographs, random_parts, views
 from worker_agent.hosts.sync_client import HostClient
@@ -44,8 +44,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = os.environ.get("SYNERGAI_TWELVE")
     models = Path(given) if given else tmp_path_factory.mktemp("models")
     for name in TWELVE:
-        if not catalogue.is_built(name, models):
-            catalogue.build(name, models)
+        if not zoo.is_built(name, models):
+            zoo.build(name, models)
     return models
 
 
@@ -124,7 +124,7 @@ def test_detectors_find_the_same_objects(
 
 @pytest.mark.parametrize("name", ["tf_mobilenet", "tfl_mobilenet_q", "onnx_ssd_op8"])
 def test_building_again_gives_the_same_bytes(models: Path, tmp_path: Path, name: str) -> None:
-    again = catalogue.build(name, tmp_path)
+    again = zoo.build(name, tmp_path)
 
     (first,) = (models / name).glob(again.file.name)
     assert digest(again.file) == digest(first)

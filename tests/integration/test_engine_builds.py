@@ -14,7 +14,7 @@ from synergai.domain import TensorSpec
 from synergai.models.installation import installing
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from synergai.zoo.photographs import photographs
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def run(definition: EngineDefinition, inputs: dict[str, NDArray[Any]]) -> NDArra
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
-    return catalogue.build("onnx_digits", tmp_path_factory.mktemp("models"))
+    return zoo.build("onnx_digits", tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
 def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
-    return catalogue.build("onnx_mobilenet_op11", tmp_path_factory.mktemp("models"))
+    return zoo.build("onnx_mobilenet_op11", tmp_path_factory.mktemp("models"))
 
 
 def test_digits_are_read_as_accurately_as_recorded(digits: EngineDefinition) -> None:
@@ -59,7 +59,7 @@ def test_digits_are_read_as_accurately_as_recorded(digits: EngineDefinition) -> 
 
 
 def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
-    again = catalogue.build("onnx_digits", digits.file.parents[1])
+    again = zoo.build("onnx_digits", digits.file.parents[1])
 
     assert again.sha256 == digits.sha256
 

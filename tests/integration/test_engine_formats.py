@@ -18,7 +18,7 @@ from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_models import onnx_model
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import SsdMobileNet
-from synergai.zoo.builders.tensorflow_process import QUIET, Form, Order, write
+from synergai.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFormat, export_models
 from synergai.zoo.photographs import photographs, views
 from worker_agent.backends.tflite import TfliteBackend
 
@@ -71,13 +71,13 @@ class Formats:
         self._weights = {
             name: calibrated_weights(network, lambda _: None) for name, network in NETWORKS.items()
         }
-        orders = [
-            *(self._order(name, "saved_model", name) for name in NETWORKS),
-            self._order("mobilenet", "fake_quantised_saved_model", "mobilenet_q"),
-            self._order("mobilenet", "tflite", "mobilenet.tflite"),
-            self._order("mobilenet", "tflite_int8", "mobilenet_q.tflite"),
+        exports = [
+            *(self._export(name, "saved_model", name) for name in NETWORKS),
+            self._export("mobilenet", "fake_quantised_saved_model", "mobilenet_q"),
+            self._export("mobilenet", "tflite", "mobilenet.tflite"),
+            self._export("mobilenet", "tflite_int8", "mobilenet_q.tflite"),
         ]
-        *_, self._quantisation = write(orders)
+        *_, self._quantisation = export_models(exports)
         for name, images in self._images.items():
             np.save(folder / f"{name}.npy", images)
         subprocess.run(
@@ -87,13 +87,13 @@ class Formats:
             env=os.environ | QUIET,
         )
 
-    def _order(self, name: str, form: Form, target: str) -> Order:
-        return Order(
+    def _export(self, name: str, model_format: ModelFormat, target: str) -> ModelExport:
+        return ModelExport(
             architecture=NETWORKS[name],
             weights=self._weights[name],
-            form=form,
+            model_format=model_format,
             target=self._folder / target,
-            images=list(self._images[name]) if form == "tflite_int8" else (),
+            images=list(self._images[name]) if model_format == "tflite_int8" else (),
         )
 
     def onnx(self, name: str, opset: int) -> Answers:

@@ -18,7 +18,7 @@ from profiler.measurement import measure
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.files import load_dictionary
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 
@@ -26,7 +26,7 @@ IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models")
-    catalogue.build("onnx_identity", path)
+    zoo.build("onnx_identity", path)
     return path
 
 

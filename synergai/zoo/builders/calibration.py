@@ -22,14 +22,14 @@ from synergai.zoo.builders.layer_builder import (
     Weights,
     same_padding,
 )
-from synergai.zoo.builders.layer_collector import Outline
+from synergai.zoo.builders.layer_collector import LayerCollector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from synergai.zoo.builders.layer_builder import Drawing
+    from synergai.zoo.builders.layer_builder import Buildable
     from synergai.zoo.recipes import Report
 
 SEED: Final = 20190912
@@ -52,7 +52,7 @@ def range_name(layer: Dense) -> str:
 
 
 def seeded_weights(
-    architecture: Drawing, images: Array, subjects: NDArray[np.int64], report: Report
+    architecture: Buildable, images: Array, subjects: NDArray[np.int64], report: Report
 ) -> Weights:
     """All weights by name; the same on every call on one kind of machine.
 
@@ -62,16 +62,16 @@ def seeded_weights(
         subjects: int64 [images], which photograph each image is of.
         report: told how far it is.
     """
-    outline = Outline()
-    architecture.draw(outline, None)
+    collector = LayerCollector()
+    architecture.build_layers(collector, None)
     # One thread sums in one order, so that the bytes are the same each time.
     with threadpool_limits(1):
-        canvas = Calibration(subjects, len(outline.layers), report)
-        architecture.draw(canvas, images)
-    return canvas.weights
+        builder = CalibratingBuilder(subjects, len(collector.layers), report)
+        architecture.build_layers(builder, images)
+    return builder.weights
 
 
-class Calibration:
+class CalibratingBuilder:
     """A canvas on which images flow, in NumPy, and that finds each layer's weights on the way.
 
     Values are float32 [images, channels, height, width].
@@ -145,19 +145,19 @@ class Calibration:
         squares = np.lib.stride_tricks.sliding_window_view(padded, (POOL, POOL), axis=(2, 3))
         return np.asarray(squares[:, :, ::2, ::2].max(axis=(4, 5)))
 
-    def add(self, name: str, value: Array, shortcut: Array) -> Array:  # noqa: ARG002 - as in Canvas
+    def add_relu(self, name: str, value: Array, shortcut: Array) -> Array:  # noqa: ARG002 - as in LayerBuilder
         """The sum, where positive."""
         return np.asarray(np.maximum(value + shortcut, 0))
 
-    def average(self, value: Array) -> Array:
+    def global_average(self, value: Array) -> Array:
         """The mean."""
         return np.asarray(value.mean(axis=(2, 3)))
 
-    def cells(self, name: str, value: Array, depth: int) -> Array:  # noqa: ARG002 - as in Canvas
+    def reshape_cells(self, name: str, value: Array, depth: int) -> Array:  # noqa: ARG002 - as in LayerBuilder
         """Channels last, as all runtimes have them by then."""
         return value.transpose(0, 2, 3, 1).reshape(len(value), -1, depth)
 
-    def join(self, name: str, values: Sequence[Array]) -> Array:  # noqa: ARG002 - as in Canvas
+    def concat(self, name: str, values: Sequence[Array]) -> Array:  # noqa: ARG002 - as in LayerBuilder
         """One array."""
         return np.concatenate(values, axis=1)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.models.quantisation import Quantisation
-    from synergai.zoo.builders.tensorflow_process import Form
+    from synergai.zoo.builders.tensorflow_process import ModelFormat
     from synergai.zoo.recipes import Report
 
 SAVED_MODEL: Final = "saved_model"
@@ -34,27 +34,29 @@ def build_onnx(folder: Path, report: Report, *, architecture: str, opset: int) -
     _write_views(folder, file, architecture)
 
 
-def build_tensorflow(folder: Path, report: Report, *, architecture: str, form: Form) -> None:
+def build_tensorflow(
+    folder: Path, report: Report, *, architecture: str, model_format: ModelFormat
+) -> None:
     """An architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
 
     Raises:
         NotFound: TensorFlow is not installed.
     """
-    from synergai.zoo.builders import tensorflow_process as tensorflow_orders
+    from synergai.zoo.builders import tensorflow_process
 
     # Said before the long work, not after it.
-    tensorflow_orders.check_tensorflow()
+    tensorflow_process.check_tensorflow()
     network = ARCHITECTURES[architecture]()
     weights = calibrated_weights(network, lambda share: report(share * CALIBRATION_SHARE))
     report(CALIBRATION_SHARE)
-    target = folder / (TFLITE_FILE if form.startswith("tflite") else SAVED_MODEL)
+    target = folder / (TFLITE_FILE if model_format.startswith("tflite") else SAVED_MODEL)
     seen = [view for photograph in photographs() for view in views(photograph)]
-    (quantisation,) = tensorflow_orders.write(
+    (quantisation,) = tensorflow_process.export_models(
         [
-            tensorflow_orders.Order(
+            tensorflow_process.ModelExport(
                 architecture=network,
                 weights=weights,
-                form=form,
+                model_format=model_format,
                 target=target,
                 images=[prepare(FAMILIES[architecture], view) for view in seen],
             )

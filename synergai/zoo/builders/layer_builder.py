@@ -28,7 +28,7 @@ Weights: TypeAlias = "dict[str, Array]"
 Activation: TypeAlias = Literal["relu", "relu6", "none"]
 
 POOL: Final = 3
-"""Side of the square of which `Canvas.max_pool` takes the maximum, with stride 2."""
+"""Side of the square of which `LayerBuilder.max_pool` takes the maximum, with stride 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Dense:
 Layer: TypeAlias = Convolution | Dense
 
 
-class Canvas(Protocol[Value]):
+class LayerBuilder(Protocol[Value]):
     """Draws layers; images are square."""
 
     def convolution(self, value: Value, layer: Convolution) -> Value:
@@ -95,26 +95,26 @@ class Canvas(Protocol[Value]):
     def max_pool(self, value: Value) -> Value:
         """Maxima of squares of `POOL`, stride 2, padded as TensorFlow's SAME."""
 
-    def add(self, name: str, value: Value, shortcut: Value) -> Value:
+    def add_relu(self, name: str, value: Value, shortcut: Value) -> Value:
         """The sum of two, through ReLU."""
 
-    def average(self, value: Value) -> Value:
+    def global_average(self, value: Value) -> Value:
         """The mean over the image: [batch, channels]."""
 
     def dense(self, value: Value, layer: Dense) -> Value:
         """Logits [batch, classes]."""
 
-    def cells(self, name: str, value: Value, depth: int) -> Value:
+    def reshape_cells(self, name: str, value: Value, depth: int) -> Value:
         """An image's channels cut into parts of `depth`: [batch, parts, depth], pixel by pixel."""
 
-    def join(self, name: str, values: Sequence[Value]) -> Value:
+    def concat(self, name: str, values: Sequence[Value]) -> Value:
         """Cells one after another along the second axis."""
 
 
-class Drawing(Protocol):
+class Buildable(Protocol):
     """An architecture, as far as it can be drawn."""
 
-    def draw(self, canvas: Canvas[Value], image: Value) -> object:
+    def build_layers(self, builder: LayerBuilder[Value], image: Value) -> object:
         """Draw all layers, from the image on; what the last of them give."""
 
 

@@ -10,31 +10,31 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import Convolution, Dense, Layer
 
 
-class Outline:
+class LayerCollector:
     """A canvas on which nothing flows, and that remembers the layers drawn on it."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
 
-    def convolution(self, value: None, layer: Convolution) -> None:  # noqa: ARG002 - as in Canvas
+    def convolution(self, value: None, layer: Convolution) -> None:  # noqa: ARG002 - as in LayerBuilder
         """Remember the layer."""
         self.layers.append(layer)
 
-    def dense(self, value: None, layer: Dense) -> None:  # noqa: ARG002 - as in Canvas
+    def dense(self, value: None, layer: Dense) -> None:  # noqa: ARG002 - as in LayerBuilder
         """Remember the layer."""
         self.layers.append(layer)
 
     def max_pool(self, value: None) -> None:
         """Has no weights."""
 
-    def add(self, name: str, value: None, shortcut: None) -> None:
+    def add_relu(self, name: str, value: None, shortcut: None) -> None:
         """Has no weights."""
 
-    def average(self, value: None) -> None:
+    def global_average(self, value: None) -> None:
         """Has no weights."""
 
-    def cells(self, name: str, value: None, depth: int) -> None:
+    def reshape_cells(self, name: str, value: None, depth: int) -> None:
         """Has no weights."""
 
-    def join(self, name: str, values: Sequence[None]) -> None:
+    def concat(self, name: str, values: Sequence[None]) -> None:
         """Has no weights."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from synergai.zoo.builders.layer_builder import Convolution, Dense
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.layer_builder import Canvas, Value
+    from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 CLASSES: Final = 1001
 """ImageNet's thousand, and the background that TensorFlow puts before them."""
@@ -37,17 +37,17 @@ class MobileNet:
     width: float = 1.0
     classes: int = CLASSES
 
-    def draw(self, canvas: Canvas[Value], image: Value) -> Value:
+    def build_layers(self, builder: LayerBuilder[Value], image: Value) -> Value:
         """Logits [batch, classes] of an image from -1 to 1."""
-        features = canvas.average(blocks(canvas, image, self.width)[-1])
+        features = builder.global_average(blocks(builder, image, self.width)[-1])
         inputs = channels(BLOCKS[-1][1], self.width)
-        return canvas.dense(features, Dense(name="Logits", inputs=inputs, outputs=self.classes))
+        return builder.dense(features, Dense(name="Logits", inputs=inputs, outputs=self.classes))
 
 
-def blocks(canvas: Canvas[Value], image: Value, width: float) -> list[Value]:
+def blocks(builder: LayerBuilder[Value], image: Value, width: float) -> list[Value]:
     """What each of the 13 blocks gives."""
     inputs = channels(STEM, width)
-    value = canvas.convolution(
+    value = builder.convolution(
         image, Convolution(name="Conv2d_0", inputs=3, outputs=inputs, kernel=3, stride=2)
     )
     values: list[Value] = []
@@ -64,7 +64,7 @@ def blocks(canvas: Canvas[Value], image: Value, width: float) -> list[Value]:
         pointwise = Convolution(
             name=f"Conv2d_{index}_pointwise", inputs=inputs, outputs=outputs, kernel=1
         )
-        value = canvas.convolution(canvas.convolution(value, depthwise), pointwise)
+        value = builder.convolution(builder.convolution(value, depthwise), pointwise)
         values.append(value)
         inputs = outputs
     return values

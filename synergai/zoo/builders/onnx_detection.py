@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from onnx import TensorProto
 
-from synergai.zoo.builders.onnx_graph import OnnxGraph, Port
+from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
 from synergai.zoo.builders.ssd import (
     CENTRE_CODE,
     DETECTIONS,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import Array
 
 OUTPUTS: Final = {
-    "num_detections:0": Port(shape=[1]),
-    "detection_boxes:0": Port(shape=[1, DETECTIONS, 4]),
-    "detection_scores:0": Port(shape=[1, DETECTIONS]),
-    "detection_classes:0": Port(shape=[1, DETECTIONS]),
+    "num_detections:0": ValueInfo(shape=[1]),
+    "detection_boxes:0": ValueInfo(shape=[1, DETECTIONS, 4]),
+    "detection_scores:0": ValueInfo(shape=[1, DETECTIONS]),
+    "detection_classes:0": ValueInfo(shape=[1, DETECTIONS]),
 }
 """What MLPerf's file gives: how many; ymin, xmin, ymax, xmax as shares of the image; probabilities;
 COCO's ids."""
@@ -187,18 +187,18 @@ def _loop_body(sides: Sequence[str], areas: str, anchors: int, classes: int) -> 
     kept = body.node("Sub", [body.constant(1.0), cleared])
     body.node("Mul", ["scores", kept], "scores_left")
     body.node("Identity", ["go_on"], "goes_on")
-    scores = Port(shape=[1, classes, anchors])
-    picked = Port(shape=[1], element=TensorProto.INT64)
+    scores = ValueInfo(shape=[1, classes, anchors])
+    picked = ValueInfo(shape=[1], element=TensorProto.INT64)
     return body.body(
         {
-            "round": Port(shape=[], element=TensorProto.INT64),
-            "go_on": Port(shape=[], element=TensorProto.BOOL),
+            "round": ValueInfo(shape=[], element=TensorProto.INT64),
+            "go_on": ValueInfo(shape=[], element=TensorProto.BOOL),
             "scores": scores,
         },
         {
-            "goes_on": Port(shape=[], element=TensorProto.BOOL),
+            "goes_on": ValueInfo(shape=[], element=TensorProto.BOOL),
             "scores_left": scores,
-            "score": Port(shape=[1]),
+            "score": ValueInfo(shape=[1]),
             "class": picked,
             "place": picked,
         },

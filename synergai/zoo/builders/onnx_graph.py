@@ -22,7 +22,7 @@ version 3, but that lists the weights among the inputs, and a runtime cannot tak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class ValueInfo:
     """An input or output.
 
     Attributes:
@@ -84,17 +84,17 @@ class OnnxGraph:
         """Add a node that changes the type of elements."""
         return self.node("Cast", [value], to=element)
 
-    def body(self, inputs: dict[str, Port], outputs: dict[str, Port]) -> onnx.GraphProto:
+    def body(self, inputs: dict[str, ValueInfo], outputs: dict[str, ValueInfo]) -> onnx.GraphProto:
         """What is collected, as a graph: the body of a loop, or a model's own."""
         return helper.make_graph(
             self._nodes,
             self._name,
-            [_value(name, port) for name, port in inputs.items()],
-            [_value(name, port) for name, port in outputs.items()],
+            [_value(name, info) for name, info in inputs.items()],
+            [_value(name, info) for name, info in outputs.items()],
             self._weights,
         )
 
-    def model(self, inputs: dict[str, Port], outputs: dict[str, Port]) -> onnx.ModelProto:
+    def model(self, inputs: dict[str, ValueInfo], outputs: dict[str, ValueInfo]) -> onnx.ModelProto:
         """The finished model, checked."""
         model = helper.make_model(
             self.body(inputs, outputs),
@@ -114,5 +114,5 @@ def write_model(path: Path, model: onnx.ModelProto) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _value(name: str, port: Port) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, port.element, list(port.shape))
+def _value(name: str, info: ValueInfo) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, info.element, list(info.shape))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class GraphTensor:
     """A tensor of the graph.
 
     Attributes:
@@ -29,7 +29,7 @@ class Image:
     size: int = 1
 
 
-class OnnxCanvas:
+class OnnxLayerBuilder:
     """A canvas whose layers become nodes.
 
     Args:
@@ -41,7 +41,7 @@ class OnnxCanvas:
         self._graph = graph
         self._weights = weights
 
-    def convolution(self, value: Image, layer: Convolution) -> Image:
+    def convolution(self, value: GraphTensor, layer: Convolution) -> GraphTensor:
         """A Conv, and a Clip or Relu."""
         before, after = layer.padding(value.size)
         name = self._graph.node(
@@ -60,9 +60,9 @@ class OnnxCanvas:
                 name = self._graph.node("Relu", [name], f"{layer.name}/Relu")
             case "none":
                 pass
-        return Image(name, (value.size + before + after - layer.kernel) // layer.stride + 1)
+        return GraphTensor(name, (value.size + before + after - layer.kernel) // layer.stride + 1)
 
-    def max_pool(self, value: Image) -> Image:
+    def max_pool(self, value: GraphTensor) -> GraphTensor:
         """A MaxPool."""
         before, after = same_padding(value.size, POOL, 2)
         name = self._graph.node(
@@ -73,32 +73,34 @@ class OnnxCanvas:
             strides=[2, 2],
             pads=[before, before, after, after],
         )
-        return Image(name, -(-value.size // 2))
+        return GraphTensor(name, -(-value.size // 2))
 
-    def add(self, name: str, value: Image, shortcut: Image) -> Image:
+    def add_relu(self, name: str, value: GraphTensor, shortcut: GraphTensor) -> GraphTensor:
         """An Add and a Relu."""
         total = self._graph.node("Add", [value.name, shortcut.name], f"{name}/add")
-        return Image(self._graph.node("Relu", [total], f"{name}/Relu"), value.size)
+        return GraphTensor(self._graph.node("Relu", [total], f"{name}/Relu"), value.size)
 
-    def average(self, value: Image) -> Image:
+    def global_average(self, value: GraphTensor) -> GraphTensor:
         """A GlobalAveragePool, made flat."""
         pooled = self._graph.node("GlobalAveragePool", [value.name], f"{value.name}/average")
-        return Image(self._graph.node("Flatten", [pooled], f"{value.name}/features", axis=1))
+        return GraphTensor(self._graph.node("Flatten", [pooled], f"{value.name}/features", axis=1))
 
-    def dense(self, value: Image, layer: Dense) -> Image:
+    def dense(self, value: GraphTensor, layer: Dense) -> GraphTensor:
         """A Gemm."""
         inputs = [value.name, *self._parameters(layer)]
-        return Image(self._graph.node("Gemm", inputs, layer.name, transB=1))
+        return GraphTensor(self._graph.node("Gemm", inputs, layer.name, transB=1))
 
-    def cells(self, name: str, value: Image, depth: int) -> Image:
+    def reshape_cells(self, name: str, value: GraphTensor, depth: int) -> GraphTensor:
         """A Transpose to channels last, and a Reshape."""
         turned = self._graph.node("Transpose", [value.name], f"{name}/turned", perm=[0, 2, 3, 1])
         shape = self._graph.weight(f"{name}/shape", np.array([0, -1, depth], np.int64))
-        return Image(self._graph.node("Reshape", [turned, shape], name))
+        return GraphTensor(self._graph.node("Reshape", [turned, shape], name))
 
-    def join(self, name: str, values: Sequence[Image]) -> Image:
+    def concat(self, name: str, values: Sequence[GraphTensor]) -> GraphTensor:
         """A Concat."""
-        return Image(self._graph.node("Concat", [value.name for value in values], name, axis=1))
+        return GraphTensor(
+            self._graph.node("Concat", [value.name for value in values], name, axis=1)
+        )
 
     def _parameters(self, layer: Convolution | Dense) -> list[str]:
         return [

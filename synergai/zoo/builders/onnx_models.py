@@ -8,8 +8,8 @@ from onnx import TensorProto
 
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_detection import OUTPUTS, add_detection
-from synergai.zoo.builders.onnx_graph import OnnxGraph, Port
-from synergai.zoo.builders.onnx_layer_builder import Image, OnnxCanvas
+from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
+from synergai.zoo.builders.onnx_layer_builder import GraphTensor, OnnxLayerBuilder
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import PIXEL_SCALE
 
@@ -36,24 +36,28 @@ def onnx_model(architecture: Architecture, weights: Weights, opset: int) -> onnx
 
 def _mobilenet(network: MobileNet, weights: Weights, opset: int) -> onnx.ModelProto:
     graph = OnnxGraph("mobilenet_v1", opset)
-    logits = network.draw(OnnxCanvas(graph, weights), Image("input:0", network.size))
+    logits = network.build_layers(
+        OnnxLayerBuilder(graph, weights), GraphTensor("input:0", network.size)
+    )
     answer = graph.node("Softmax", [logits.name], "MobilenetV1/Predictions/Reshape_1:0", axis=1)
     return graph.model(
-        {"input:0": Port(shape=[BATCH, 3, network.size, network.size])},
-        {answer: Port(shape=[BATCH, network.classes])},
+        {"input:0": ValueInfo(shape=[BATCH, 3, network.size, network.size])},
+        {answer: ValueInfo(shape=[BATCH, network.classes])},
     )
 
 
 def _resnet50(network: ResNet50, weights: Weights, opset: int) -> onnx.ModelProto:
     graph = OnnxGraph("resnet50_v1", opset)
-    logits = network.draw(OnnxCanvas(graph, weights), Image("input_tensor:0", network.size))
+    logits = network.build_layers(
+        OnnxLayerBuilder(graph, weights), GraphTensor("input_tensor:0", network.size)
+    )
     answer = graph.node("ArgMax", [logits.name], "ArgMax:0", axis=1, keepdims=0)
     probabilities = graph.node("Softmax", [logits.name], "softmax_tensor:0", axis=1)
     return graph.model(
-        {"input_tensor:0": Port(shape=[BATCH, 3, network.size, network.size])},
+        {"input_tensor:0": ValueInfo(shape=[BATCH, 3, network.size, network.size])},
         {
-            answer: Port(shape=[BATCH], element=TensorProto.INT64),
-            probabilities: Port(shape=[BATCH, network.classes]),
+            answer: ValueInfo(shape=[BATCH], element=TensorProto.INT64),
+            probabilities: ValueInfo(shape=[BATCH, network.classes]),
         },
     )
 
@@ -64,7 +68,11 @@ def _ssd(network: SsdMobileNet, weights: Weights, opset: int) -> onnx.ModelProto
     channels_first = graph.node("Transpose", [pixels], perm=[0, 3, 1, 2])
     scaled = graph.node("Mul", [channels_first, graph.constant(PIXEL_SCALE)])
     image = graph.node("Sub", [scaled, graph.constant(1.0)])
-    encodings, logits = network.draw(OnnxCanvas(graph, weights), Image(image, network.size))
+    encodings, logits = network.build_layers(
+        OnnxLayerBuilder(graph, weights), GraphTensor(image, network.size)
+    )
     add_detection(graph, encodings.name, logits.name, network.anchors(), network.classes - 1)
     shape = [1, network.size, network.size, 3]
-    return graph.model({"image_tensor:0": Port(shape=shape, element=TensorProto.UINT8)}, OUTPUTS)
+    return graph.model(
+        {"image_tensor:0": ValueInfo(shape=shape, element=TensorProto.UINT8)}, OUTPUTS
+    )

@@ -12,7 +12,7 @@ from synergai.zoo.builders.layer_builder import Convolution, Dense
 from synergai.zoo.builders.mobilenet import CLASSES
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.layer_builder import Canvas, Value
+    from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 BLOCKS: Final = (3, 4, 6, 3)
 """Bottleneck blocks of the four stages; the first of the later three halves the image."""
@@ -40,7 +40,7 @@ class ResNet50:
     blocks: tuple[int, ...] = BLOCKS
     classes: int = CLASSES
 
-    def draw(self, canvas: Canvas[Value], image: Value) -> Value:
+    def build_layers(self, builder: LayerBuilder[Value], image: Value) -> Value:
         """Logits [batch, classes] of an image from which the mean colour is subtracted."""
         stem = Convolution(
             name="conv1",
@@ -51,13 +51,13 @@ class ResNet50:
             centred=True,
             activation="relu",
         )
-        value = canvas.max_pool(canvas.convolution(image, stem))
+        value = builder.max_pool(builder.convolution(image, stem))
         inputs = self.width
         for stage, count in enumerate(self.blocks):
             depth = self.width << stage
             for block in range(count):
                 value = _bottleneck(
-                    canvas,
+                    builder,
                     value,
                     f"stage{stage + 1}/block{block + 1}",
                     inputs=inputs,
@@ -65,12 +65,12 @@ class ResNet50:
                     stride=2 if stage and not block else 1,
                 )
                 inputs = depth * EXPANSION
-        features = canvas.average(value)
-        return canvas.dense(features, Dense(name="dense", inputs=inputs, outputs=self.classes))
+        features = builder.global_average(value)
+        return builder.dense(features, Dense(name="dense", inputs=inputs, outputs=self.classes))
 
 
 def _bottleneck(
-    canvas: Canvas[Value], value: Value, name: str, *, inputs: int, depth: int, stride: int
+    builder: LayerBuilder[Value], value: Value, name: str, *, inputs: int, depth: int, stride: int
 ) -> Value:
     """Narrow, look around, widen, and add what came in."""
     outputs = depth * EXPANSION
@@ -84,7 +84,7 @@ def _bottleneck(
             stride=stride,
             activation="none",
         )
-        shortcut = canvas.convolution(value, projection)
+        shortcut = builder.convolution(value, projection)
     narrow = Convolution(
         name=f"{name}/conv1", inputs=inputs, outputs=depth, kernel=1, activation="relu"
     )
@@ -107,5 +107,5 @@ def _bottleneck(
         deviation=BRANCH_DEVIATION,
     )
     for layer in (narrow, around, widen):
-        value = canvas.convolution(value, layer)
-    return canvas.add(name, value, shortcut)
+        value = builder.convolution(value, layer)
+    return builder.add_relu(name, value, shortcut)

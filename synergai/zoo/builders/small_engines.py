@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from synergai.models.samples import write_samples
-from synergai.zoo.builders.onnx_graph import MODEL_FILE, OnnxGraph, Port, write_model
+from synergai.zoo.builders.onnx_graph import MODEL_FILE, OnnxGraph, ValueInfo, write_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def build_identity(folder: Path, report: Report) -> float | None:
     values = np.arange(IDENTITY_SAMPLES, dtype=np.float32)
     _write(
         folder,
-        graph.model({"x": Port(shape=["batch"])}, {"y": Port(shape=["batch"])}),
+        graph.model({"x": ValueInfo(shape=["batch"])}, {"y": ValueInfo(shape=["batch"])}),
         {"x": values},
     )
     return None
@@ -67,7 +67,7 @@ def digits_graph(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
     value = graph.node("Gemm", [value, "dense2", "dense2_bias"], "dense2/product")
     output = graph.node("Softmax", [value], "probabilities", axis=1)
     return graph.model(
-        {"image": Port(shape=["batch", 1, 8, 8])}, {output: Port(shape=["batch", 10])}
+        {"image": ValueInfo(shape=["batch", 1, 8, 8])}, {output: ValueInfo(shape=["batch", 10])}
     )
 
 

@@ -16,7 +16,7 @@ from synergai.zoo.builders.layer_builder import Array, Convolution
 from synergai.zoo.builders.mobilenet import BLOCKS, blocks, channels
 
 if TYPE_CHECKING:
-    from synergai.zoo.builders.layer_builder import Canvas, Value
+    from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 CLASSES: Final = 91
 """COCO's ids go to 90; 0 is the background."""
@@ -63,14 +63,14 @@ class SsdMobileNet:
     width: float = 1.0
     classes: int = CLASSES
 
-    def draw(self, canvas: Canvas[Value], image: Value) -> tuple[Value, Value]:
+    def build_layers(self, builder: LayerBuilder[Value], image: Value) -> tuple[Value, Value]:
         """Encoded boxes [batch, anchors, 4] and logits [batch, anchors, classes].
 
         The image is from -1 to 1.
         """
         boxes: list[Value] = []
         logits: list[Value] = []
-        for index, (value, inputs) in enumerate(self._maps(canvas, image)):
+        for index, (value, inputs) in enumerate(self._maps(builder, image)):
             anchors = len(FIRST_RATIOS) if index == 0 else len(RATIOS) + 1
             name = f"BoxPredictor_{index}"
             box = Convolution(
@@ -91,15 +91,17 @@ class SsdMobileNet:
                 mean=-5.0,
                 deviation=1.5,
             )
-            boxes.append(canvas.cells(f"{name}/boxes", canvas.convolution(value, box), 4))
+            boxes.append(builder.reshape_cells(f"{name}/boxes", builder.convolution(value, box), 4))
             logits.append(
-                canvas.cells(f"{name}/scores", canvas.convolution(value, score), self.classes)
+                builder.reshape_cells(
+                    f"{name}/scores", builder.convolution(value, score), self.classes
+                )
             )
-        return canvas.join("box_encodings", boxes), canvas.join("class_logits", logits)
+        return builder.concat("box_encodings", boxes), builder.concat("class_logits", logits)
 
-    def _maps(self, canvas: Canvas[Value], image: Value) -> list[tuple[Value, int]]:
+    def _maps(self, builder: LayerBuilder[Value], image: Value) -> list[tuple[Value, int]]:
         """The feature maps with their channels."""
-        body = blocks(canvas, image, self.width)
+        body = blocks(builder, image, self.width)
         maps = [(body[each - 1], channels(BLOCKS[each - 1][1], self.width)) for each in BODY_MAPS]
         value, inputs = maps[-1]
         for index, (narrow, wide) in enumerate(EXTRA_MAPS, start=2):
@@ -108,7 +110,7 @@ class SsdMobileNet:
             second = Convolution(
                 name=f"Extra_{index}_3x3", inputs=between, outputs=outputs, kernel=3, stride=2
             )
-            value = canvas.convolution(canvas.convolution(value, first), second)
+            value = builder.convolution(builder.convolution(value, first), second)
             inputs = outputs
             maps.append((value, inputs))
         return maps

@@ -26,7 +26,7 @@ IMAGE_RANGE: Final = (-1.0, 1.0)
 """Of MobileNet's input."""
 
 
-class TensorflowCanvas:
+class TensorflowLayerBuilder:
     """A canvas whose layers become operations; images have their channels last.
 
     Args:
@@ -80,11 +80,11 @@ class TensorflowCanvas:
         """Maxima of squares."""
         return tf.nn.max_pool2d(value, POOL, 2, "SAME")
 
-    def add(self, name: str, value: Any, shortcut: Any) -> Any:
+    def add_relu(self, name: str, value: Any, shortcut: Any) -> Any:
         """The sum through ReLU."""
         return tf.nn.relu(tf.add(value, shortcut, name))
 
-    def average(self, value: Any) -> Any:
+    def global_average(self, value: Any) -> Any:
         """The mean over both sides."""
         return self._rounded(tf.reduce_mean(value, [1, 2]), 0.0, RELU6_CEILING)
 
@@ -94,11 +94,11 @@ class TensorflowCanvas:
         logits = tf.nn.bias_add(tf.matmul(value, kernel), bias)
         return self._rounded(logits, *self._ranges[range_name(layer)])
 
-    def cells(self, name: str, value: Any, depth: int) -> Any:
+    def reshape_cells(self, name: str, value: Any, depth: int) -> Any:
         """Another shape of the same."""
         return tf.reshape(value, [tf.shape(value)[0], -1, depth], name)
 
-    def join(self, name: str, values: Sequence[Any]) -> Any:
+    def concat(self, name: str, values: Sequence[Any]) -> Any:
         """One tensor."""
         return tf.concat(values, 1, name)
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.architectures import Architecture
     from synergai.zoo.builders.layer_builder import Array, Weights
 
-Form: TypeAlias = Literal["saved_model", "fake_quantised_saved_model", "tflite", "tflite_int8"]
+ModelFormat: TypeAlias = Literal[
+    "saved_model", "fake_quantised_saved_model", "tflite", "tflite_int8"
+]
 
 WRITER: Final = "synergai.zoo.builders.tensorflow_writer"
 QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
@@ -36,7 +38,7 @@ QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ModelExport:
     """A model to be written.
 
     Attributes:
@@ -49,7 +51,7 @@ class Order:
 
     architecture: Architecture
     weights: Weights
-    form: Form
+    model_format: ModelFormat
     target: Path
     images: Sequence[Array] = ()
 
@@ -67,7 +69,7 @@ def check_tensorflow() -> None:
         )
 
 
-def write(orders: Sequence[Order]) -> list[Quantisation | None]:
+def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
     """Write all models; returns what the integers of each one's input stand for, if it has such.
 
     Raises:
@@ -76,7 +78,7 @@ def write(orders: Sequence[Order]) -> list[Quantisation | None]:
     """
     check_tensorflow()
     with TemporaryDirectory(prefix="synergai-") as folder:
-        tasks = [_task(order, Path(folder, str(index))) for index, order in enumerate(orders)]
+        tasks = [_task(export, Path(folder, str(index))) for index, export in enumerate(exports)]
         done = subprocess.run(
             [sys.executable, "-m", WRITER],
             input=json.dumps(tasks),
@@ -96,18 +98,18 @@ def write(orders: Sequence[Order]) -> list[Quantisation | None]:
     ]
 
 
-def _task(order: Order, folder: Path) -> dict[str, object]:
+def _task(export: ModelExport, folder: Path) -> dict[str, object]:
     """An order as JSON can hold it; its arrays go into files in `folder`, which is made."""
     folder.mkdir()
-    _save(folder / "weights.npz", order.weights)
-    _save(folder / "images.npz", {str(i): image for i, image in enumerate(order.images)})
+    _save(folder / "weights.npz", export.weights)
+    _save(folder / "images.npz", {str(i): image for i, image in enumerate(export.images)})
     return {
-        "family": order.architecture.family,
-        "dimensions": asdict(order.architecture),
-        "form": order.form,
+        "family": export.architecture.family,
+        "dimensions": asdict(export.architecture),
+        "format": export.model_format,
         "weights": str(folder / "weights.npz"),
         "images": str(folder / "images.npz"),
-        "target": str(order.target.resolve()),
+        "target": str(export.target.resolve()),
     }
 
 

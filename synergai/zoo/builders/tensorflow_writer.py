@@ -19,11 +19,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from synergai.zoo.builders.architectures import ARCHITECTURES
-from synergai.zoo.builders.layer_collector import Outline
+from synergai.zoo.builders.layer_collector import LayerCollector
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import PIXEL_SCALE
-from synergai.zoo.builders.tensorflow_layer_builder import TensorflowCanvas, detections
+from synergai.zoo.builders.tensorflow_layer_builder import TensorflowLayerBuilder, detections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +36,13 @@ TFLITE_NAMES: Final = ("input", "MobilenetV1/Predictions/Reshape_1")
 """Of the input and the output, as in MLPerf's file."""
 
 
-class Network:
+class ServableModule:
     """An architecture with its weights, ready to be called and saved.
 
     Args:
         architecture: what to draw.
         weights: of its layers.
-        quantised: see `TensorflowCanvas`.
+        quantised: see `TensorflowLayerBuilder`.
         batch: images at a time; None for any number.
 
     Attributes:
@@ -58,14 +58,14 @@ class Network:
         quantised: bool = False,
         batch: int | None = None,
     ) -> None:
-        outline = Outline()
-        architecture.draw(outline, None)
-        canvas = TensorflowCanvas(outline.layers, weights, quantised=quantised)
-        name, dtype, answer = _interface(architecture, canvas)
+        collector = LayerCollector()
+        architecture.build_layers(collector, None)
+        builder = TensorflowLayerBuilder(collector.layers, weights, quantised=quantised)
+        name, dtype, answer = _interface(architecture, builder)
         side = architecture.size
         spec = tf.TensorSpec([batch, side, side, 3], dtype, name=name)
         self.module = tf.Module()
-        self.module.weights = canvas.variables
+        self.module.weights = builder.variables
         self.serve = tf.function(answer, input_signature=[spec], autograph=False)
 
 
@@ -86,16 +86,16 @@ def _write(task: dict[str, Any]) -> dict[str, float] | None:
     }
     architecture = ARCHITECTURES[task["family"]](**dimensions)
     weights, target = _load(task["weights"]), Path(task["target"])
-    match task["form"]:
+    match task["format"]:
         case "saved_model":
-            _save_model(Network(architecture, weights, batch=_batch(architecture)), target)
+            _save_model(ServableModule(architecture, weights, batch=_batch(architecture)), target)
         case "fake_quantised_saved_model":
-            _save_model(Network(architecture, weights, quantised=True), target)
+            _save_model(ServableModule(architecture, weights, quantised=True), target)
         case "tflite":
-            return _convert(Network(architecture, weights, batch=1), target)
+            return _convert(ServableModule(architecture, weights, batch=1), target)
         case "tflite_int8":
             images = list(_load(task["images"]).values())
-            return _convert(Network(architecture, weights, batch=1), target, images)
+            return _convert(ServableModule(architecture, weights, batch=1), target, images)
     return None
 
 
@@ -105,21 +105,21 @@ def _batch(architecture: Architecture) -> int | None:
 
 
 def _interface(
-    architecture: Architecture, canvas: TensorflowCanvas
+    architecture: Architecture, builder: TensorflowLayerBuilder
 ) -> tuple[str, Any, Callable[[Any], dict[str, Any]]]:
     """Name and dtype of the input, and the function from it to the outputs by name."""
     match architecture:
         case MobileNet():
 
             def mobilenet(image: Any) -> dict[str, Any]:
-                logits = architecture.draw(canvas, canvas.image(image))
+                logits = architecture.build_layers(builder, builder.image(image))
                 return {"MobilenetV1/Predictions/Reshape_1": tf.nn.softmax(logits)}
 
             return "input", tf.float32, mobilenet
         case ResNet50():
 
             def resnet50(image: Any) -> dict[str, Any]:
-                logits = architecture.draw(canvas, image)
+                logits = architecture.build_layers(builder, image)
                 return {"ArgMax": tf.argmax(logits, 1), "softmax_tensor": tf.nn.softmax(logits)}
 
             return "input_tensor", tf.float32, resnet50
@@ -128,12 +128,12 @@ def _interface(
 
             def ssd(image: Any) -> dict[str, Any]:
                 scaled = tf.cast(image, tf.float32) * np.float32(PIXEL_SCALE) - 1
-                return detections(*architecture.draw(canvas, scaled), anchors)
+                return detections(*architecture.build_layers(builder, scaled), anchors)
 
             return "image_tensor", tf.uint8, ssd
 
 
-def _save_model(network: Network, target: Path) -> None:
+def _save_model(network: ServableModule, target: Path) -> None:
     tf.saved_model.save(network.module, target, signatures={"serving_default": network.serve})
     file = target / FINGERPRINT
     fingerprint = FingerprintDef.FromString(file.read_bytes())
@@ -142,7 +142,7 @@ def _save_model(network: Network, target: Path) -> None:
 
 
 def _convert(
-    network: Network, target: Path, images: list[Any] | None = None
+    network: ServableModule, target: Path, images: list[Any] | None = None
 ) -> dict[str, float] | None:
     """Write a TFLite file; with images, one of integers whose ranges are taken from them."""
     converter = tf.lite.TFLiteConverter.from_concrete_functions(

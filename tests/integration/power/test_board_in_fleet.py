@@ -16,7 +16,7 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol import converters as wire
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}
 
 @pytest.fixture
 def fleet(nx: EmulatedBoard, tmp_path: Path) -> Iterator[LocalFleet]:
-    catalogue.build(ENGINE, tmp_path / "models")
+    zoo.build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway(["--heartbeat-s", "0.2"])
         options = ["--root", str(nx.root), "--power-modes", ",".join(QPS), "--threads", "1"]

@@ -15,7 +15,7 @@ from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.nvpmodel import Nvpmodel
@@ -48,7 +48,7 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr("profiler.measurement.measure", interrupted)
-    catalogue.build("onnx_identity", tmp_path / "models")
+    zoo.build("onnx_identity", tmp_path / "models")
     own = mode_of(nx)
     settings = {
         "models": tmp_path / "models",
@@ -66,7 +66,7 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
 def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
     nx: EmulatedBoard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    catalogue.build("onnx_identity", tmp_path / "models")
+    zoo.build("onnx_identity", tmp_path / "models")
     settings = {
         "models": tmp_path / "models",
         "root": nx.root,

@@ -16,7 +16,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import add, installing, write_definition
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
 
@@ -226,7 +226,7 @@ def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(InvalidInput, match="cannot write"):
-        catalogue.build("onnx_identity", tmp_path / "file")
+        zoo.build("onnx_identity", tmp_path / "file")
 
 
 def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from synergai.errors import NotFound
-from synergai.zoo import build as catalogue
+from synergai.zoo import build as zoo
 from synergai.zoo.builders import numpy_layers
 from synergai.zoo.builders.calibration import convolve
 from synergai.zoo.builders.layer_builder import Convolution, same_padding
-from synergai.zoo.builders.layer_collector import Outline
+from synergai.zoo.builders.layer_collector import LayerCollector
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_models import onnx_model
 from synergai.zoo.builders.resnet50 import ResNet50
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def layers(architecture: Architecture) -> list[Layer]:
-    outline = Outline()
-    architecture.draw(outline, None)
-    return outline.layers
+    collector = LayerCollector()
+    architecture.build_layers(collector, None)
+    return collector.layers
 
 
 def zero_weights(architecture: Architecture) -> Weights:
@@ -195,30 +195,30 @@ def test_adam_walks_down_to_the_minimum() -> None:
 
 
 def test_every_recipe_names_a_builder_that_exists() -> None:
-    for recipe in catalogue.RECIPES.values():
+    for recipe in zoo.RECIPES.values():
         assert callable(recipe.load())
 
 
 def test_unknown_recipe_is_not_found() -> None:
     with pytest.raises(NotFound, match="onnx_digits"):
-        catalogue.recipe("onnx_nothing")
+        zoo.recipe("onnx_nothing")
 
 
 def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    first = catalogue.build("onnx_identity", tmp_path)
+    first = zoo.build("onnx_identity", tmp_path)
     content = {path.name: path.read_bytes() for path in first.file.parent.iterdir()}
 
-    second = catalogue.build("onnx_identity", tmp_path)
+    second = zoo.build("onnx_identity", tmp_path)
 
     assert {path.name: path.read_bytes() for path in second.file.parent.iterdir()} == content
     assert [path.name for path in tmp_path.iterdir()] == ["onnx_identity"]
 
 
 def test_damaged_build_is_not_taken_for_built(tmp_path: Path) -> None:
-    assert not catalogue.is_built("onnx_identity", tmp_path)
-    definition = catalogue.build("onnx_identity", tmp_path)
-    assert catalogue.is_built("onnx_identity", tmp_path)
+    assert not zoo.is_built("onnx_identity", tmp_path)
+    definition = zoo.build("onnx_identity", tmp_path)
+    assert zoo.is_built("onnx_identity", tmp_path)
 
     definition.file.write_bytes(b"damaged")
 
-    assert not catalogue.is_built("onnx_identity", tmp_path)
+    assert not zoo.is_built("onnx_identity", tmp_path)

@@ -12,10 +12,10 @@ from rich.console import Console
 from synergai.cli import main as cli
 from synergai.cli import output
 from synergai.errors import InternalFault, NotFound
-from synergai.zoo import build as catalogue
-from synergai.zoo.builders import tensorflow_process as tensorflow_orders
+from synergai.zoo import build as zoo
+from synergai.zoo.builders import tensorflow_process
 from synergai.zoo.builders.mobilenet import MobileNet
-from synergai.zoo.builders.tensorflow_process import Order, write
+from synergai.zoo.builders.tensorflow_process import ModelExport, export_models
 from synergai.zoo.fetch.published import PUBLISHED
 from synergai.zoo.listing import Listed, listed
 from synergai.zoo.recipes import RECIPES
@@ -46,7 +46,7 @@ def test_the_twelve_and_what_was_published_for_them_are_listed_where_nothing_is_
 def test_an_engine_is_present_or_unusable_and_the_published_accuracy_is_not_its_own(
     tmp_path: Path,
 ) -> None:
-    catalogue.build("onnx_identity", tmp_path)
+    zoo.build("onnx_identity", tmp_path)
     (tmp_path / "onnx_identity").rename(tmp_path / "onnx_ssd_op8")
     (tmp_path / "empty").mkdir()
 
@@ -96,10 +96,10 @@ def test_every_engine_for_images_takes_them_encoded() -> None:
 def test_building_without_tensorflow_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorflow_orders, "find_spec", lambda _: None)
+    monkeypatch.setattr(tensorflow_process, "find_spec", lambda _: None)
 
     with pytest.raises(NotFound, match=r"pip install 'synergai\[engines,tensorflow\]'"):
-        catalogue.build("tf_ssd", tmp_path)
+        zoo.build("tf_ssd", tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -107,12 +107,15 @@ def test_building_without_tensorflow_names_what_to_install(
 def test_a_writer_that_fails_is_quoted_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorflow_orders, "WRITER", "synergai.zoo.builders.no_such_writer")
-    order = Order(
-        architecture=MobileNet(), weights={}, form="tflite", target=tmp_path / "model.tflite"
+    monkeypatch.setattr(tensorflow_process, "WRITER", "synergai.zoo.builders.no_such_writer")
+    export = ModelExport(
+        architecture=MobileNet(),
+        weights={},
+        model_format="tflite",
+        target=tmp_path / "model.tflite",
     )
 
     with pytest.raises(InternalFault, match=r"cannot write the model: .*No module named") as caught:
-        write([order])
+        export_models([export])
 
     assert "\n" not in str(caught.value)
