@@ -17,7 +17,7 @@ from demo.plan import PAUSE_S
 from synergai.errors import SynergaiError
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
-from synergai.zoo.photographs import photographs
+from synergai.zoo.photographs import load_photographs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ async def send_photographs(
 ) -> list[Requests]:
     """Send the photographs in turn: one at a time, and with the next one on its way already."""
     name = (await client.engine(engine)).inputs[0].name
-    images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in photographs()]
+    images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in load_photographs()]
     inputs = [images[i % len(images)] for i in range(count)]
     await client.infer(engine, inputs[0])  # loads the engine; what follows is service as usual
     alone: list[float] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
-    from synergai.zoo.listing import Listed
+    from synergai.zoo.listing import EngineListing
 
 app: Final = typer.Typer(
     help="Build, fetch, add, list and inspect inference engines; load and unload them.",
@@ -46,9 +46,9 @@ def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> No
     No model is loaded for it. "Published" is how accurate the weights are that MLPerf published
     under the name, of detectors the mAP; weights that are built here are not those.
     """
-    from synergai.zoo.listing import listed
+    from synergai.zoo.listing import list_engines
 
-    rows = listed(models)
+    rows = list_engines(models)
     if as_json:
         print_json(rows)
         return
@@ -73,19 +73,19 @@ def build(
     from synergai.models.directory import ModelDirectory
     from synergai.zoo import build as zoo
 
-    recipes = [zoo.recipe(name) for name in names or zoo.RECIPES]
+    recipes = [zoo.find_recipe(name) for name in names or zoo.RECIPES]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for recipe in recipes:
             task = progress.add_task(f"building {recipe.name}", total=1.0)
 
-            def report(share: float, task: TaskID = task) -> None:
+            def on_progress(share: float, task: TaskID = task) -> None:
                 progress.update(task, completed=share)
 
             if not replace and zoo.is_built(recipe.name, models):
                 progress.update(task, description=f"{recipe.name} is built", completed=1.0)
             else:
-                zoo.build(recipe.name, models, report)
+                zoo.build(recipe.name, models, on_progress)
     directory = ModelDirectory(models)
     _tell([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
 
@@ -126,10 +126,10 @@ def fetch(
                 continue
             task = progress.add_task(f"fetching {name}", total=None)
 
-            def report(here: int, total: int, task: TaskID = task) -> None:
+            def on_progress(here: int, total: int, task: TaskID = task) -> None:
                 progress.update(task, completed=here, total=total)
 
-            fetching.fetch(name, models, mirror=mirror, replace=replace, report=report)
+            fetching.fetch(name, models, mirror=mirror, replace=replace, on_progress=on_progress)
     directory = ModelDirectory(models)
     _tell([directory.get(name) for name in names], as_json=as_json)
 
@@ -268,13 +268,13 @@ def _tell(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
         typer.echo(f"{definition.name}: {definition.file}")
 
 
-def _row(definition: EngineDefinition) -> Listed:
-    from synergai.zoo.listing import describe_present
+def _row(definition: EngineDefinition) -> EngineListing:
+    from synergai.zoo.listing import list_present
 
-    return describe_present(definition)
+    return list_present(definition)
 
 
-def _cells(row: Listed) -> tuple[str | Text, ...]:
+def _cells(row: EngineListing) -> tuple[str | Text, ...]:
     size = row.state if row.size_bytes is None else decimal(row.size_bytes)
     published = (
         f"mAP {row.published_map:.3f}" if row.published_map else _share(row.published_accuracy)

@@ -30,7 +30,7 @@ Bounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
 """The least setup and the least seconds per query that anybody could offer, by engine."""
 
 _rank: Final = itemgetter(0)
-_place: Final = itemgetter(0, 1)
+_locked_download: Final = itemgetter(0, 1)
 WORTH_A_SCAN: Final = 32
 """A lane longer than this is looked through by numpy."""
 
@@ -55,7 +55,7 @@ class Lane:
         """Take `record` out."""
         at = 0
         if len(self.entries) > 1:
-            at = bisect_left(self.entries, (record.rank, record.sequence), key=_place)
+            at = bisect_left(self.entries, (record.rank, record.sequence), key=_locked_download)
         del self.entries[at]
         self._table = None
 

@@ -8,15 +8,15 @@ from synergai.errors import EngineUnusable
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, digest, models_in
 from synergai.models.installation import installing, write_definition
-from synergai.zoo.recipes import RECIPES, recipe
+from synergai.zoo.recipes import RECIPES, find_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
-__all__ = ["RECIPES", "build", "is_built", "recipe"]
+__all__ = ["RECIPES", "build", "find_recipe", "is_built"]
 
 
 def is_built(name: str, models: Path) -> bool:
@@ -30,7 +30,9 @@ def is_built(name: str, models: Path) -> bool:
     return True
 
 
-def build(name: str, models: Path, report: Report = lambda _: None) -> EngineDefinition:
+def build(
+    name: str, models: Path, on_progress: ProgressCallback = lambda _: None
+) -> EngineDefinition:
     """Build an engine of the catalogue into the model directory, in place of an older one.
 
     The same recipe gives the same bytes each time on one kind of machine.
@@ -39,22 +41,22 @@ def build(name: str, models: Path, report: Report = lambda _: None) -> EngineDef
         NotFound: the catalogue does not have it, or what writes it is not installed.
         InvalidInput: nothing can be written there.
     """
-    wanted = recipe(name)
-    builder = wanted.load()
+    recipe = find_recipe(name)
+    builder = recipe.load_builder()
     with installing(models, name, replace=True) as folder:
-        accuracy = builder(folder, report, **wanted.options)
+        accuracy = builder(folder, on_progress, **recipe.options)
         (file,) = models_in(folder)
         write_definition(
             folder,
             {
                 "file": file.name,
                 "sha256": digest(file),
-                "title": wanted.title,
+                "title": recipe.title,
                 "accuracy": accuracy,
-                "source": wanted.source,
-                "preprocess": wanted.preprocess,
-                "postprocess": wanted.postprocess,
+                "source": recipe.source,
+                "preprocess": recipe.preprocess,
+                "postprocess": recipe.postprocess,
             },
         )
-    report(1.0)
+    on_progress(1.0)
     return ModelDirectory(models).get(name)

@@ -25,7 +25,7 @@ State: TypeAlias = Literal["present", "unusable", "not built"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class EngineListing:
     """An engine that is there, or that could be.
 
     Attributes:
@@ -60,19 +60,19 @@ class Listed:
     postprocess: str = ""
 
 
-def listed(models: Path) -> list[Listed]:
+def list_engines(models: Path) -> list[EngineListing]:
     """All engines in `models`, which may be missing, and all of the catalogue, by name."""
     found = ModelDirectory(models).engines() if models.is_dir() else []
     names = {definition.name for definition in found}
-    rows = [describe_present(definition) for definition in found]
-    rows += [_known(recipe) for recipe in RECIPES.values() if recipe.name not in names]
+    rows = [list_present(definition) for definition in found]
+    rows += [_list_unbuilt(recipe) for recipe in RECIPES.values() if recipe.name not in names]
     return sorted(rows, key=lambda row: row.name)
 
 
-def describe_present(definition: EngineDefinition) -> Listed:
+def list_present(definition: EngineDefinition) -> EngineListing:
     """An engine of the model directory."""
-    accuracy, precision = _published(definition.name)
-    return Listed(
+    accuracy, precision = _published_accuracy(definition.name)
+    return EngineListing(
         name=definition.name,
         title=definition.title,
         state="unusable" if definition.fault else "present",
@@ -92,9 +92,9 @@ def describe_present(definition: EngineDefinition) -> Listed:
     )
 
 
-def _known(recipe: Recipe) -> Listed:
-    accuracy, precision = _published(recipe.name)
-    return Listed(
+def _list_unbuilt(recipe: Recipe) -> EngineListing:
+    accuracy, precision = _published_accuracy(recipe.name)
+    return EngineListing(
         name=recipe.name,
         title=recipe.title,
         state="not built",
@@ -107,7 +107,7 @@ def _known(recipe: Recipe) -> Listed:
     )
 
 
-def _published(name: str) -> tuple[float | None, float | None]:
+def _published_accuracy(name: str) -> tuple[float | None, float | None]:
     """Top-1 and mean average precision of the published weights."""
     for each in PUBLISHED:
         if each.name == name:

@@ -34,7 +34,7 @@ class Photograph:
         return decode(self.jpeg)
 
 
-def photographs() -> list[Photograph]:
+def load_photographs() -> list[Photograph]:
     """The photographs, each 640 x 427 pixels.
 
     Raises:
@@ -48,7 +48,7 @@ def photographs() -> list[Photograph]:
     return [Photograph(name, (folder / f"{name}.jpg").read_bytes()) for name in NAMES]
 
 
-def views(photograph: Photograph) -> list[NDArray[np.uint8]]:
+def augmented_views(photograph: Photograph) -> list[NDArray[np.uint8]]:
     """Ten views: the whole and four overlapping corners, each as it is and mirrored.
 
     Each is uint8 [height, width, 3], RGB.
@@ -64,7 +64,7 @@ def views(photograph: Photograph) -> list[NDArray[np.uint8]]:
     return [view for part in parts for view in (part, part[:, ::-1])]
 
 
-def random_parts(photograph: Photograph, count: int, seed: int = 0) -> list[NDArray[np.uint8]]:
+def random_crops(photograph: Photograph, count: int, seed: int = 0) -> list[NDArray[np.uint8]]:
     """Seeded random squares: uint8 [side, side, 3], RGB."""
     generator = random.Random(seed)
     pixels = photograph.pixels()

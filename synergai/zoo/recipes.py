@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-Report: TypeAlias = "Callable[[float], None]"
+ProgressCallback: TypeAlias = "Callable[[float], None]"
 """Told the share of a build that is done, 0 to 1."""
 
 
 class Builder(Protocol):
     """Writes a model and a sample set into a folder."""
 
-    def __call__(self, folder: Path, report: Report, **options: str | int) -> float | None:
+    def __call__(
+        self, folder: Path, on_progress: ProgressCallback, **options: str | int
+    ) -> float | None:
         """Build; returns the accuracy on the sample set, or None where it means nothing."""
 
 
@@ -50,7 +52,7 @@ class Recipe:
     preprocess: str = ""
     postprocess: str = ""
 
-    def load(self) -> Builder:
+    def load_builder(self) -> Builder:
         """The builder itself."""
         module, _, function = self.builder.partition(":")
         builder: Builder = getattr(import_module(module), function)
@@ -127,7 +129,7 @@ RECIPES: Final = {
 }
 
 
-def recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """The recipe for `name`.
 
     Raises:

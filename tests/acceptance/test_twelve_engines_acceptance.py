@@ -24,7 +24,7 @@ from synergai.protocol.arrays import outputs_of, request_of
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
 from synergai.zoo.fetch.published import PUBLISHED
-from synergai.zoo.photographs import photographs, random_parts, views
+from synergai.zoo.photographs import augmented_views, load_photographs, random_crops
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(models: Path) -> dict[EngineName, Answers]:
-    images = [view for photograph in photographs() for view in views(photograph)]
-    for photograph in photographs():
-        images += random_parts(photograph, PARTS, UNSEEN_SEED)
+    images = [view for photograph in load_photographs() for view in augmented_views(photograph)]
+    for photograph in load_photographs():
+        images += random_crops(photograph, PARTS, UNSEEN_SEED)
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images]
     return {name: ask(models, name, encoded) for name in TWELVE}
 
@@ -141,7 +141,7 @@ async def test_all_twelve_are_served_through_a_gateway_on_the_photographs(
             for name in TWELVE:
                 derived = "boxes" if "ssd" in name else "classes"
                 taken = (await client.engine(name)).inputs[0].name
-                for photograph in photographs():
+                for photograph in load_photographs():
                     began = time.monotonic()
                     answer = await client.infer(
                         name,

@@ -15,7 +15,7 @@ from synergai.models.installation import installing
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
 from synergai.zoo import build as zoo
-from synergai.zoo.photographs import photographs
+from synergai.zoo.photographs import load_photographs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
 
 
 def test_mobilenet_answers_differ_between_photographs(mobilenet: EngineDefinition) -> None:
-    images = np.concatenate([preprocess_mobilenet(photo.jpeg) for photo in photographs()])
+    images = np.concatenate([preprocess_mobilenet(photo.jpeg) for photo in load_photographs()])
 
     first, second = run(mobilenet, {"input:0": images})
 

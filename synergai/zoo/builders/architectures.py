@@ -12,14 +12,14 @@ from synergai.zoo.builders.calibration import seeded_weights
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import SsdMobileNet, from_pixels
-from synergai.zoo.photographs import photographs, random_parts, views
+from synergai.zoo.photographs import augmented_views, load_photographs, random_crops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.models.images import Pixels
     from synergai.zoo.builders.layer_builder import Array, Weights
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
 Classifier: TypeAlias = MobileNet | ResNet50
 Architecture: TypeAlias = Classifier | SsdMobileNet
@@ -28,19 +28,19 @@ ARCHITECTURES: Final[dict[str, Callable[..., Architecture]]] = {
     each.family: each for each in (MobileNet, ResNet50, SsdMobileNet)
 }
 """By the name of the family of pre-processing."""
-RANDOM_PARTS: Final = 10
+RANDOM_CROPS: Final = 10
 """Of each photograph, beside its views."""
 
 
-def calibrated_weights(architecture: Architecture, report: Report) -> Weights:
+def calibrated_weights(architecture: Architecture, on_progress: ProgressCallback) -> Weights:
     """Seeded weights, calibrated on views and random parts of the photographs."""
     seen = [
-        (*views(photograph), *random_parts(photograph, RANDOM_PARTS))
-        for photograph in photographs()
+        (*augmented_views(photograph), *random_crops(photograph, RANDOM_CROPS))
+        for photograph in load_photographs()
     ]
     images = [network_input(architecture, pixels) for parts in seen for pixels in parts]
     subjects = [index for index, parts in enumerate(seen) for _ in parts]
-    return seeded_weights(architecture, np.concatenate(images), np.array(subjects), report)
+    return seeded_weights(architecture, np.concatenate(images), np.array(subjects), on_progress)
 
 
 def network_input(architecture: Architecture, pixels: Pixels) -> Array:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.zoo.builders.layer_builder import Buildable
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
 SEED: Final = 20190912
 RELU6_CEILING: Final = 6.0
@@ -52,7 +52,10 @@ def range_name(layer: Dense) -> str:
 
 
 def seeded_weights(
-    architecture: Buildable, images: Array, subjects: NDArray[np.int64], report: Report
+    architecture: Buildable,
+    images: Array,
+    subjects: NDArray[np.int64],
+    on_progress: ProgressCallback,
 ) -> Weights:
     """All weights by name; the same on every call on one kind of machine.
 
@@ -60,13 +63,13 @@ def seeded_weights(
         architecture: what to find weights for.
         images: float32 [images, 3, size, size], as the architecture takes them.
         subjects: int64 [images], which photograph each image is of.
-        report: told how far it is.
+        on_progress: called with the completed fraction, 0 to 1.
     """
     collector = LayerCollector()
     architecture.build_layers(collector, None)
     # One thread sums in one order, so that the bytes are the same each time.
     with threadpool_limits(1):
-        builder = CalibratingBuilder(subjects, len(collector.layers), report)
+        builder = CalibratingBuilder(subjects, len(collector.layers), on_progress)
         architecture.build_layers(builder, images)
     return builder.weights
 
@@ -79,19 +82,21 @@ class CalibratingBuilder:
     Args:
         subjects: int64 [images], see `seeded_weights`.
         layers: how many will be drawn.
-        report: told how far it is.
+        on_progress: called with the completed fraction, 0 to 1.
 
     Attributes:
         weights: those found so far.
     """
 
-    def __init__(self, subjects: NDArray[np.int64], layers: int, report: Report) -> None:
+    def __init__(
+        self, subjects: NDArray[np.int64], layers: int, on_progress: ProgressCallback
+    ) -> None:
         self.weights: Weights = {}
         self._subjects = subjects
         self._generator = np.random.default_rng(SEED)
         self._layers = layers
         self._drawn = 0
-        self._report = report
+        self._report = on_progress
 
     def convolution(self, value: Array, layer: Convolution) -> Array:
         """Draw a kernel, and normalise what it gives."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.zoo.builders.numpy_layers import Array, Weights
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
 SEED: Final = 7
 EPOCHS: Final = 30
@@ -65,7 +65,7 @@ def digits() -> tuple[Digits, Digits]:
     return Digits(parts[0], parts[2]), Digits(parts[1], parts[3])
 
 
-def train(report: Report) -> TrainedDigits:
+def train(on_progress: ProgressCallback) -> TrainedDigits:
     """Train the network; the same weights on every call."""
     training, test = digits()
     generator = np.random.default_rng(SEED)
@@ -74,7 +74,7 @@ def train(report: Report) -> TrainedDigits:
     # One thread sums in one order, so that the bytes are the same each time.
     with threadpool_limits(1):
         for epoch in range(EPOCHS):
-            report(epoch / EPOCHS)
+            on_progress(epoch / EPOCHS)
             rate = RATE * 0.5 * (1 + np.cos(np.pi * epoch / EPOCHS))
             order = generator.permutation(len(training.labels))
             for chosen in np.split(order, range(BATCH, len(order), BATCH)):

@@ -9,14 +9,14 @@ from synergai.models.preprocess import FAMILIES, ImageInput, prepare
 from synergai.models.samples import write_samples
 from synergai.zoo.builders.architectures import ARCHITECTURES, calibrated_weights
 from synergai.zoo.builders.onnx_graph import MODEL_FILE, write_model
-from synergai.zoo.photographs import photographs, views
+from synergai.zoo.photographs import augmented_views, load_photographs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.models.quantisation import Quantisation
     from synergai.zoo.builders.tensorflow_process import ModelFormat
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
 SAVED_MODEL: Final = "saved_model"
 TFLITE_FILE: Final = "model.tflite"
@@ -24,18 +24,20 @@ CALIBRATION_SHARE: Final = 0.5
 """Of the time that TensorFlow's models take; how far TensorFlow is, nobody hears."""
 
 
-def build_onnx(folder: Path, report: Report, *, architecture: str, opset: int) -> None:
+def build_onnx(
+    folder: Path, on_progress: ProgressCallback, *, architecture: str, opset: int
+) -> None:
     """An architecture of `ARCHITECTURES` as an ONNX file."""
     from synergai.zoo.builders.onnx_models import onnx_model
 
     network = ARCHITECTURES[architecture]()
     file = folder / MODEL_FILE
-    write_model(file, onnx_model(network, calibrated_weights(network, report), opset))
+    write_model(file, onnx_model(network, calibrated_weights(network, on_progress), opset))
     _write_views(folder, file, architecture)
 
 
 def build_tensorflow(
-    folder: Path, report: Report, *, architecture: str, model_format: ModelFormat
+    folder: Path, on_progress: ProgressCallback, *, architecture: str, model_format: ModelFormat
 ) -> None:
     """An architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
 
@@ -47,10 +49,10 @@ def build_tensorflow(
     # Said before the long work, not after it.
     tensorflow_process.check_tensorflow()
     network = ARCHITECTURES[architecture]()
-    weights = calibrated_weights(network, lambda share: report(share * CALIBRATION_SHARE))
-    report(CALIBRATION_SHARE)
+    weights = calibrated_weights(network, lambda share: on_progress(share * CALIBRATION_SHARE))
+    on_progress(CALIBRATION_SHARE)
     target = folder / (TFLITE_FILE if model_format.startswith("tflite") else SAVED_MODEL)
-    seen = [view for photograph in photographs() for view in views(photograph)]
+    seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
     (quantisation,) = tensorflow_process.export_models(
         [
             tensorflow_process.ModelExport(
@@ -70,5 +72,5 @@ def _write_views(
 ) -> None:
     """Write the views as the model takes them."""
     (spec,) = describe(model).contents.inputs
-    seen = [view for photograph in photographs() for view in views(photograph)]
+    seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
     write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).tensor(seen)})

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from synergai.zoo.recipes import Report
+    from synergai.zoo.recipes import ProgressCallback
 
 OPSET: Final = 11
 IDENTITY_SAMPLES: Final = 16
 
 
-def build_digits(folder: Path, report: Report) -> float | None:
+def build_digits(folder: Path, on_progress: ProgressCallback) -> float | None:
     """The trained digits network, and its test set with labels; returns the accuracy."""
     from synergai.zoo.builders import digits
 
-    trained = digits.train(report)
+    trained = digits.train(on_progress)
     test = trained.test
     _write(folder, digits_graph(trained.weights), {"image": test.images, "labels": test.labels})
     return round(trained.accuracy, 4)
 
 
-def build_identity(folder: Path, report: Report) -> float | None:
+def build_identity(folder: Path, on_progress: ProgressCallback) -> float | None:
     """One element in, the same out: what remains is the way there and back."""
-    report(0.0)
+    on_progress(0.0)
     graph = OnnxGraph("identity", OPSET)
     graph.node("Identity", ["x"], "y")
     values = np.arange(IDENTITY_SAMPLES, dtype=np.float32)

@@ -26,7 +26,7 @@ _EXTENSIONS: Final = (
 )
 
 
-def extract(archive: Path, member: str, target: Path) -> None:
+def extract_member(archive: Path, member: str, target: Path) -> None:
     """Write one member of a gzipped tar archive to `target`. No other is unpacked to the disk.
 
     Args:
@@ -40,7 +40,7 @@ def extract(archive: Path, member: str, target: Path) -> None:
     """
     damage = ""
     try:
-        with tarfile.open(archive, "r|gz", tarinfo=_Entry) as tar:
+        with tarfile.open(archive, "r|gz", tarinfo=_BoundedTarInfo) as tar:
             if _copy_from(tar, archive.name, member, target):
                 return
     except InvalidInput:
@@ -68,7 +68,7 @@ def _copy_from(tar: tarfile.TarFile, name: str, member: str, target: Path) -> bo
     return False
 
 
-class _Entry(tarfile.TarInfo):
+class _BoundedTarInfo(tarfile.TarInfo):
     """A member's header, which cannot make its reader take any amount of memory."""
 
     @classmethod

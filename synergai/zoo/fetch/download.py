@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Report: TypeAlias = Callable[[int, int], None]
+    ProgressCallback: TypeAlias = Callable[[int, int], None]
     """Told the bytes that are here, and how many there are."""
 
 TIMEOUT_S: Final = 30.0
@@ -35,7 +35,7 @@ _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _CONTENT_RANGE: Final = re.compile(rf"bytes (?:({_LENGTH.pattern})-[0-9]+|\*)/({_LENGTH.pattern})")
 
 
-def download(url: str, target: Path, report: Report) -> None:
+def download(url: str, target: Path, on_progress: ProgressCallback) -> None:
     """Download `url` to `target`, resuming what an earlier attempt has left.
 
     Nothing is verified here but the length.
@@ -48,22 +48,22 @@ def download(url: str, target: Path, report: Report) -> None:
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(f"{url} is no address of the web: it must begin with https://")
-    partial = _Partial(target)
-    most = -1
+    partial = _PartialFile(target)
+    previous = -1
     for _ in range(_ATTEMPTS):
-        have, total = _attempt(url, partial, report)
-        if have == total:
+        received, total = _attempt(url, partial, on_progress)
+        if received == total:
             partial.complete()
             return
-        if have <= most:
+        if received <= previous:
             break
-        most = have
+        previous = received
     raise Unavailable(
-        f"{url}: the server broke off after {have:,} of {total:,} bytes; fetch again to go on"
+        f"{url}: the server broke off after {received:,} of {total:,} bytes; fetch again to go on"
     )
 
 
-class _Partial:
+class _PartialFile:
     """What has come of a file so far."""
 
     def __init__(self, target: Path) -> None:
@@ -84,7 +84,7 @@ class _Partial:
         except (FileNotFoundError, ValueError):
             return ""
 
-    def begin(self, version: str) -> None:
+    def restart(self, version: str) -> None:
         """Forget what is here: another version comes."""
         self.path.unlink(missing_ok=True)
         self._version_path.write_text(json.dumps(version), "utf-8")
@@ -95,20 +95,20 @@ class _Partial:
         self.path.replace(self._target)
 
 
-def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
+def _attempt(url: str, partial: _PartialFile, on_progress: ProgressCallback) -> tuple[int, int]:
     """Get what is missing over one connection; returns the bytes that are here, and of how many."""
-    have = partial.size
-    headers = {"Range": f"bytes={have}-", "If-Range": partial.version} if have else {}
+    received = partial.size
+    headers = {"Range": f"bytes={received}-", "If-Range": partial.version} if received else {}
     try:
         # The scheme was looked at above, and the opener knows no other.
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - as above
         response = _opener().open(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as refusal:
         with closing(refusal):
-            if refusal.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            if refusal.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and received:
                 _, total = _content_range(refusal)
-                if total != have:  # or everything had come, but nobody lived to say so
-                    partial.begin("")
+                if total != received:  # or everything had come, but nobody lived to say so
+                    partial.restart("")
                 return partial.size, total
             error = NotFound if refusal.code == http.HTTPStatus.NOT_FOUND else Unavailable
             raise error(f"{url}: the server answered {refusal.code} {refusal.reason}") from None
@@ -117,39 +117,41 @@ def _attempt(url: str, partial: _Partial, report: Report) -> tuple[int, int]:
     except ValueError as failure:  # of whoever takes an address apart, or encodes a host's name
         raise Unavailable(f"{url} is, or leads to, an address that cannot be") from failure
     with closing(response):
-        have, total = _where(url, response, have)
-        if have == 0:
-            partial.begin(_version(response))
+        received, total = _content_position(url, response, received)
+        if received == 0:
+            partial.restart(_version(response))
         with partial.path.open("ab") as file:
-            return _receive(response, file, have, total, report), total
+            return _receive(response, file, received, total, on_progress), total
 
 
-def _where(url: str, response: Any, have: int) -> tuple[int, int]:
+def _content_position(url: str, response: Any, received: int) -> tuple[int, int]:
     """Where in the file the response begins, and how long the file is."""
     length = response.headers.get("Content-Length") or ""
-    begins, total = 0, int(length) if _LENGTH.fullmatch(length) else 0
+    start, total = 0, int(length) if _LENGTH.fullmatch(length) else 0
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-        begins, total = _content_range(response)
-    if begins not in (0, have) or not 0 < total <= MAX_MODEL_BYTES:
+        start, total = _content_range(response)
+    if start not in (0, received) or not 0 < total <= MAX_MODEL_BYTES:
         raise InvalidInput(
-            f"{url}: the server offers {total:,} bytes from byte {begins:,} on; expected is a file "
+            f"{url}: the server offers {total:,} bytes from byte {start:,} on; expected is a file "
             f"of 1 to {MAX_MODEL_BYTES:,} bytes, of a length that is told beforehand"
         )
-    return begins, total
+    return start, total
 
 
-def _receive(response: Any, file: IO[bytes], have: int, total: int, report: Report) -> int:
+def _receive(
+    response: Any, file: IO[bytes], received: int, total: int, on_progress: ProgressCallback
+) -> int:
     """Append what comes to `file`; returns how many bytes are here when the connection ends."""
-    report(have, total)
+    on_progress(received, total)
     try:
         # A server may send on and on, whatever it has announced.
-        while chunk := response.read(min(_CHUNK_BYTES, total - have)):
+        while chunk := response.read(min(_CHUNK_BYTES, total - received)):
             file.write(chunk)
-            have += len(chunk)
-            report(have, total)
+            received += len(chunk)
+            on_progress(received, total)
     except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException):
         pass  # a connection that is lost has ended
-    return have
+    return received
 
 
 def _content_range(response: Any) -> tuple[int, int]:
@@ -163,7 +165,7 @@ def _version(response: Any) -> str:
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
 
 
-class _Redirections(urllib.request.HTTPRedirectHandler):
+class _SecureRedirectHandler(urllib.request.HTTPRedirectHandler):
     """Follows a server elsewhere, but not out of encryption."""
 
     def redirect_request(self, request: urllib.request.Request, *details: Any) -> Any:
@@ -183,7 +185,7 @@ def _opener() -> urllib.request.OpenerDirector:
         urllib.request.HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
-        _Redirections,
+        _SecureRedirectHandler,
         urllib.request.UnknownHandler,
     ):
         opener.add_handler(handler())

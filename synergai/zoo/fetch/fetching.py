@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.installation import installing, write_definition
-from synergai.zoo.fetch.archive import extract
+from synergai.zoo.fetch.archive import extract_member
 from synergai.zoo.fetch.download import download
-from synergai.zoo.fetch.known_digests import Ledger
-from synergai.zoo.fetch.published import published
+from synergai.zoo.fetch.known_digests import KnownDigests
+from synergai.zoo.fetch.published import find_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
-    from synergai.zoo.fetch.download import Report
+    from synergai.zoo.fetch.download import ProgressCallback
     from synergai.zoo.fetch.published import Published
 
 DOWNLOADS: Final = ".downloads"
@@ -35,7 +35,7 @@ def is_fetched(name: str, models: Path) -> bool:
     Raises:
         NotFound: nothing was published for it.
     """
-    wanted = published(name)
+    wanted = find_published(name)
     if not (models / name).exists():
         return False
     definition = ModelDirectory(models).get(name)
@@ -47,7 +47,12 @@ def is_fetched(name: str, models: Path) -> bool:
 
 
 def fetch(
-    name: str, models: Path, *, mirror: str = "", replace: bool = False, report: Report
+    name: str,
+    models: Path,
+    *,
+    mirror: str = "",
+    replace: bool = False,
+    on_progress: ProgressCallback,
 ) -> EngineDefinition:
     """Download, verify and install the published weights of an engine.
 
@@ -57,24 +62,24 @@ def fetch(
         mirror: ask this address, such as ``https://example.org/weights``, for the published
             addresses' paths; it is believed as little as they are.
         replace: whether an engine of this name may be there already.
-        report: told how far the download is.
+        on_progress: called with how far the download is.
 
     Raises:
         NotFound: nothing was published for it, or it is not at its address any more.
         InvalidInput: it is not what it should be, or nothing can be written there.
         Unavailable: the server cannot be reached, or broke off.
     """
-    wanted = published(name)
+    wanted = find_published(name)
     if (models / name).exists() and not replace:
         raise InvalidInput(f"{models} has an engine {name!r} already; replace it with --replace")
     url = mirror.rstrip("/") + urlsplit(wanted.url).path if mirror else wanted.url
     try:
-        with _place(models / DOWNLOADS, wanted) as file:
-            download(url, file, report)
-            sha256 = _verified(wanted, file, Ledger(models))
-            _install(wanted, file, models, replace)
+        with _locked_download(models / DOWNLOADS, wanted) as file:
+            download(url, file, on_progress)
+            sha256 = _verify(wanted, file, KnownDigests(models))
+            _install_model(wanted, file, models, replace)
             # Only what turned out to be a model is believed, and not whatever page came instead.
-            Ledger(models).record(wanted.url, sha256)
+            KnownDigests(models).record(wanted.url, sha256)
             file.unlink()
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
@@ -82,7 +87,7 @@ def fetch(
 
 
 @contextmanager
-def _place(folder: Path, wanted: Published) -> Iterator[Path]:
+def _locked_download(folder: Path, wanted: Published) -> Iterator[Path]:
     """Where the file is downloaded to, for this process alone."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "-".join(urlsplit(wanted.url).path.split("/")[1:])
@@ -94,13 +99,13 @@ def _place(folder: Path, wanted: Published) -> Iterator[Path]:
         yield file
 
 
-def _verified(wanted: Published, file: Path, ledger: Ledger) -> str:
+def _verify(wanted: Published, file: Path, known: KnownDigests) -> str:
     """The file's sha256, once the file is what it should be; another is deleted."""
     md5, sha256 = _digest(file, "md5"), _digest(file, "sha256")
-    believed = ledger.sha256(wanted.url)
+    believed = known.sha256(wanted.url)
     for algorithm, found, expected, origin in (
         ("md5", md5, wanted.md5, "published"),
-        ("sha256", sha256, believed, f"written down in {ledger.path} when it first came"),
+        ("sha256", sha256, believed, f"written down in {known.path} when it first came"),
     ):
         if expected and found != expected:
             file.unlink()
@@ -119,7 +124,7 @@ def _digest(file: Path, algorithm: str) -> str:
         ).hexdigest()
 
 
-def _install(wanted: Published, file: Path, models: Path, replace: bool) -> None:
+def _install_model(wanted: Published, file: Path, models: Path, replace: bool) -> None:
     """Make an engine of the verified file, if it is a model."""
     from synergai.models.formats.inspect import describe
 
@@ -127,7 +132,7 @@ def _install(wanted: Published, file: Path, models: Path, replace: bool) -> None
         model = folder / wanted.file
         try:
             if wanted.archived:
-                extract(file, wanted.file, model)
+                extract_member(file, wanted.file, model)
             else:
                 shutil.copyfile(file, model)
             description = describe(model)

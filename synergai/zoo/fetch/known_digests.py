@@ -16,10 +16,10 @@ from synergai.runtime.atomic_file import write_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEDGER_FILE: Final = "fetched.json"
+KNOWN_DIGESTS_FILE: Final = "fetched.json"
 
 
-class Ledger:
+class KnownDigests:
     """The digests of what was fetched into a model directory, by address.
 
     Raises:
@@ -27,7 +27,7 @@ class Ledger:
     """
 
     def __init__(self, models: Path) -> None:
-        self.path: Final = models / LEDGER_FILE
+        self.path: Final = models / KNOWN_DIGESTS_FILE
         try:
             entries = json.loads(self.path.read_text("utf-8"))
             self._digests = {str(url): str(sha256) for url, sha256 in entries.items()}

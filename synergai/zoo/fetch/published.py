@@ -45,7 +45,7 @@ class Published:
     outputs: tuple[str, ...] = ()
 
 
-def published(name: str) -> Published:
+def find_published(name: str) -> Published:
     """The file behind the engine `name`.
 
     Raises:

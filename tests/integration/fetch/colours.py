@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PATH = "/record/1/files/weights.onnx"
 
 
-def offered(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Published:
+def publish_colours(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Published:
     """Have `colours` published at the site."""
     usual = {
         "name": EngineName("colours"),
@@ -31,11 +31,11 @@ def offered(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Published:
         "postprocess": "classes",
     }
     published = Published(**(usual | fields))  # type: ignore[arg-type]  # any field may be replaced
-    monkeypatch.setattr(fetching, "published", lambda _: published)
+    monkeypatch.setattr(fetching, "find_published", lambda _: published)
     return published
 
 
-def get(models: Path, site: Site, *, replace: bool = False) -> list[tuple[int, int]]:
+def fetch_colours(models: Path, site: Site, *, replace: bool = False) -> list[tuple[int, int]]:
     """Fetch the engine; returns what was reported."""
     reported: list[tuple[int, int]] = []
     fetch(
@@ -43,10 +43,10 @@ def get(models: Path, site: Site, *, replace: bool = False) -> list[tuple[int, i
         models,
         mirror=site.address,
         replace=replace,
-        report=lambda here, total: reported.append((here, total)),
+        on_progress=lambda here, total: reported.append((here, total)),
     )
     return reported
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))

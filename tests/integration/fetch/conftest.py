@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.fetch.web_server import Site, served
+from tests.integration.fetch.web_server import Site, serve_site
 from tests.tiny_images import save_image_engines
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def site(model: bytes) -> Iterator[Site]:
-    with served(Site(model)) as site:
+    with serve_site(Site(model)) as site:
         yield site
 
 

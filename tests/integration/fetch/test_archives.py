@@ -11,7 +11,7 @@ import pytest
 
 from synergai.errors import InvalidInput
 from synergai.zoo.fetch import archive
-from tests.integration.fetch.colours import get, names, offered
+from tests.integration.fetch.colours import fetch_colours, file_names, publish_colours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def test_only_the_named_member_leaves_an_archive(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     site.content = packed({"../../evil.onnx": b"evil", "./weights.onnx": model, "more": b""})
 
-    get(models, site)
+    fetch_colours(models, site)
 
-    assert names(models / "colours") == ["engine.toml", "weights.onnx"]
+    assert file_names(models / "colours") == ["engine.toml", "weights.onnx"]
     assert (models / "colours" / "weights.onnx").read_bytes() == model
     assert not list(models.parent.rglob("evil*"))
 
@@ -47,34 +47,34 @@ def test_archive_that_is_none_or_lacks_the_model_is_refused(
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     site.content = packed({"folder/weights.onnx": b"other"}) if content is None else content
 
     with pytest.raises(InvalidInput, match=complaint):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.9])
 def test_truncated_archive_is_refused(
     site: Site, models: Path, model: bytes, cut: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     whole = packed({"weights.onnx": model})
     site.content = whole[: int(len(whole) * cut)]
 
     with pytest.raises(InvalidInput, match="no such model"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
 def test_member_that_is_no_regular_file_is_refused(
     site: Site, models: Path, kind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     site.content = packed({"weights.onnx": b""}, kind)
 
     with pytest.raises(InvalidInput, match="is no regular file"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_header_that_is_too_long_or_has_no_numbers_is_refused(
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     entry = tarfile.TarInfo("weights.onnx")
     if "size" in header:
         entry.type = tarfile.XHDTYPE
@@ -100,18 +100,18 @@ def test_header_that_is_too_long_or_has_no_numbers_is_refused(
     site.content = gzip.compress(entry.tobuf() + bytes(3 << 20))
 
     with pytest.raises(InvalidInput, match=complaint):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_archive_that_unpacks_to_too_much_is_refused(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch, archived=True)
+    publish_colours(monkeypatch, archived=True)
     monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 10_000)
     site.content = packed({"zeros": bytes(20_000), "weights.onnx": model})
 
     with pytest.raises(InvalidInput, match="unpacks to more than 10,000 bytes"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def packed(members: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:

@@ -15,7 +15,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.zoo.fetch import fetching
 from synergai.zoo.fetch.fetching import DOWNLOADS, is_fetched
 from synergai.zoo.fetch.published import PUBLISHED
-from tests.integration.fetch.colours import PATH, get, names, offered
+from tests.integration.fetch.colours import PATH, fetch_colours, file_names, publish_colours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def test_fetched_engine_says_what_it_is_and_where_it_is_from(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = offered(monkeypatch)
+    published = publish_colours(monkeypatch)
 
-    reported = get(models, site)
+    reported = fetch_colours(models, site)
 
     engine = ModelDirectory(models).get("colours")
     assert engine.file.read_bytes() == model
@@ -37,8 +37,8 @@ def test_fetched_engine_says_what_it_is_and_where_it_is_from(
     assert (engine.source, engine.title) == (published.url, published.title)
     assert reported[-1] == (len(model), len(model))
     assert is_fetched("colours", models)
-    assert names(models / DOWNLOADS) == []
-    assert site.asked == [(PATH, None)]
+    assert file_names(models / DOWNLOADS) == []
+    assert site.requests == [(PATH, None)]
 
 
 def test_table_names_each_engine_once_and_only_web_addresses() -> None:
@@ -51,30 +51,30 @@ def test_file_with_another_digest_than_the_published_one_is_deleted(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     md5 = hashlib.md5(model).hexdigest()
-    offered(monkeypatch, md5=md5)
+    publish_colours(monkeypatch, md5=md5)
     site.content = model[:-1] + b"x"
 
     with pytest.raises(InvalidInput, match=f"but {md5} was published"):
-        get(models, site)
-    assert names(models) == [DOWNLOADS]
-    assert names(models / DOWNLOADS) == []
+        fetch_colours(models, site)
+    assert file_names(models) == [DOWNLOADS]
+    assert file_names(models / DOWNLOADS) == []
 
     site.content = model
-    get(models, site)
+    fetch_colours(models, site)
     assert is_fetched("colours", models)
 
 
 def test_first_download_is_believed_and_another_later_is_not(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = offered(monkeypatch)
-    get(models, site)
+    published = publish_colours(monkeypatch)
+    fetch_colours(models, site)
     believed = json.loads((models / "fetched.json").read_text())
     assert believed == {published.url: hashlib.sha256(model).hexdigest()}
 
     site.content = model + b"\x00"
     with pytest.raises(InvalidInput, match=r"was written down in .*fetched\.json"):
-        get(models, site, replace=True)
+        fetch_colours(models, site, replace=True)
 
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
@@ -83,56 +83,56 @@ def test_first_download_is_believed_and_another_later_is_not(
 def test_page_that_comes_instead_of_a_model_is_neither_installed_nor_believed(
     site: Site, models: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     site.content = content
 
     with pytest.raises(InvalidInput, match="is no such model"):
-        get(models, site)
+        fetch_colours(models, site)
 
-    assert names(models) == [DOWNLOADS]
-    assert names(models / DOWNLOADS) == []
+    assert file_names(models) == [DOWNLOADS]
+    assert file_names(models / DOWNLOADS) == []
 
 
 def test_engine_that_is_there_is_replaced_only_when_asked_to(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     (models / "colours").mkdir(parents=True)
 
     with pytest.raises(InvalidInput, match="replace it with --replace"):
-        get(models, site)
-    assert site.asked == []
+        fetch_colours(models, site)
+    assert site.requests == []
     assert not is_fetched("colours", models)
 
-    get(models, site, replace=True)
+    fetch_colours(models, site, replace=True)
     assert is_fetched("colours", models)
 
 
 def test_damaged_ledger_is_said_so(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     models.mkdir()
     (models / "fetched.json").write_text("[1]")
 
     with pytest.raises(InvalidInput, match=r"fetched\.json is damaged: mend it"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_two_processes_do_not_download_the_same_file(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = offered(monkeypatch)
+    published = publish_colours(monkeypatch)
 
     with (
-        fetching._place(models / DOWNLOADS, published),
+        fetching._locked_download(models / DOWNLOADS, published),
         pytest.raises(InvalidInput, match="another process is downloading"),
     ):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_command_fetches_once(site: Site, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     command = ["fetch", "colours", "--models", str(models), "--from", site.address]
 
     first = CliRunner().invoke(app, command)
@@ -140,4 +140,4 @@ def test_command_fetches_once(site: Site, models: Path, monkeypatch: pytest.Monk
 
     assert (first.exit_code, again.exit_code) == (0, 0)
     assert f"colours: {models / 'colours' / 'weights.onnx'}" in again.stdout
-    assert len(site.asked) == 1
+    assert len(site.requests) == 1

@@ -9,7 +9,7 @@ import pytest
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.zoo.fetch import download
-from tests.integration.fetch.colours import PATH, get, offered
+from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def test_connection_that_breaks_is_taken_up_where_it_broke(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.breaks = [500, 200]
+    publish_colours(monkeypatch)
+    site.truncate_at = [500, 200]
 
-    reported = get(models, site)
+    reported = fetch_colours(models, site)
 
-    assert [wanted for _, wanted in site.asked] == [None, "bytes=500-", "bytes=700-"]
+    assert [wanted for _, wanted in site.requests] == [None, "bytes=500-", "bytes=700-"]
     assert reported[-1] == (len(model), len(model))
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
@@ -33,28 +33,28 @@ def test_connection_that_breaks_is_taken_up_where_it_broke(
 def test_fetching_again_resumes_what_an_earlier_attempt_has_left(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.breaks = [500, 0]
+    publish_colours(monkeypatch)
+    site.truncate_at = [500, 0]
 
     with pytest.raises(Unavailable, match=r"broke off after 500 of [\d,]+ bytes; fetch again"):
-        get(models, site)
+        fetch_colours(models, site)
     assert not (models / "colours").exists()
-    get(models, site)
+    fetch_colours(models, site)
 
-    assert site.asked[-1] == (PATH, "bytes=500-")
+    assert site.requests[-1] == (PATH, "bytes=500-")
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
 
 def test_file_that_has_changed_meanwhile_is_begun_anew(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.content, site.breaks = bytes(len(model)), [500, 0]
+    publish_colours(monkeypatch)
+    site.content, site.truncate_at = bytes(len(model)), [500, 0]
     with pytest.raises(Unavailable):
-        get(models, site)
+        fetch_colours(models, site)
     site.content, site.headers = model, {"ETag": '"2"'}
 
-    get(models, site)
+    fetch_colours(models, site)
 
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
@@ -63,21 +63,21 @@ def test_file_that_has_changed_meanwhile_is_begun_anew(
 def test_parts_whose_version_nobody_knows_are_not_joined(
     site: Site, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.headers, site.breaks = headers, [500]
+    publish_colours(monkeypatch)
+    site.headers, site.truncate_at = headers, [500]
 
-    get(models, site)
+    fetch_colours(models, site)
 
-    assert [wanted for _, wanted in site.asked] == [None, None]
+    assert [wanted for _, wanted in site.requests] == [None, None]
 
 
 def test_server_without_ranges_sends_all_of_it_again(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.ranges, site.breaks = False, [500]
+    publish_colours(monkeypatch)
+    site.supports_ranges, site.truncate_at = False, [500]
 
-    get(models, site)
+    fetch_colours(models, site)
 
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
@@ -85,27 +85,27 @@ def test_server_without_ranges_sends_all_of_it_again(
 def test_server_that_breaks_off_at_the_same_place_is_given_up(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.ranges, site.breaks = False, [500] * 20
+    publish_colours(monkeypatch)
+    site.supports_ranges, site.truncate_at = False, [500] * 20
 
     with pytest.raises(Unavailable, match="broke off after 500"):
-        get(models, site)
+        fetch_colours(models, site)
 
-    assert len(site.asked) == 2
+    assert len(site.requests) == 2
 
 
 def test_download_that_was_whole_already_is_not_asked_for_again(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     with monkeypatch.context() as patched:
-        patched.setattr(download._Partial, "complete", raising)
+        patched.setattr(download._PartialFile, "complete", raising)
         with pytest.raises(KeyboardInterrupt):
-            get(models, site)
+            fetch_colours(models, site)
 
-    get(models, site)
+    fetch_colours(models, site)
 
-    assert site.asked[-1] == (PATH, f"bytes={len(model)}-")
+    assert site.requests[-1] == (PATH, f"bytes={len(model)}-")
 
 
 def raising(*_: object) -> None:

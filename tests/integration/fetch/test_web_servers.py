@@ -9,7 +9,7 @@ import pytest
 
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.zoo.fetch import download
-from tests.integration.fetch.colours import PATH, get, offered
+from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
 def test_file_elsewhere_is_found_by_redirection(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     site.redirects[PATH] = "/moved/weights.onnx"
 
-    get(models, site)
+    fetch_colours(models, site)
 
-    assert [path for path, _ in site.asked] == [PATH, "/moved/weights.onnx"]
+    assert [path for path, _ in site.requests] == [PATH, "/moved/weights.onnx"]
 
 
 def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.longer = -1
+    publish_colours(monkeypatch)
+    site.extra_length = -1
     with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
-        get(models, site)
-    site.longer = 0
+        fetch_colours(models, site)
+    site.extra_length = 0
     monkeypatch.setattr(download, "MAX_MODEL_BYTES", 100)
     with pytest.raises(InvalidInput, match="expected is a file of 1 to 100 bytes"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 @pytest.mark.parametrize("length", ["many", "9" * 5000, "-1"])
 def test_length_that_is_no_number_is_none(
     site: Site, models: Path, length: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.longer = -1
+    publish_colours(monkeypatch)
+    site.extra_length = -1
     site.headers["Content-Length"] = length
     with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
-        get(models, site)
+        fetch_colours(models, site)
     del site.headers["Content-Length"]
     site.status, site.headers["Content-Range"] = 206, f"bytes 0-1/{length}"
     with pytest.raises(InvalidInput, match="the server offers 0 bytes"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_no_more_is_taken_than_was_announced(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
-    site.longer = -1
+    publish_colours(monkeypatch)
+    site.extra_length = -1
     site.status, site.headers["Content-Range"] = 206, f"bytes 0-9/{len(model)}"
     site.content = model + bytes(10_000)
 
-    assert get(models, site)[-1] == (len(model), len(model))
+    assert fetch_colours(models, site)[-1] == (len(model), len(model))
     assert (models / "colours" / "weights.onnx").read_bytes() == model
 
 
@@ -72,44 +72,44 @@ def test_no_more_is_taken_than_was_announced(
 def test_address_that_cannot_be_is_said_so(
     site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     site.redirects[PATH] = address
     with pytest.raises(Unavailable, match="an address that cannot be"):
-        get(models, site)
+        fetch_colours(models, site)
     site.address = address
     with pytest.raises(Unavailable, match="an address that cannot be"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_absent_file_and_absent_server_are_said_so(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     site.content = None
     with pytest.raises(NotFound, match="answered 404"):
-        get(models, site)
+        fetch_colours(models, site)
     site.address = "http://127.0.0.1:1"
     with pytest.raises(Unavailable, match="cannot be reached: Connection refused"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
 def test_only_addresses_of_the_web_are_asked(
     site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(monkeypatch)
+    publish_colours(monkeypatch)
     site.redirects[PATH] = address
     with pytest.raises((Unavailable, NotFound)):
-        get(models, site)
+        fetch_colours(models, site)
     site.address = address
     with pytest.raises(InvalidInput, match="is no address of the web"):
-        get(models, site)
+        fetch_colours(models, site)
 
 
 def test_encryption_is_not_left_by_redirection() -> None:
     secure = urllib.request.Request("https://weights.example/a")
 
     with pytest.raises(Unavailable, match="which is not encrypted"):
-        download._Redirections().redirect_request(
+        download._SecureRedirectHandler().redirect_request(
             secure, None, 302, "Found", {}, "http://weights.example/b"
         )

@@ -28,13 +28,13 @@ class Site:
     """
 
     content: bytes | None
-    ranges: bool = True
-    breaks: list[int] = field(default_factory=list)
-    longer: int = 0
+    supports_ranges: bool = True
+    truncate_at: list[int] = field(default_factory=list)
+    extra_length: int = 0
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
     redirects: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
     address: str = ""
 
 
@@ -42,29 +42,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
     site: Site
 
     def do_GET(self) -> None:
-        site, wanted = self.site, self.headers.get("Range")
-        site.asked.append((self.path, wanted))
+        site, requested_range = self.site, self.headers.get("Range")
+        site.requests.append((self.path, requested_range))
         if self.path in site.redirects:
-            self.answer(302, {"Location": site.redirects[self.path]})
+            self.respond(302, {"Location": site.redirects[self.path]})
             return
         if site.content is None:
-            self.answer(404, {})
+            self.respond(404, {})
             return
         begin, size = 0, len(site.content)
         same = self.headers.get("If-Range") == site.headers.get("ETag")
-        if site.ranges and wanted is not None and same:
-            begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+        if site.supports_ranges and requested_range is not None and same:
+            begin = int(requested_range.removeprefix("bytes=").rstrip("-"))
             if begin >= size:
-                self.answer(416, {"Content-Range": f"bytes */{size}"})
+                self.respond(416, {"Content-Range": f"bytes */{size}"})
                 return
         content = site.content[begin:]
-        length = {"Content-Length": str(len(content) + site.longer)} if site.longer >= 0 else {}
+        length = (
+            {"Content-Length": str(len(content) + site.extra_length)}
+            if site.extra_length >= 0
+            else {}
+        )
         if begin:
             length["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
-        self.answer(206 if begin else site.status, site.headers | length)
-        self.wfile.write(content[: site.breaks.pop(0)] if site.breaks else content)
+        self.respond(206 if begin else site.status, site.headers | length)
+        self.wfile.write(content[: site.truncate_at.pop(0)] if site.truncate_at else content)
 
-    def answer(self, status: int, headers: dict[str, str]) -> None:
+    def respond(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -75,7 +79,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(site: Site) -> Iterator[Site]:
+def serve_site(site: Site) -> Iterator[Site]:
     """The site, at its address."""
     handler = type("SiteHandler", (Handler,), {"site": site})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
 from synergai.models.images import MAX_ENCODED_BYTES, decode, dimensions
-from synergai.zoo.photographs import photographs
+from synergai.zoo.photographs import load_photographs
 
 
 def encoded(suffix: str, height: int = 3, width: int = 5, value: int = 200) -> bytes:
@@ -50,7 +50,7 @@ def test_jpeg_and_png_are_decoded_to_red_green_blue(suffix: str) -> None:
 def test_dimensions_are_read_from_the_header() -> None:
     assert dimensions(encoded(".png", height=3, width=5)) == (5, 3)
     assert dimensions(encoded(".jpg", height=3, width=5)) == (5, 3)
-    assert {dimensions(photograph.jpeg) for photograph in photographs()} == {(640, 427)}
+    assert {dimensions(photograph.jpeg) for photograph in load_photographs()} == {(640, 427)}
 
 
 def test_progressive_jpeg_and_filler_before_its_markers_are_read() -> None:

@@ -19,7 +19,7 @@ from synergai.models.preprocess import (
     preprocess_mobilenet,
 )
 from synergai.models.quantisation import Quantisation
-from synergai.zoo.photographs import photographs
+from synergai.zoo.photographs import load_photographs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def reference(family: str, image: NDArray[np.uint8]) -> NDArray[Any]:
 def test_each_family_sees_what_the_reference_makes_of_a_photograph(
     family: str, turned: bool
 ) -> None:
-    pixels = photographs()[0].pixels()
+    pixels = load_photographs()[0].pixels()
     if turned:
         pixels = np.ascontiguousarray(pixels.transpose(1, 0, 2))
 
@@ -95,7 +95,7 @@ def test_centre_of_the_resized_image_is_kept() -> None:
 
 
 def test_bytes_and_pixels_of_a_photograph_give_the_same_tensor() -> None:
-    first, second = photographs()
+    first, second = load_photographs()
 
     assert first.pixels().shape == (427, 640, 3)
     assert (preprocess_mobilenet(first.jpeg) == preprocess_mobilenet(first.pixels())).all()
@@ -103,7 +103,7 @@ def test_bytes_and_pixels_of_a_photograph_give_the_same_tensor() -> None:
 
 
 def test_sky_of_the_first_photograph_is_bluer_than_red() -> None:
-    sky = photographs()[0].pixels()[:40].reshape(-1, 3).mean(axis=0)
+    sky = load_photographs()[0].pixels()[:40].reshape(-1, 3).mean(axis=0)
 
     assert sky[2] > sky[0]
 
@@ -138,7 +138,7 @@ def test_image_that_would_be_resized_to_a_ribbon_without_end_is_refused() -> Non
 def test_layout_and_element_type_are_those_of_the_models_input(
     family: str, takes: TensorSpec, shape: tuple[int, ...]
 ) -> None:
-    first, second = photographs()
+    first, second = load_photographs()
 
     tensor = ImageInput(family, takes).tensor([first.jpeg, second.pixels()])
 
@@ -153,7 +153,7 @@ def test_images_that_take_too_long_to_decode_together_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
-    takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), photographs()[0].jpeg
+    takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), load_photographs()[0].jpeg
 
     takes.tensor([photograph])
     with pytest.raises(InvalidInput, match="more than 273,379 pixels together"):

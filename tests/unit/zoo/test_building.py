@@ -196,12 +196,12 @@ def test_adam_walks_down_to_the_minimum() -> None:
 
 def test_every_recipe_names_a_builder_that_exists() -> None:
     for recipe in zoo.RECIPES.values():
-        assert callable(recipe.load())
+        assert callable(recipe.load_builder())
 
 
 def test_unknown_recipe_is_not_found() -> None:
     with pytest.raises(NotFound, match="onnx_digits"):
-        zoo.recipe("onnx_nothing")
+        zoo.find_recipe("onnx_nothing")
 
 
 def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:

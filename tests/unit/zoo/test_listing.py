@@ -17,15 +17,15 @@ from synergai.zoo.builders import tensorflow_process
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.tensorflow_process import ModelExport, export_models
 from synergai.zoo.fetch.published import PUBLISHED
-from synergai.zoo.listing import Listed, listed
+from synergai.zoo.listing import EngineListing, list_engines
 from synergai.zoo.recipes import RECIPES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def rows(models: Path) -> dict[str, Listed]:
-    return {row.name: row for row in listed(models)}
+def rows(models: Path) -> dict[str, EngineListing]:
+    return {row.name: row for row in list_engines(models)}
 
 
 def test_the_twelve_and_what_was_published_for_them_are_listed_where_nothing_is_built(
@@ -57,7 +57,7 @@ def test_an_engine_is_present_or_unusable_and_the_published_accuracy_is_not_its_
     assert ssd.size_bytes == (tmp_path / "onnx_ssd_op8" / "model.onnx").stat().st_size
     assert (found["empty"].state, found["empty"].size_bytes) == ("unusable", None)
     assert "no model" in found["empty"].fault
-    assert [row.name for row in listed(tmp_path)] == sorted(found)
+    assert [row.name for row in list_engines(tmp_path)] == sorted(found)
 
 
 def test_names_are_whole_on_a_terminal_of_80_columns(
