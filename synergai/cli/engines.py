@@ -219,7 +219,7 @@ def add(
     """Copy a model into the model directory, checked, with its digest recorded."""
     from synergai.models import installation
 
-    definition = installation.add(
+    definition = installation.add_model(
         models,
         model,
         name=name,

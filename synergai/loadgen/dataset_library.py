@@ -42,7 +42,7 @@ class DatasetLibrary:
         self._input = image_input
         self._loaded: dict[int, bytes] = {}
         self.origin = dataset.origin
-        self.outputs: Sequence[str] = (dataset.asks,)
+        self.outputs: Sequence[str] = (dataset.output,)
         self.count = len(dataset)
         self.performance_count = min(self.count, PERFORMANCE_COUNT)
 
@@ -76,7 +76,7 @@ class DatasetLibrary:
         logged = read_answers(log, self.count)
         answers = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
         value = self._dataset.evaluate(answers)
-        return Accuracy(measure=self._dataset.measure, value=value, samples=len(answers))
+        return Accuracy(measure=self._dataset.metric, value=value, samples=len(answers))
 
 
 def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
@@ -88,9 +88,9 @@ def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
         NotFound: the data set is not there.
     """
     dataset = DATASETS[name](folder)
-    if not engine.preprocess or engine.postprocess != dataset.asks:
+    if not engine.preprocess or engine.postprocess != dataset.output:
         raise InvalidInput(
-            f"engine {engine.name!r} does not turn images into {dataset.asks}: its engine.toml "
-            f'needs preprocess, and postprocess = "{dataset.asks}"'
+            f"engine {engine.name!r} does not turn images into {dataset.output}: its engine.toml "
+            f'needs preprocess, and postprocess = "{dataset.output}"'
         )
     return DatasetLibrary(dataset, engine.inputs[0].name)

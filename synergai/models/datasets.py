@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Answers: TypeAlias = Mapping[int, NDArray[np.float32]]
+    Predictions: TypeAlias = Mapping[int, NDArray[np.float32]]
 
 VAL_MAP: Final = "val_map.txt"
 INSTANCES: Final = Path("annotations", "instances_val2017.json")
@@ -39,8 +39,8 @@ class Dataset(Protocol):
         origin: where they are from, for people.
     """
 
-    asks: str
-    measure: str
+    output: str
+    metric: str
     origin: str
 
     def __len__(self) -> int:
@@ -53,11 +53,11 @@ class Dataset(Protocol):
             NotFound: it cannot be read.
         """
 
-    def evaluate(self, answers: Answers) -> float:
+    def evaluate(self, predictions: Predictions) -> float:
         """How right answers are, from 0 to 1.
 
         Args:
-            answers: float32, by index: a class, or rows of boxes; empty where there was none.
+            predictions: float32, by index: a class, or rows of boxes; empty where there was none.
 
         Raises:
             InvalidInput: an answer is of another form.
@@ -77,14 +77,14 @@ class ImageNet:
         InvalidInput: the list is none.
     """
 
-    asks = CLASSES
-    measure = "top-1"
+    output = CLASSES
+    metric = "top-1"
 
     def __init__(self, folder: Path) -> None:
         self._images: list[Path] = []
         self._labels: list[int] = []
-        lines = _read(folder / VAL_MAP).decode(errors="replace").splitlines()
-        present = _names(folder)
+        lines = _read_file(folder / VAL_MAP).decode(errors="replace").splitlines()
+        present = _file_names(folder)
         for number, line in enumerate(lines, start=1):
             name, _, label = line.strip().rpartition(" ")
             if not name or not label.isdecimal():
@@ -103,16 +103,18 @@ class ImageNet:
 
     def image(self, index: int) -> bytes:
         """See `Dataset`."""
-        return _read(self._images[index])
+        return _read_file(self._images[index])
 
-    def evaluate(self, answers: Answers) -> float:
+    def evaluate(self, predictions: Predictions) -> float:
         """The share of answers that are the right class."""
-        right = sum(answer.tolist() == [self._labels[i]] for i, answer in answers.items())
-        return float(right / len(answers))
+        right = sum(
+            prediction.tolist() == [self._labels[i]] for i, prediction in predictions.items()
+        )
+        return float(right / len(predictions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Picture:
+class _CocoImage:
     """An image of COCO: its id, file, and size in pixels."""
 
     id: int
@@ -134,17 +136,17 @@ class Coco:
         InvalidInput: the annotations are none.
     """
 
-    asks = BOXES
-    measure = "mAP"
+    output = BOXES
+    metric = "mAP"
 
     def __init__(self, folder: Path) -> None:
         self._instances = folder / INSTANCES
         images = folder / COCO_IMAGES
-        present = _names(images)
+        present = _file_names(images)
         try:
-            entries = json.loads(_read(self._instances))["images"]
-            self._pictures = [
-                _Picture(
+            entries = json.loads(_read_file(self._instances))["images"]
+            self._images = [
+                _CocoImage(
                     id=int(entry["id"]),
                     file=images / entry["file_name"],
                     height=int(entry["height"]),
@@ -155,40 +157,40 @@ class Coco:
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{self._instances} has no annotations of COCO's form") from error
-        self.origin = _origin(folder, len(self._pictures), len(entries))
+        self.origin = _origin(folder, len(self._images), len(entries))
 
     def __len__(self) -> int:
         """See `Dataset`."""
-        return len(self._pictures)
+        return len(self._images)
 
     def image(self, index: int) -> bytes:
         """See `Dataset`."""
-        return _read(self._pictures[index].file)
+        return _read_file(self._images[index].file)
 
-    def evaluate(self, answers: Answers) -> float:
+    def evaluate(self, predictions: Predictions) -> float:
         """The mean average precision over overlaps from 0.5 to 0.95, as COCO defines it."""
-        found = [self._results(index, answer) for index, answer in answers.items()]
-        results = np.concatenate(found)
+        rows = [self._results(index, prediction) for index, prediction in predictions.items()]
+        results = np.concatenate(rows)
         if not len(results):
             return 0.0
         # Both print what they do.
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-            return self._mean_average_precision(results, [self._pictures[i].id for i in answers])
+        with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
+            return self._mean_average_precision(results, [self._images[i].id for i in predictions])
 
-    def _results(self, index: int, answer: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _results(self, index: int, prediction: NDArray[np.float32]) -> NDArray[np.float64]:
         """Rows of image id, x, y, width, height in pixels, score and category."""
-        if answer.size % len(BOX_FIELDS):
+        if prediction.size % len(BOX_FIELDS):
             raise InvalidInput(f"the answer to image {index} has no rows of {len(BOX_FIELDS)}")
-        picture = self._pictures[index]
-        rows = answer.reshape(-1, len(BOX_FIELDS)).astype(np.float64)
+        image = self._images[index]
+        rows = prediction.reshape(-1, len(BOX_FIELDS)).astype(np.float64)
         _, top, left, bottom, right, score, category = rows.T
         return np.column_stack(
             (
-                np.full(len(rows), picture.id),
-                left * picture.width,
-                top * picture.height,
-                (right - left) * picture.width,
-                (bottom - top) * picture.height,
+                np.full(len(rows), image.id),
+                left * image.width,
+                top * image.height,
+                (right - left) * image.width,
+                (bottom - top) * image.height,
                 score,
                 category,
             )
@@ -212,14 +214,14 @@ DATASETS: Final[dict[str, Callable[[Path], Dataset]]] = {"imagenet": ImageNet, "
 """By the names of the command line."""
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _names(folder: Path) -> set[str]:
+def _file_names(folder: Path) -> set[str]:
     try:
         return {entry.name for entry in os.scandir(folder)}
     except OSError as error:

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
-_SHOWN_LETTERS: Final = 80
+_MAX_QUOTED_CHARS: Final = 80
 """Of a wrong value, in a fault."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_TEXTS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
-_CHOICES: Final = {
+_STRING_KEYS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
+_CHOICE_KEYS: Final = {
     "preprocess": ("resnet50", "mobilenet", "ssd"),
     "postprocess": ("classes", "boxes"),
 }
-_LISTS: Final = ("inputs", "outputs")
-_BATCHES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
-_KEYS: Final = ("accuracy", "max_batch", *_TEXTS, *_CHOICES, *_LISTS)
+_LIST_KEYS: Final = ("inputs", "outputs")
+_BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
+_KEYS: Final = ("accuracy", "max_batch", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +61,20 @@ def read_definition(path: Path) -> DefinitionFile:
     for key in table:
         if key not in _KEYS:
             raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {_shown(key)}; there are: {', '.join(_KEYS)}"
+                f"{DEFINITION_FILE}: unknown key {_quote(key)}; there are: {', '.join(_KEYS)}"
             )
-    texts: dict[str, str] = {key: _text(key, table[key]) for key in _TEXTS if key in table}
-    texts |= {key: _choice(key, table[key]) for key in _CHOICES if key in table}
-    if "sha256" in texts:
-        texts["sha256"] = _sha256(texts["sha256"])
+    strings: dict[str, str] = {
+        key: _string(key, table[key]) for key in _STRING_KEYS if key in table
+    }
+    strings |= {key: _choice_of(key, table[key]) for key in _CHOICE_KEYS if key in table}
+    if "sha256" in strings:
+        strings["sha256"] = _sha256(strings["sha256"])
     return DefinitionFile(
-        **texts,
-        accuracy=_share("accuracy", table["accuracy"]) if "accuracy" in table else None,
-        max_batch=_batch("max_batch", table.get("max_batch", 1)),
-        inputs=_names("inputs", table.get("inputs", [])),
-        outputs=_names("outputs", table.get("outputs", [])),
+        **strings,
+        accuracy=_fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
+        max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
+        inputs=_name_list("inputs", table.get("inputs", [])),
+        outputs=_name_list("outputs", table.get("outputs", [])),
     )
 
 
@@ -89,18 +91,19 @@ def _read_table(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
 
 
-def _text(key: str, value: object) -> str:
+def _string(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {_shown(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {_quote(value)}")
     if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {_shown(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {_quote(value)}")
     return value
 
 
-def _choice(key: str, value: object) -> str:
-    if value not in _CHOICES[key]:
+def _choice_of(key: str, value: object) -> str:
+    if value not in _CHOICE_KEYS[key]:
         raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} is one of {', '.join(_CHOICES[key])}, not {_shown(value)}"
+            f"{DEFINITION_FILE}: {key} must be one of {', '.join(_CHOICE_KEYS[key])}, "
+            f"not {_quote(value)}"
         )
     return str(value)
 
@@ -111,37 +114,37 @@ def _sha256(value: str) -> str:
     return value.lower()
 
 
-def _share(key: str, value: object) -> float:
+def _fraction(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_shown(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_quote(value)}")
     if not 0 <= value <= 1:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_shown(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_quote(value)}")
     return float(value)
 
 
-def _batch(key: str, value: object) -> int:
+def _max_batch(key: str, value: object) -> int:
     # Batches are profiled at powers of two, and none larger than the largest profiled is made.
-    if isinstance(value, bool) or value not in _BATCHES:
+    if isinstance(value, bool) or value not in _BATCH_SIZES:
         raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} is one of {', '.join(map(str, _BATCHES))}, "
-            f"not {_shown(value)}"
+            f"{DEFINITION_FILE}: {key} must be one of {', '.join(map(str, _BATCH_SIZES))}, "
+            f"not {_quote(value)}"
         )
     return int(value)
 
 
-def _names(key: str, value: object) -> tuple[str, ...]:
+def _name_list(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {_shown(value)}")
-    names = tuple(_text(key, name) for name in value)
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {_quote(value)}")
+    names = tuple(_string(key, name) for name in value)
     if len(set(names)) != len(names):
         raise InvalidInput(f"{DEFINITION_FILE}: {key} has a name twice")
     return names
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     """A wrong value as a fault tells it."""
     try:
         text = repr(value)
     except ValueError:  # of an integer with thousands of digits, which TOML takes in hexadecimal
         return "a number that is far too large"
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
+    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

@@ -33,14 +33,14 @@ from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
-    MODEL_KINDS,
+    MODEL_FORMATS,
     SAMPLES_FILE,
     SAVED_MODEL_FILE,
     backend_of,
     digest,
+    find_models,
     is_frozen_graph,
-    models_in,
-    parts,
+    list_files,
     size_bytes,
 )
 
@@ -128,7 +128,7 @@ class ModelDirectory:
                 "engine into it with 'synergai engines build', or name another with --models"
             ) from error
         return [
-            self._define(entry)
+            self._load_entry(entry)
             for entry in entries
             if not entry.name.startswith(".") and (entry.is_dir() or backend_of(entry))
         ]
@@ -147,7 +147,7 @@ class ModelDirectory:
         known = ", ".join(definition.name for definition in engines) or "none"
         raise NotFound(f"{self.path} has no engine {name!r}; there are: {known}")
 
-    def _define(self, entry: Path) -> EngineDefinition:
+    def _load_entry(self, entry: Path) -> EngineDefinition:
         try:
             name = EngineName(checked_name(entry.name, "engine name"))
         except InvalidInput as error:
@@ -155,65 +155,65 @@ class ModelDirectory:
             stand_in = EngineName(f"invalid-name-{zlib.crc32(os.fsencode(entry.name)):08x}")
             return EngineDefinition(name=stand_in, file=entry, fault=f"folder {error}")
         try:
-            return self._read(name, entry)
+            return self._load_engine(name, entry)
         except InvalidInput as error:
             return EngineDefinition(name=name, file=entry, fault=str(error))
         except OSError as error:
             fault = f"{error.filename or entry} cannot be read: {error.strerror}"
             return EngineDefinition(name=name, file=entry, fault=fault)
 
-    def _read(self, name: EngineName, folder: Path) -> EngineDefinition:
-        self._confined(folder)
+    def _load_engine(self, name: EngineName, folder: Path) -> EngineDefinition:
+        self._check_confined(folder)
         if not folder.is_dir():
             raise InvalidInput(
                 f"{folder.name} lies in the model directory itself; give it a folder of its own, "
                 f"for example with 'synergai engines add {folder}'"
             )
-        said = read_definition(self._confined(folder / DEFINITION_FILE))
-        if said.name not in ("", name):
+        keys = read_definition(self._check_confined(folder / DEFINITION_FILE))
+        if keys.name not in ("", name):
             raise InvalidInput(
-                f"{DEFINITION_FILE} is for the engine {said.name!r}, but the folder is "
+                f"{DEFINITION_FILE} is for the engine {keys.name!r}, but the folder is "
                 f"called {name!r}; rename the folder or correct the file"
             )
-        file = self._model(folder / said.file if said.file else _only_model(folder))
-        backend = said.backend or backend_of(file)
+        file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
+        backend = keys.backend or backend_of(file)
         if not backend:
             raise InvalidInput(
                 f"{file.name!r} does not tell its backend by its suffix; "
                 f'write backend = "…" into {DEFINITION_FILE}'
             )
-        if (said.inputs or said.outputs) and not is_frozen_graph(file):
+        if (keys.inputs or keys.outputs) and not is_frozen_graph(file):
             raise InvalidInput(
                 f"{DEFINITION_FILE}: inputs and outputs are named for frozen graphs; "
                 f"{file.name} tells its own"
             )
-        samples = self._confined(folder / SAMPLES_FILE)
+        samples = self._check_confined(folder / SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            version=checked_name(said.version or "1", "engine version"),
+            version=checked_name(keys.version or "1", "engine version"),
             backend=checked_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,
-            sha256=said.sha256,
-            inputs=said.inputs,
-            outputs=said.outputs,
-            title=said.title,
-            accuracy=said.accuracy,
-            source=said.source,
-            preprocess=said.preprocess,
-            postprocess=said.postprocess,
-            max_batch=said.max_batch,
+            sha256=keys.sha256,
+            inputs=keys.inputs,
+            outputs=keys.outputs,
+            title=keys.title,
+            accuracy=keys.accuracy,
+            source=keys.source,
+            preprocess=keys.preprocess,
+            postprocess=keys.postprocess,
+            max_batch=keys.max_batch,
         )
 
-    def _model(self, path: Path) -> Path:
+    def _check_model(self, path: Path) -> Path:
         """The model at `path`, all of whose files are in this directory and of sane sizes."""
-        model = self._confined(path.parent if path.name == SAVED_MODEL_FILE else path)
-        for part in parts(model):
-            self._confined(part)
+        model = self._check_confined(path.parent if path.name == SAVED_MODEL_FILE else path)
+        for file in list_files(model):
+            self._check_confined(file)
         size_bytes(model)
         return model
 
-    def _confined(self, path: Path) -> Path:
+    def _check_confined(self, path: Path) -> Path:
         """Return `path` if it leads into this directory, whatever links are on the way."""
         try:
             target = path.resolve()
@@ -224,13 +224,13 @@ class ModelDirectory:
         return path
 
 
-def _only_model(folder: Path) -> Path:
-    models = models_in(folder)
+def _find_only_model(folder: Path) -> Path:
+    models = find_models(folder)
     match models:
         case [model]:
             return model
         case []:
-            raise InvalidInput(f"there is no model file ({MODEL_KINDS}) in the folder")
+            raise InvalidInput(f"there is no model file ({MODEL_FORMATS}) in the folder")
         case _:
             raise InvalidInput(
                 f"there are several model files ({', '.join(path.name for path in models)}); "

@@ -29,7 +29,7 @@ _JPEG: Final = b"\xff\xd8"
 _JPEG_FRAME: Final = struct.Struct(">HxHH")
 _FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Of JPEG's C0 to CF, those that begin a frame; the others bring tables."""
-_LONELY_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+_STANDALONE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """Those without a length behind them."""
 
 
@@ -70,7 +70,7 @@ def dimensions(encoded: bytes) -> tuple[int, int]:
             kind, width, height = _PNG_SIZE.unpack_from(encoded, len(_PNG))
             known = kind == b"IHDR"
         elif encoded.startswith(_JPEG):
-            height, width = _jpeg_frame(encoded)
+            height, width = _read_jpeg_frame(encoded)
             known = True
         else:
             known = False
@@ -94,12 +94,12 @@ def resize(pixels: Pixels, width: int, height: int, *, area: bool) -> Pixels:
     return np.asarray(cv2.resize(pixels, (width, height), interpolation=how), np.uint8)
 
 
-def use_threads(threads: int) -> None:
+def set_threads(threads: int) -> None:
     """Let OpenCV use so many threads in this process, instead of one per core."""
     cv2.setNumThreads(threads)
 
 
-def _jpeg_frame(encoded: bytes) -> tuple[int, int]:
+def _read_jpeg_frame(encoded: bytes) -> tuple[int, int]:
     """Height and width in the header of the frame; walks over what precedes it."""
     position = len(_JPEG)
     while True:
@@ -114,5 +114,5 @@ def _jpeg_frame(encoded: bytes) -> tuple[int, int]:
         if marker in _FRAME_MARKERS:
             _, height, width = _JPEG_FRAME.unpack_from(encoded, position)
             return height, width
-        if marker not in _LONELY_MARKERS and marker:
+        if marker not in _STANDALONE_MARKERS and marker:
             position += struct.unpack_from(">H", encoded, position)[0]

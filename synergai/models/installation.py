@@ -14,15 +14,15 @@ from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
-    MODEL_KINDS,
+    MODEL_FORMATS,
     SAVED_MODEL_FILE,
     backend_of,
     is_frozen_graph,
     is_saved_model,
-    parts,
+    list_files,
     size_bytes,
 )
-from synergai.models.staging import put_in_place, workshop
+from synergai.models.staging import install_staged, staging_folder
 from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     Value: TypeAlias = str | float | Sequence[str] | None
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What copying a model fails with where the copy has no room: no fault of the model's."""
 
 
 @contextmanager
-def installing(models: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
+def stage_engine(models: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
     """A folder that becomes the engine `name` when the block ends well, and vanishes if not.
 
     Args:
@@ -52,16 +52,16 @@ def installing(models: Path, name: str, *, replace: bool = False) -> Iterator[Pa
     checked_name(name, "engine name")
     try:
         models.mkdir(parents=True, exist_ok=True)
-        with workshop(models, name) as work:
+        with staging_folder(models, name) as staging:
             if (models / name).exists() and not replace:
                 raise InvalidInput(
                     f"{models} has an engine {name!r} already; choose another name with --name, "
                     "or replace it with --replace"
                 )
-            made = work / name
-            made.mkdir()
-            yield made
-            put_in_place(work, made, models)
+            staged = staging / name
+            staged.mkdir()
+            yield staged
+            install_staged(staging, staged, models)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
 
@@ -73,18 +73,18 @@ def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
         InvalidInput: a text has control characters, which no reader of the file accepts.
     """
     for key, value in keys.items():
-        for text in _texts(value):
+        for text in _strings(value):
             if not text.isprintable():
                 raise InvalidInput(f"the {key} has control characters: {text!r}")
     lines = [
-        f"{key} = {_toml(value)}\n"
+        f"{key} = {_to_toml(value)}\n"
         for key, value in keys.items()
         if value is not None and value not in ("", (), [])
     ]
     (folder / DEFINITION_FILE).write_text("".join(lines), "utf-8")
 
 
-def _texts(value: Value) -> Sequence[str]:
+def _strings(value: Value) -> Sequence[str]:
     match value:
         case str():
             return [value]
@@ -94,12 +94,12 @@ def _texts(value: Value) -> Sequence[str]:
             return value
 
 
-def _toml(value: Value) -> str:
+def _to_toml(value: Value) -> str:
     # A printable JSON string is a TOML basic string, and a list of them a list.
     return json.dumps(value, ensure_ascii=False)
 
 
-def add(
+def add_model(
     models: Path,
     source: Path,
     *,
@@ -128,22 +128,22 @@ def add(
 
     source = source.parent if source.name == SAVED_MODEL_FILE else source
     if not backend_of(source):
-        raise InvalidInput(f"{source} is no model file: {MODEL_KINDS} can be added")
+        raise InvalidInput(f"{source} is no model file: {MODEL_FORMATS} can be added")
     if (inputs or outputs) and not is_frozen_graph(source):
         raise InvalidInput(f"{source} tells its inputs and outputs itself; leave them out")
-    called = source.absolute()  # "." has no name
+    source_path = source.absolute()  # "." has no name
     if name is None:
-        name = called.name if is_saved_model(source) else called.stem
-    with installing(models, name, replace=replace) as folder:
-        model = folder / called.name
+        name = source_path.name if is_saved_model(source) else source_path.stem
+    with stage_engine(models, name, replace=replace) as folder:
+        model = folder / source_path.name
         try:
             size_bytes(source)
-            for part in parts(source):
+            for part in list_files(source):
                 copied = model / part.relative_to(source)
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(part, copied)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in _NO_SPACE_ERRNOS:
                 raise
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
         # What is described and recorded is the copy: the source may change meanwhile.

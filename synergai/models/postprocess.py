@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 CLASSES: Final = "classes"
 BOXES: Final = "boxes"
 """The outputs that can be derived, by the names of an engine.toml and of requests."""
-WITH_BACKGROUND: Final = 1001
+CLASSES_WITH_BACKGROUND: Final = 1001
 BOX_FIELDS: Final = ("image", "ymin", "xmin", "ymax", "xmax", "score", "class")
 """Columns of the output ``boxes``, in the order of MLPerf's accuracy log."""
-_DETECTIONS: Final = (
+_DETECTION_OUTPUTS: Final = (
     "num_detections",
     "detection_boxes",
     "detection_scores",
@@ -35,11 +35,11 @@ _DETECTIONS: Final = (
 )
 
 
-class Postprocessing(Protocol):
+class Postprocessor(Protocol):
     """Derives one output from those of a model."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def required_outputs(self) -> tuple[str, ...]:
         """Names of the model's outputs that it is derived from."""
 
     def derive(self, outputs: Mapping[str, Array]) -> Array:
@@ -51,7 +51,7 @@ class Postprocessing(Protocol):
         """
 
 
-class Classes:
+class ClassPostprocessor:
     """The best class of each image: int64 [images], from a model's first output.
 
     That output has the probabilities of each image's classes, or, where the network ends in an
@@ -59,20 +59,20 @@ class Classes:
     """
 
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
-        self.needs: Final = (outputs[0].name,)
+        self.required_outputs: Final = (outputs[0].name,)
 
     def derive(self, outputs: Mapping[str, Array]) -> NDArray[np.int64]:
-        """The classes; -1 is the background. See `Postprocessing`."""
-        rows = _rows(outputs[self.needs[0]])
+        """The classes; -1 is the background. See `Postprocessor`."""
+        rows = _rows_per_image(outputs[self.required_outputs[0]])
         if not rows.size:
-            raise InvalidInput(f"the model's output {self.needs[0]!r} is empty")
+            raise InvalidInput(f"the model's output {self.required_outputs[0]!r} is empty")
         if rows.shape[1] == 1:
             return np.asarray(rows[:, 0], np.int64) - 1
-        best = rows.argmax(axis=1) - _background(rows)
+        best = rows.argmax(axis=1) - _background_offset(rows)
         return np.asarray(best, np.int64)
 
 
-class Boxes:
+class BoxPostprocessor:
     """The objects found in all images: float32 [objects, 7], see `BOX_FIELDS`.
 
     `image` is the image's place in the request, coordinates are from 0 to 1, and `class` is as the
@@ -86,16 +86,16 @@ class Boxes:
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
         # TensorFlow writes names of tensors with the index of the operation's output.
         names = {spec.name.partition(":")[0]: spec.name for spec in outputs}
-        if missing := [name for name in _DETECTIONS if name not in names]:
+        if missing := [name for name in _DETECTION_OUTPUTS if name not in names]:
             raise EngineUnusable(
-                f"postprocess = 'boxes' needs the outputs {', '.join(_DETECTIONS)}; "
+                f"postprocess = 'boxes' needs the outputs {', '.join(_DETECTION_OUTPUTS)}; "
                 f"the model lacks {', '.join(missing)}"
             )
-        self.needs: Final = tuple(names[name] for name in _DETECTIONS)
+        self.required_outputs: Final = tuple(names[name] for name in _DETECTION_OUTPUTS)
 
     def derive(self, outputs: Mapping[str, Array]) -> NDArray[np.float32]:
-        """The objects, image by image in the model's order. See `Postprocessing`."""
-        counts, boxes, scores, classes = (outputs[name] for name in self.needs)
+        """The objects, image by image in the model's order. See `Postprocessor`."""
+        counts, boxes, scores, classes = (outputs[name] for name in self.required_outputs)
         if (
             boxes.ndim != 3
             or boxes.shape[2] != 4
@@ -105,7 +105,7 @@ class Boxes:
         ):
             raise InvalidInput(
                 "the model's detections have shapes that do not belong together: "
-                + ", ".join(str(list(outputs[name].shape)) for name in self.needs)
+                + ", ".join(str(list(outputs[name].shape)) for name in self.required_outputs)
             )
         # A count beyond the places, below none, or that is no number must not lead anywhere.
         there = np.arange(scores.shape[1]) < np.nan_to_num(counts).reshape(-1, 1)
@@ -114,7 +114,7 @@ class Boxes:
         return np.column_stack(found).astype(np.float32)
 
 
-def postprocessing(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessing:
+def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessor:
     """What an engine.toml means by ``postprocess``.
 
     Raises:
@@ -124,10 +124,10 @@ def postprocessing(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessing:
         raise EngineUnusable(
             f"postprocess = {kind!r} would derive an output of that name, but the model has one"
         )
-    return Classes(outputs) if kind == CLASSES else Boxes(outputs)
+    return ClassPostprocessor(outputs) if kind == CLASSES else BoxPostprocessor(outputs)
 
 
-def best_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Array:
+def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Array:
     """The largest values of an output, as the protocol's classification extension writes them.
 
     Args:
@@ -144,8 +144,8 @@ def best_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Arr
     """
     if output.dtype.kind not in "biuf":
         raise InvalidInput("an output of texts cannot be asked for as classes")
-    rows = _rows(output) if output.ndim > 1 else output.reshape(1, -1)
-    first = _background(rows) if as_imagenet else 0
+    rows = _rows_per_image(output) if output.ndim > 1 else output.reshape(1, -1)
+    first = _background_offset(rows) if as_imagenet else 0
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
     best = np.empty(order.shape, object)
     for row, column in np.ndindex(order.shape):
@@ -154,13 +154,13 @@ def best_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Arr
     return best if output.ndim > 1 else best[0]
 
 
-def _rows(output: Array) -> Array:
+def _rows_per_image(output: Array) -> Array:
     """One row of values per image."""
     if not output.size:
         return output.reshape(0, 0)
     return output.reshape(len(output) if output.ndim else 1, -1)
 
 
-def _background(rows: Array) -> int:
+def _background_offset(rows: Array) -> int:
     """How many of an image's values precede those of the classes."""
-    return 1 if rows.shape[1] == WITH_BACKGROUND else 0
+    return 1 if rows.shape[1] == CLASSES_WITH_BACKGROUND else 0

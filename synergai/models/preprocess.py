@@ -29,9 +29,9 @@ SIZE: Final = 224
 """Height and width of what the models of ImageNet see."""
 MAX_BATCH_PIXELS: Final = 128_000_000
 """Of all images that are made into one tensor: a second or two of decoding."""
-_LONGEST_SIDE: Final = 1 << 15
+_MAX_RESIZED_SIDE: Final = 1 << 15
 """A resized image of so many pixels by 256 has 25 MB."""
-_KEPT: Final = 0.875
+_CROP_FRACTION: Final = 0.875
 """Share of the resized short side that the centre crop keeps."""
 _CHANNEL_MEANS: Final = np.array([123.68, 116.78, 103.94], np.float32)
 """Of ImageNet: red, green, blue."""
@@ -50,26 +50,28 @@ class Family:
     """
 
     size: int
-    cropped: bool
-    area: bool
-    scaled: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None
+    centre_crop: bool
+    use_area: bool
+    normalise: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None
 
 
-def _without_means(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+def _subtract_means(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     pixels -= _CHANNEL_MEANS
     return pixels
 
 
-def _from_minus_one_to_one(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+def _scale_to_minus_one_to_one(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     pixels /= 255.0
     pixels -= 0.5
     pixels *= 2.0
     return pixels
 
 
-RESNET50: Final = Family(size=SIZE, cropped=True, area=True, scaled=_without_means)
-MOBILENET: Final = Family(size=SIZE, cropped=True, area=False, scaled=_from_minus_one_to_one)
-SSD: Final = Family(size=300, cropped=False, area=False, scaled=None)
+RESNET50: Final = Family(size=SIZE, centre_crop=True, use_area=True, normalise=_subtract_means)
+MOBILENET: Final = Family(
+    size=SIZE, centre_crop=True, use_area=False, normalise=_scale_to_minus_one_to_one
+)
+SSD: Final = Family(size=300, centre_crop=False, use_area=False, normalise=None)
 FAMILIES: Final = {"resnet50": RESNET50, "mobilenet": MOBILENET, "ssd": SSD}
 """By the name that an engine.toml gives as ``preprocess``."""
 
@@ -84,13 +86,13 @@ def prepare(family: Family, image: Pixels | bytes) -> Array:
     Raises:
         InvalidInput: it is not an image, or one that is too large, flat or wide.
     """
-    pixels = _decoded(image)
+    pixels = _decode(image)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
         raise InvalidInput(
             f"an image is uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}"
         )
-    seen = _seen(family, pixels)
-    return seen if family.scaled is None else family.scaled(seen.astype(np.float32))
+    prepared = _crop_and_resize(family, pixels)
+    return prepared if family.normalise is None else family.normalise(prepared.astype(np.float32))
 
 
 def preprocess_mobilenet(image: Pixels | bytes) -> NDArray[np.float32]:
@@ -122,7 +124,7 @@ class ImageInput:
         self._channels_first = _channels_first(preprocess, self._family, spec)
         self._quantisation = quantisation
         self._dtype = DTYPES[spec.datatype]
-        are_pixels = self._family.scaled is None and spec.datatype == "UINT8"
+        are_pixels = self._family.normalise is None and spec.datatype == "UINT8"
         are_steps = quantisation is not None and spec.datatype in ("UINT8", "INT8")
         if not (self._dtype.kind == "f" or are_pixels or are_steps):
             raise EngineUnusable(
@@ -130,7 +132,7 @@ class ImageInput:
                 f"{spec.datatype} and does not say what its integers stand for"
             )
 
-    def tensor(self, images: Sequence[Pixels | bytes]) -> Array:
+    def to_tensor(self, images: Sequence[Pixels | bytes]) -> Array:
         """A batch of images as the model takes it, each in the form that `prepare` takes.
 
         Raises:
@@ -139,20 +141,20 @@ class ImageInput:
         size = self._family.size
         shape = (3, size, size) if self._channels_first else (size, size, 3)
         batch = np.empty((len(images), *shape), self._dtype)
-        left = MAX_BATCH_PIXELS
-        for image, place in zip(images, batch, strict=True):
-            pixels = _decoded(image)
-            left -= pixels.size // 3
-            if left < 0:
+        pixels_left = MAX_BATCH_PIXELS
+        for image, target in zip(images, batch, strict=True):
+            pixels = _decode(image)
+            pixels_left -= pixels.size // 3
+            if pixels_left < 0:
                 raise InvalidInput(
                     f"the images have more than {MAX_BATCH_PIXELS:,} pixels together; send fewer "
                     "of them, or smaller ones"
                 )
-            seen = self._stored(prepare(self._family, pixels))
-            place[...] = seen.transpose(2, 0, 1) if self._channels_first else seen
+            prepared = self._quantise(prepare(self._family, pixels))
+            target[...] = prepared.transpose(2, 0, 1) if self._channels_first else prepared
         return batch
 
-    def _stored(self, real: Array) -> Array:
+    def _quantise(self, real: Array) -> Array:
         if self._quantisation is None or self._dtype.kind == "f":
             return real
         bounds = np.iinfo(self._dtype)
@@ -165,12 +167,12 @@ def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
     """Whether the input is N x C x H x W."""
     size = family.size
 
-    def fits(*shape: int) -> bool:
+    def matches(*shape: int) -> bool:
         pairs = zip(spec.shape[1:], shape, strict=True)
         return all(have in (-1, want) for have, want in pairs)
 
     rank_4 = len(spec.shape) == 4
-    first, last = rank_4 and fits(3, size, size), rank_4 and fits(size, size, 3)
+    first, last = rank_4 and matches(3, size, size), rank_4 and matches(size, size, 3)
     if first == last:
         raise EngineUnusable(
             f"preprocess = {preprocess!r} makes images of {size} x {size} pixels and 3 channels, "
@@ -179,32 +181,32 @@ def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
     return first
 
 
-def _decoded(image: Pixels | bytes) -> Pixels:
+def _decode(image: Pixels | bytes) -> Pixels:
     # Imported here and below only: a worker without OpenCV knows what its models take, too.
     from synergai.models.images import decode
 
     return decode(image) if isinstance(image, bytes) else image
 
 
-def _seen(family: Family, pixels: Pixels) -> Pixels:
+def _crop_and_resize(family: Family, pixels: Pixels) -> Pixels:
     """The part of an image that a model of the family sees, at its size."""
     from synergai.models.images import resize
 
     size = family.size
-    if not family.cropped:
-        return resize(pixels, size, size, area=family.area)
+    if not family.centre_crop:
+        return resize(pixels, size, size, area=family.use_area)
     height, width, _ = pixels.shape
-    short_side = int(size / _KEPT)
+    short_side = int(size / _CROP_FRACTION)
     # Multiplied before it is divided and cut off, as the reference does: a pixel depends on it.
     if height > width:
         width, height = short_side, int(short_side * height / width)
     else:
         width, height = int(short_side * width / height), short_side
-    if max(width, height) > _LONGEST_SIDE:
+    if max(width, height) > _MAX_RESIZED_SIDE:
         raise InvalidInput(
             f"an image whose sides are {pixels.shape[1]:,} and {pixels.shape[0]:,} pixels long is "
             "too elongated"
         )
-    resized = resize(pixels, width, height, area=family.area)
+    resized = resize(pixels, width, height, area=family.use_area)
     top, left = (height - size) // 2, (width - size) // 2
     return resized[top : top + size, left : left + size]

@@ -65,9 +65,9 @@ def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> 
     if definition.samples is None:
         return random_samples(inputs)
     where = f"{definition.name}/{definition.samples.name}"
-    arrays = _read(where, definition.samples)
+    arrays = _read_arrays(where, definition.samples)
     labels = arrays.pop(LABELS, None)
-    return _assemble(where, inputs, arrays, labels)
+    return _build_samples(where, inputs, arrays, labels)
 
 
 def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
@@ -85,38 +85,40 @@ def random_samples(
         InvalidInput: there is no NumPy dtype for an input, or a sample would be too large.
     """
     generator = np.random.default_rng(seed)
-    return Samples([{spec.name: _random(spec, generator) for spec in inputs} for _ in range(count)])
+    return Samples(
+        [{spec.name: _random_array(spec, generator) for spec in inputs} for _ in range(count)]
+    )
 
 
-def _read(where: str, path: Path) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+def _read_arrays(where: str, path: Path) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size <= MAX_SAMPLES_BYTES:
             with np.load(path, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+                arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # what unpacks and what parses raises each errors of its own
         raise InvalidInput(f"{where} is not an .npz archive of plain arrays") from error
     if size > MAX_SAMPLES_BYTES:
         raise InvalidInput(f"{where} unpacks to {size:,} bytes; the limit is {MAX_SAMPLES_BYTES:,}")
-    for name, array in found.items():
+    for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # a member without the suffix .npy comes as it is
             raise InvalidInput(f"{where}: {name!r} is no array")
-    return found
+    return arrays
 
 
-def _assemble(
+def _build_samples(
     where: str, inputs: Sequence[TensorSpec], arrays: dict[str, Array], labels: Array | None
 ) -> Samples:
-    wanted = [spec.name for spec in inputs]
-    if set(arrays) != set(wanted):
+    expected_names = [spec.name for spec in inputs]
+    if set(arrays) != set(expected_names):
         raise InvalidInput(
             f"{where} has arrays for {', '.join(sorted(arrays)) or 'nothing'}, "
-            f"but the engine takes {', '.join(sorted(wanted))}"
+            f"but the engine takes {', '.join(sorted(expected_names))}"
         )
-    columns = {spec.name: _column(where, spec, arrays[spec.name]) for spec in inputs}
-    counts = {len(column) for column in columns.values()}
+    columns = {spec.name: _split_samples(where, spec, arrays[spec.name]) for spec in inputs}
+    counts = {len(samples_of_input) for samples_of_input in columns.values()}
     if len(counts) != 1 or 0 in counts:
         raise InvalidInput(f"{where}: the arrays must have one and the same number of samples")
     count = counts.pop()
@@ -124,11 +126,14 @@ def _assemble(
         if labels.shape != (count,) or labels.dtype.kind not in "iu":
             raise InvalidInput(f"{where}: labels must be {count} integers, one per sample")
         labels = labels.astype(np.int64)
-    samples = [{name: column[i] for name, column in columns.items()} for i in range(count)]
+    samples = [
+        {name: samples_of_input[i] for name, samples_of_input in columns.items()}
+        for i in range(count)
+    ]
     return Samples(samples, labels)
 
 
-def _column(where: str, spec: TensorSpec, array: Array) -> list[Array]:
+def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
     """The samples of one input."""
     dtype = _dtype(spec)
     if dtype.hasobject and array.dtype.kind in "SU":
@@ -137,29 +142,29 @@ def _column(where: str, spec: TensorSpec, array: Array) -> list[Array]:
     if array.dtype != dtype:
         raise InvalidInput(f"{where}: {spec.name} is {array.dtype}, but the engine takes {dtype}")
     if array.ndim == len(spec.shape) and array.ndim and spec.shape[0] in (1, -1):
-        column = [array[i : i + 1] for i in range(len(array))]
+        samples_of_input = [array[i : i + 1] for i in range(len(array))]
     elif array.ndim == len(spec.shape) + 1:
-        column = [np.asarray(array[i]) for i in range(len(array))]
+        samples_of_input = [np.asarray(array[i]) for i in range(len(array))]
     else:
         raise InvalidInput(
             f"{where}: {spec.name} has the shape {list(array.shape)}; expected are samples of "
             f"{list(spec.shape)} along a leading axis"
         )
-    if column and not _fits(column[0].shape, spec.shape):
+    if samples_of_input and not _shape_matches(samples_of_input[0].shape, spec.shape):
         raise InvalidInput(
-            f"{where}: samples of {spec.name} have the shape {list(column[0].shape)}, "
+            f"{where}: samples of {spec.name} have the shape {list(samples_of_input[0].shape)}, "
             f"but the engine takes {list(spec.shape)}"
         )
     # A contiguous array is what runtimes and raw tensor contents need; made so once, here.
-    return [np.ascontiguousarray(sample).reshape(sample.shape) for sample in column]
+    return [np.ascontiguousarray(sample).reshape(sample.shape) for sample in samples_of_input]
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    pairs = zip(shape, wanted, strict=True)
+def _shape_matches(shape: tuple[int, ...], expected_names: tuple[int, ...]) -> bool:
+    pairs = zip(shape, expected_names, strict=True)
     return all(expected in (-1, size) for size, expected in pairs)
 
 
-def _random(spec: TensorSpec, generator: np.random.Generator) -> Array:
+def _random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
     dtype = _dtype(spec)
     shape = tuple(1 if size == -1 else size for size in spec.shape)
     if np.prod(shape, dtype=np.float64) * max(dtype.itemsize, 1) > MAX_RANDOM_BYTES:

@@ -23,7 +23,7 @@ _REPLACED: Final = "replaced"
 
 
 @contextmanager
-def workshop(models: Path, name: str) -> Iterator[Path]:
+def staging_folder(models: Path, name: str) -> Iterator[Path]:
     """An empty folder for this block alone, beside the engines; it vanishes with the block.
 
     Args:
@@ -33,56 +33,56 @@ def workshop(models: Path, name: str) -> Iterator[Path]:
     Raises:
         OSError: the model directory cannot be written to.
     """
-    clear_abandoned(models)
-    work, lock = _opened(models, name)
+    remove_stale(models)
+    staging, lock = _create_locked(models, name)
     try:
-        yield work
+        yield staging
     finally:
         with suppress(OSError):  # what cannot be put back now stays for whoever makes one next
-            _put_back(work, models)
-            shutil.rmtree(work, ignore_errors=True)
+            _restore_replaced(staging, models)
+            shutil.rmtree(staging, ignore_errors=True)
         os.close(lock)
 
 
-def put_in_place(work: Path, made: Path, models: Path) -> None:
-    """Have `made` be the engine of its name, in place of an older one.
+def install_staged(staging: Path, staged: Path, models: Path) -> None:
+    """Have `staged` be the engine of its name, in place of an older one.
 
     Args:
-        work: the workshop's folder, where the older one goes.
-        made: in it.
+        staging: the staging folder, which receives the older one.
+        staged: the engine's folder in it.
         models: the model directory.
 
     Raises:
         OSError: it cannot be.
     """
-    target = models / made.name
+    target = models / staged.name
     if target.exists():
-        replaced = work / _REPLACED
+        replaced = staging / _REPLACED
         replaced.mkdir()
-        target.rename(replaced / made.name)
-    made.rename(target)
+        target.rename(replaced / staged.name)
+    staged.rename(target)
 
 
-def clear_abandoned(models: Path) -> None:
+def remove_stale(models: Path) -> None:
     """Remove the workshops of processes that are gone."""
-    for work in models.glob(f"{PREFIX}*"):
+    for staging in models.glob(f"{PREFIX}*"):
         # In use, or somebody else's, or on a file system that knows no locks: left alone.
-        with suppress(OSError), _locked(work):
-            _put_back(work, models)
-            shutil.rmtree(work)
+        with suppress(OSError), _locked(staging):
+            _restore_replaced(staging, models)
+            shutil.rmtree(staging)
 
 
-def _put_back(work: Path, models: Path) -> None:
+def _restore_replaced(staging: Path, models: Path) -> None:
     """Bring back an engine that was taken away, if none has come in its place."""
-    for engine in (work / _REPLACED).glob("*"):
+    for engine in (staging / _REPLACED).glob("*"):
         target = models / engine.name
         if not target.exists():
             engine.rename(target)
 
 
 @contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _locked(staging: Path) -> Iterator[None]:
+    folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -90,15 +90,15 @@ def _locked(work: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _opened(models: Path, name: str) -> tuple[Path, int]:
+def _create_locked(models: Path, name: str) -> tuple[Path, int]:
     """A new folder, and the descriptor that keeps it locked."""
     while True:
-        work = Path(mkdtemp(prefix=f"{PREFIX}{name}-", dir=models))
+        staging = Path(mkdtemp(prefix=f"{PREFIX}{name}-", dir=models))
         # Before it is locked it looks abandoned, so that another process may just clear it away.
         with suppress(FileNotFoundError):
-            folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):  # where locks are not known, nobody clears either
                 fcntl.flock(folder, fcntl.LOCK_EX)
-            if work.exists():
-                return work, folder
+            if staging.exists():
+                return staging, folder
             os.close(folder)

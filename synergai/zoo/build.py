@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.model_files import DEFINITION_FILE, digest, models_in
-from synergai.models.installation import installing, write_definition
+from synergai.models.formats.model_files import DEFINITION_FILE, digest, find_models
+from synergai.models.installation import stage_engine, write_definition
 from synergai.zoo.recipes import RECIPES, find_recipe
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def build(
     """
     recipe = find_recipe(name)
     builder = recipe.load_builder()
-    with installing(models, name, replace=True) as folder:
+    with stage_engine(models, name, replace=True) as folder:
         accuracy = builder(folder, on_progress, **recipe.options)
-        (file,) = models_in(folder)
+        (file,) = find_models(folder)
         write_definition(
             folder,
             {

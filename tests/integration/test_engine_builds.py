@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from synergai.domain import TensorSpec
-from synergai.models.installation import installing
+from synergai.models.installation import stage_engine
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
 from synergai.zoo import build as zoo
@@ -89,11 +89,11 @@ def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinit
 
 def test_folder_of_a_process_that_was_killed_is_cleared_by_the_next_one(tmp_path: Path) -> None:
     killed = (
-        "import os, pathlib, signal; from synergai.models.installation import installing\n"
-        "with installing(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, pathlib, signal; from synergai.models.installation import stage_engine\n"
+        "with stage_engine(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)
     assert [path.name[:15] for path in tmp_path.iterdir()] == [".making-engine-"]
 
-    with installing(tmp_path, "another"):
+    with stage_engine(tmp_path, "another"):
         assert [path.name[:16] for path in tmp_path.iterdir()] == [".making-another-"]

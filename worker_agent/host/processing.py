@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.errors import InvalidInput
-from synergai.models.postprocess import CLASSES, best_classes, postprocessing
+from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
 from synergai.models.preprocess import ImageInput
 from synergai.protocol.validation import class_count
 from worker_agent.backends import Quantised
@@ -50,7 +50,7 @@ class Processing:
             self._images = ImageInput(engine.preprocess, spec, quantisation)
         self._derived = None
         if engine.postprocess:
-            self._derived = postprocessing(engine.postprocess, engine.outputs)
+            self._derived = create_postprocessor(engine.postprocess, engine.outputs)
 
     def preprocess(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """The inputs as the model takes them: encoded images have become a tensor.
@@ -63,7 +63,7 @@ class Processing:
             return inputs
         if not self._can_decode:
             self._load_decoder()
-        return {**inputs, images.name: images.tensor(inputs[images.name].tolist())}
+        return {**inputs, images.name: images.to_tensor(inputs[images.name].tolist())}
 
     def outputs_to_compute(self, request: ModelInferRequest) -> Sequence[str]:
         """The model's outputs that the answer to `request` consists of or is made from."""
@@ -72,7 +72,7 @@ class Processing:
         names = dict.fromkeys(asked.name for asked in request.outputs)
         if self._derived is not None and self._engine.postprocess in names:
             del names[self._engine.postprocess]
-            names.update(dict.fromkeys(self._derived.needs))
+            names.update(dict.fromkeys(self._derived.required_outputs))
         return list(names)
 
     def requested_outputs(
@@ -92,9 +92,7 @@ class Processing:
                 continue
             output = computed[asked.name]
             if asked.parameters and (count := class_count(asked)):
-                output = best_classes(
-                    output, count, as_imagenet=self._engine.postprocess == CLASSES
-                )
+                output = top_classes(output, count, as_imagenet=self._engine.postprocess == CLASSES)
             outputs[asked.name] = output
         return outputs
 
@@ -107,12 +105,12 @@ class Processing:
     def _load_decoder(self) -> None:
         # Only now: an agent without OpenCV serves tensors, and most hosts never see an image.
         try:
-            from synergai.models.images import use_threads
+            from synergai.models.images import set_threads
         except ImportError as error:
             # Not the engine's fault, whose tensors would not be taken any more.
             raise InvalidInput(
                 "this worker cannot decode images, for it lacks OpenCV: "
                 "install synergai[images] there, or send tensors"
             ) from error
-        use_threads(self._threads)
+        set_threads(self._threads)
         self._can_decode = True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import EngineDefinition, ModelDirectory
-from synergai.models.formats.model_files import digest, parts
+from synergai.models.formats.model_files import digest, list_files
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.atomic_file import write_whole
 from synergai.runtime.text import printable
@@ -183,7 +183,7 @@ def _stamps(definition: EngineDefinition) -> tuple[tuple[int, ...], ...]:
         return ()
     samples = [definition.samples] if definition.samples else []
     try:
-        stats = [path.stat() for path in (*parts(definition.file), *samples)]
+        stats = [path.stat() for path in (*list_files(definition.file), *samples)]
     except (InvalidInput, OSError):  # it is changing this very moment
         return ()
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)

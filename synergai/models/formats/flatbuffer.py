@@ -24,7 +24,7 @@ _VTABLE_BYTES: Final = 4
 """What precedes the fields in a vtable: its own size, and the table's."""
 
 
-class Damaged(InvalidInput):
+class CorruptFlatBuffer(InvalidInput):
     """The bytes are no FlatBuffer of the expected kind."""
 
 
@@ -42,54 +42,58 @@ class Table:
     def __post_init__(self) -> None:
         size, table_size = self._vtable_sizes()
         if size < _VTABLE_BYTES or size % 2 or table_size < _OFFSET_BYTES:
-            raise Damaged("a table without fields")
-        _check(self.content, self._vtable, size)
-        _check(self.content, self.start, table_size)
+            raise CorruptFlatBuffer("a table without fields")
+        _check_bounds(self.content, self._vtable, size)
+        _check_bounds(self.content, self.start, table_size)
 
     @classmethod
     def root(cls, content: Content) -> Table:
         """The table that the whole buffer is about."""
-        return cls(content, _follow(content, 0))
+        return cls(content, _dereference(content, 0))
 
-    def number(self, field: int, kind: str, default: int = 0) -> int:
-        """A number of the struct format `kind`, such as ``i``."""
-        at = self._at(field, struct.calcsize(kind))
-        return default if at is None else _number(self.content, at, kind)
+    def number(self, field: int, struct_format: str, default: int = 0) -> int:
+        """A number of the struct format `struct_format`, such as ``i``."""
+        position = self._field_position(field, struct.calcsize(struct_format))
+        return default if position is None else _number(self.content, position, struct_format)
 
     def table(self, field: int) -> Table | None:
         """The table that the field leads to, if it is there."""
-        at = self._at(field, _OFFSET_BYTES)
-        return None if at is None else Table(self.content, _follow(self.content, at))
+        position = self._field_position(field, _OFFSET_BYTES)
+        return (
+            None if position is None else Table(self.content, _dereference(self.content, position))
+        )
 
-    def tables(self, field: int, most: int) -> Iterator[Table]:
-        """The tables of a vector; more than `most` are taken for damage."""
-        first, count = self.vector(field, _OFFSET_BYTES)
-        if count > most:
-            raise Damaged(f"a list of {count:,} entries")
-        for at in range(first, first + _OFFSET_BYTES * count, _OFFSET_BYTES):
-            yield Table(self.content, _follow(self.content, at))
+    def tables(self, field: int, limit: int) -> Iterator[Table]:
+        """The tables of a vector; more than `limit` are taken for damage."""
+        start, count = self.vector(field, _OFFSET_BYTES)
+        if count > limit:
+            raise CorruptFlatBuffer(f"a list of {count:,} entries")
+        for position in range(start, start + _OFFSET_BYTES * count, _OFFSET_BYTES):
+            yield Table(self.content, _dereference(self.content, position))
 
-    def numbers(self, field: int, kind: str, most: int) -> tuple[int, ...]:
-        """The numbers of a vector; more than `most` are taken for damage."""
-        first, count = self.vector(field, struct.calcsize(kind))
-        if count > most:
-            raise Damaged(f"a list of {count:,} numbers")
-        values: tuple[int, ...] = struct.unpack_from(f"<{count}{kind}", self.content, first)
+    def numbers(self, field: int, struct_format: str, limit: int) -> tuple[int, ...]:
+        """The numbers of a vector; more than `limit` are taken for damage."""
+        start, count = self.vector(field, struct.calcsize(struct_format))
+        if count > limit:
+            raise CorruptFlatBuffer(f"a list of {count:,} numbers")
+        values: tuple[int, ...] = struct.unpack_from(
+            f"<{count}{struct_format}", self.content, start
+        )
         return values
 
-    def text(self, field: int) -> str:
+    def string(self, field: int) -> str:
         """A string; empty if it is not there."""
-        first, count = self.vector(field, 1)
-        return self.content[first : first + count].decode("utf-8", errors="replace")
+        start, count = self.vector(field, 1)
+        return self.content[start : start + count].decode("utf-8", errors="replace")
 
     def vector(self, field: int, entry_bytes: int) -> tuple[int, int]:
         """Where a vector's entries begin, and how many there are; none if it is not there."""
-        at = self._at(field, _OFFSET_BYTES)
-        if at is None:
+        position = self._field_position(field, _OFFSET_BYTES)
+        if position is None:
             return 0, 0
-        start = _follow(self.content, at)
+        start = _dereference(self.content, position)
         count = _number(self.content, start, "I")
-        _check(self.content, start + _OFFSET_BYTES, count * entry_bytes)
+        _check_bounds(self.content, start + _OFFSET_BYTES, count * entry_bytes)
         return start + _OFFSET_BYTES, count
 
     @property
@@ -101,7 +105,7 @@ class Table:
             self.content, self._vtable + 2, "H"
         )
 
-    def _at(self, field: int, size: int) -> int | None:
+    def _field_position(self, field: int, size: int) -> int | None:
         """Where the `size` bytes of a field are."""
         vtable_size, table_size = self._vtable_sizes()
         entry = _VTABLE_BYTES + 2 * field
@@ -111,20 +115,20 @@ class Table:
         if not offset:
             return None
         if offset + size > table_size:
-            raise Damaged("a field outside of its table")
+            raise CorruptFlatBuffer("a field outside of its table")
         return self.start + offset
 
 
-def _follow(content: Content, at: int) -> int:
-    return at + _number(content, at, "I")
+def _dereference(content: Content, position: int) -> int:
+    return position + _number(content, position, "I")
 
 
-def _number(content: Content, at: int, kind: str) -> int:
-    _check(content, at, struct.calcsize(kind))
-    (value,) = struct.unpack_from(f"<{kind}", content, at)
+def _number(content: Content, position: int, struct_format: str) -> int:
+    _check_bounds(content, position, struct.calcsize(struct_format))
+    (value,) = struct.unpack_from(f"<{struct_format}", content, position)
     return int(value)
 
 
-def _check(content: Content, start: int, size: int) -> None:
+def _check_bounds(content: Content, start: int, size: int) -> None:
     if start < 0 or start + size > len(content):
-        raise Damaged("an offset that leads out of the file")
+        raise CorruptFlatBuffer("an offset that leads out of the file")

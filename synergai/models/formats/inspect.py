@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
-    MODEL_KINDS,
+    MODEL_FORMATS,
     backend_of,
     digest,
     is_saved_model,
@@ -45,7 +45,7 @@ def describe(path: Path) -> ModelDescription:
     """
     backend = backend_of(path)
     if not backend:
-        raise InvalidInput(f"{path} is no model file: {MODEL_KINDS} can be read")
+        raise InvalidInput(f"{path} is no model file: {MODEL_FORMATS} can be read")
     try:
         size = size_bytes(path)
         return ModelDescription(

@@ -25,11 +25,11 @@ FROZEN_GRAPH_SUFFIX: Final = ".pb"
 SAVED_MODEL_FILE: Final = "saved_model.pb"
 DEFINITION_FILE: Final = "engine.toml"
 SAMPLES_FILE: Final = "samples.npz"
-MODEL_KINDS: Final = f"{', '.join(BACKENDS)}, or a SavedModel's folder"
+MODEL_FORMATS: Final = f"{', '.join(BACKENDS)}, or a SavedModel's folder"
 """What can be served, for messages."""
 MAX_MODEL_BYTES: Final = 2 << 30
 """What one protobuf message, and so one ONNX file, can hold."""
-MAX_MODEL_PARTS: Final = 10_000
+MAX_MODEL_FILES: Final = 10_000
 """Most files of one SavedModel: somebody's home directory is none."""
 
 
@@ -70,7 +70,7 @@ def backend_of(path: Path) -> str:
     return BACKENDS.get(FROZEN_GRAPH_SUFFIX if is_saved_model(path) else path.suffix, "")
 
 
-def models_in(folder: Path) -> list[Path]:
+def find_models(folder: Path) -> list[Path]:
     """What in an engine's folder looks like a model, sorted; maybe the folder itself.
 
     Raises:
@@ -83,7 +83,7 @@ def models_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def parts(model: Path) -> list[Path]:
+def list_files(model: Path) -> list[Path]:
     """The files of the model at `model`, sorted by their paths: itself, or all in its folder.
 
     Raises:
@@ -104,8 +104,8 @@ def parts(model: Path) -> list[Path]:
             if (link := Path(folder, name)).is_symlink():
                 raise InvalidInput(f"{link.name!r} is a link to a folder; put the folder there")
         found += {Path(folder, name) for name in names} - own
-        if len(found) > MAX_MODEL_PARTS:
-            raise InvalidInput(f"{model.name!r} has more than {MAX_MODEL_PARTS:,} files")
+        if len(found) > MAX_MODEL_FILES:
+            raise InvalidInput(f"{model.name!r} has more than {MAX_MODEL_FILES:,} files")
     for path in found:
         if not path.is_file():  # to read from a named pipe would be to wait for ever
             raise InvalidInput(f"{path.name!r} is no regular file")
@@ -116,16 +116,16 @@ def size_bytes(model: Path) -> int:
     """Size of the model's files together.
 
     Raises:
-        InvalidInput: it is empty or too large, or as for `parts`.
+        InvalidInput: it is empty or too large, or as for `list_files`.
         OSError: it cannot be read.
     """
-    size = sum(path.stat().st_size for path in parts(model))
+    size = sum(path.stat().st_size for path in list_files(model))
     if not 0 < size <= MAX_MODEL_BYTES:
         raise InvalidInput(f"{model.name} has {size:,} bytes; a model has 1 to {MAX_MODEL_BYTES:,}")
     return size
 
 
-def mapped(file: Path) -> bytes | mmap.mmap:
+def map_file(file: Path) -> bytes | mmap.mmap:
     """The file's content, read as it is looked at; it is unmapped when nobody looks any more.
 
     Raises:
@@ -145,13 +145,13 @@ def digest(model: Path) -> str:
     32 bytes.
 
     Raises:
-        InvalidInput: as for `parts`.
+        InvalidInput: as for `list_files`.
         OSError: it cannot be read.
     """
     if not model.is_dir():
         return _sha256(model).hex()
     whole = hashlib.sha256()
-    for path in parts(model):
+    for path in list_files(model):
         name = os.fsencode(path.relative_to(model).as_posix())
         whole.update(name + b"\0" + _sha256(path))
     return whole.hexdigest()

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, mapped
+from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, map_file
 from synergai.models.formats.protobuf_wire import Message
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _DATATYPES: Final = {
     22: "UINT32",
     23: "UINT64",
 }
-_REFERENCE: Final = 100
+_REFERENCE_OFFSET: Final = 100
 """What is added to the data type of a reference to a variable."""
 _FORBIDDEN: Final = frozenset(
     {
@@ -76,7 +76,7 @@ _NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
 
 
 @dataclass(slots=True)
-class _Graph:
+class _GraphSummary:
     """What has been seen of a graph's own nodes; those of its functions are only checked."""
 
     placeholders: list[TensorSpec] = field(default_factory=list)
@@ -94,7 +94,7 @@ def read_saved_model(path: Path) -> ModelContents:
         OSError: it cannot be read.
     """
     try:
-        return _saved_model(path.name, Message(memoryview(mapped(path / SAVED_MODEL_FILE))))
+        return _read_meta_graph(path.name, Message(memoryview(map_file(path / SAVED_MODEL_FILE))))
     except (DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{path.name} is damaged, or no SavedModel") from None
 
@@ -109,7 +109,7 @@ def read_frozen_graph(path: Path) -> ModelContents:
         OSError: it cannot be read.
     """
     try:
-        graph = _graph(path.name, Message(memoryview(mapped(path))))
+        graph = _read_graph(path.name, Message(memoryview(map_file(path))))
     except (DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph") from None
     if not graph.results:
@@ -123,25 +123,25 @@ def read_frozen_graph(path: Path) -> ModelContents:
     )
 
 
-def _saved_model(called: str, saved_model: Message) -> ModelContents:
+def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
     for meta_graph in saved_model.messages(2):
-        about = meta_graph.message(1)
-        if SERVE in about.texts(4):
+        meta_info = meta_graph.message(1)
+        if SERVE in meta_info.strings(4):
             break
     else:
-        raise InvalidInput(f"{called} is damaged, or no SavedModel: it has no graph for serving")
-    graph = _graph(called, meta_graph.message(2))
-    signatures = dict(meta_graph.entries(5))
+        raise InvalidInput(f"{name} is damaged, or no SavedModel: it has no graph for serving")
+    graph = _read_graph(name, meta_graph.message(2))
+    signatures = dict(meta_graph.map_entries(5))
     if SIGNATURE not in signatures:
         raise InvalidInput(
-            f"{called} has no signature {SIGNATURE!r}; it has: "
+            f"{name} has no signature {SIGNATURE!r}; it has: "
             f"{', '.join(sorted(signatures)) or 'none'}. Save the model with one"
         )
     inputs, outputs = (
-        tuple(sorted((_spec_of_info(*entry) for entry in side), key=lambda spec: spec.name))
-        for side in (signatures[SIGNATURE].entries(1), signatures[SIGNATURE].entries(2))
+        tuple(sorted((_tensor_spec(*entry) for entry in side), key=lambda spec: spec.name))
+        for side in (signatures[SIGNATURE].map_entries(1), signatures[SIGNATURE].map_entries(2))
     )
-    version = about.text(5)
+    version = meta_info.string(5)
     return ModelContents(
         format="TensorFlow SavedModel",
         inputs=inputs,
@@ -151,50 +151,50 @@ def _saved_model(called: str, saved_model: Message) -> ModelContents:
     )
 
 
-def _graph(called: str, graph: Message) -> _Graph:
-    seen = _Graph()
+def _read_graph(name: str, graph: Message) -> _GraphSummary:
+    summary = _GraphSummary()
     for node in graph.messages(1):
-        _check_operation(called, node)
-        _see(seen, node)
+        _check_operation(name, node)
+        _add_node(summary, node)
     for function in graph.message(2).messages(1):
         for node in function.messages(3):
-            _check_operation(called, node)
-    return seen
+            _check_operation(name, node)
+    return summary
 
 
-def _check_operation(called: str, node: Message) -> None:
-    if (operation := node.text(2)) in _FORBIDDEN:
+def _check_operation(name: str, node: Message) -> None:
+    if (operation := node.string(2)) in _FORBIDDEN:
         raise InvalidInput(
-            f"{called} has the operation {operation}, which reaches beyond the model; "
+            f"{name} has the operation {operation}, which reaches beyond the model; "
             "it is not served"
         )
 
 
-def _see(seen: _Graph, node: Message) -> None:
-    name, operation = node.text(1), node.text(2)
-    seen.consumed.update(source.lstrip("^").partition(":")[0] for source in node.texts(3))
+def _add_node(summary: _GraphSummary, node: Message) -> None:
+    name, operation = node.string(1), node.string(2)
+    summary.consumed.update(source.lstrip("^").partition(":")[0] for source in node.strings(3))
     if operation not in _NO_RESULT:
-        seen.results.append(name)
+        summary.results.append(name)
     elif operation == "Placeholder":
         datatype = _datatype(_attribute(node, "dtype").number(6))
         shape = _shape(_attribute(node, "shape").message(7))
-        seen.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
+        summary.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
     if operation == "Const":
-        seen.parameters += math.prod(_shape(_attribute(node, "value").message(8).message(2)))
+        summary.parameters += math.prod(_shape(_attribute(node, "value").message(8).message(2)))
     elif operation in _VARIABLES:
-        seen.parameters += abs(math.prod(_shape(_attribute(node, "shape").message(7))))
+        summary.parameters += abs(math.prod(_shape(_attribute(node, "shape").message(7))))
 
 
 def _attribute(node: Message, name: str) -> Message:
-    return dict(node.entries(5)).get(name, Message())
+    return dict(node.map_entries(5)).get(name, Message())
 
 
-def _spec_of_info(name: str, info: Message) -> TensorSpec:
+def _tensor_spec(name: str, info: Message) -> TensorSpec:
     return TensorSpec(name, _datatype(info.number(2)), _shape(info.message(3)))
 
 
 def _datatype(kind: int) -> str:
-    return _DATATYPES.get(kind % _REFERENCE, "unknown")
+    return _DATATYPES.get(kind % _REFERENCE_OFFSET, "unknown")
 
 
 def _shape(shape: Message) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.flatbuffer import Damaged, Table
-from synergai.models.formats.model_files import ModelContents, mapped
+from synergai.models.formats.flatbuffer import CorruptFlatBuffer, Table
+from synergai.models.formats.model_files import ModelContents, map_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,27 +62,27 @@ def read_tflite(path: Path) -> ModelContents:
         InvalidInput: it is damaged, or no TFLite file.
         OSError: it cannot be read.
     """
-    content = mapped(path)
+    content = map_file(path)
     if content[4:8] != IDENTIFIER:
         raise InvalidInput(f"{path.name} is damaged, or no TFLite file")
     try:
-        return _model(content)
-    except Damaged as error:
+        return _read_model(content)
+    except CorruptFlatBuffer as error:
         raise InvalidInput(f"{path.name} is damaged: it has {error}") from None
 
 
-def _model(content: Content) -> ModelContents:
+def _read_model(content: Content) -> ModelContents:
     model = Table.root(content)
     codes = list(model.tables(1, _MAX_ENTRIES))
     for code in codes:
-        code.text(1)
+        code.string(1)
     buffers = [_check_buffer(buffer, content) for buffer in model.tables(4, _MAX_ENTRIES)]
     subgraphs = list(model.tables(2, _MAX_SUBGRAPHS))
     if not subgraphs:
-        raise Damaged("no subgraph")
+        raise CorruptFlatBuffer("no subgraph")
     tensors = [_check_subgraph(subgraph, buffers, len(codes)) for subgraph in subgraphs]
     for metadata in model.tables(6, _MAX_ENTRIES):
-        metadata.text(0)
+        metadata.string(0)
         _check_index(metadata.number(1, "I"), len(buffers))
     for signature in model.tables(7, _MAX_ENTRIES):
         _check_signature(signature, tensors)
@@ -97,17 +97,17 @@ def _model(content: Content) -> ModelContents:
             for tensor in of_subgraph
             if tensor.is_constant
         ),
-        producer=model.text(3),
+        producer=model.string(3),
     )
 
 
 def _check_buffer(buffer: Table, content: Content) -> int:
     """The buffer's size; its content may lie behind the FlatBuffer in a large file."""
     _, size = buffer.vector(0, 1)
-    offset, outside = buffer.number(1, "Q"), buffer.number(2, "Q")
-    if offset + outside > len(content):
-        raise Damaged("weights beyond its end")
-    return size or outside
+    offset, external_size = buffer.number(1, "Q"), buffer.number(2, "Q")
+    if offset + external_size > len(content):
+        raise CorruptFlatBuffer("weights beyond its end")
+    return size or external_size
 
 
 def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Tensor]:
@@ -125,7 +125,7 @@ def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Te
         operator.table(4)
         operator.vector(5, 1)
         operator.table(12)
-    subgraph.text(4)
+    subgraph.string(4)
     return tensors
 
 
@@ -133,18 +133,18 @@ def _check_tensor(tensor: Table, buffers: list[int]) -> _Tensor:
     shape = tensor.numbers(0, "i", _MAX_RANK)
     signature = tensor.numbers(7, "i", _MAX_RANK)
     if any(size < 0 for size in shape):
-        raise Damaged("a tensor of a negative size")
+        raise CorruptFlatBuffer("a tensor of a negative size")
     if signature and len(signature) != len(shape):
-        raise Damaged("a tensor of two different ranks")
+        raise CorruptFlatBuffer("a tensor of two different ranks")
     buffer = tensor.number(2, "I")
     _check_index(buffer, len(buffers))
     if (quantisation := tensor.table(4)) is not None:
         scales = quantisation.vector(2, 4)[1]
         if scales > 1 and quantisation.vector(3, 8)[1] not in (1, scales):
-            raise Damaged("a quantised tensor whose scales lack their zero points")
+            raise CorruptFlatBuffer("a quantised tensor whose scales lack their zero points")
         quantisation.table(5)
     datatype = _DATATYPES.get(tensor.number(1, "b"), "unknown")
-    spec = TensorSpec(tensor.text(3), datatype, signature or shape)
+    spec = TensorSpec(tensor.string(3), datatype, signature or shape)
     return _Tensor(spec, is_constant=buffers[buffer] > 0)
 
 
@@ -153,11 +153,11 @@ def _check_signature(signature: Table, tensors: list[list[_Tensor]]) -> None:
     _check_index(subgraph, len(tensors))
     for field in (0, 1):
         for entry in signature.tables(field, _MAX_ENTRIES):
-            entry.text(0)
+            entry.string(0)
             _check_index(entry.number(1, "I"), len(tensors[subgraph]))
-    signature.text(2)
+    signature.string(2)
 
 
 def _check_index(index: int, count: int) -> None:
     if not 0 <= index < count:
-        raise Damaged(f"a reference to entry {index} of {count}")
+        raise CorruptFlatBuffer(f"a reference to entry {index} of {count}")

@@ -73,4 +73,4 @@ def _write_views(
     """Write the views as the model takes them."""
     (spec,) = describe(model).contents.inputs
     seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
-    write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).tensor(seen)})
+    write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).to_tensor(seen)})

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.models.installation import installing, write_definition
+from synergai.models.installation import stage_engine, write_definition
 from synergai.zoo.fetch.archive import extract_member
 from synergai.zoo.fetch.download import download
 from synergai.zoo.fetch.known_digests import KnownDigests
@@ -35,7 +35,7 @@ def is_fetched(name: str, models: Path) -> bool:
     Raises:
         NotFound: nothing was published for it.
     """
-    wanted = find_published(name)
+    published = find_published(name)
     if not (models / name).exists():
         return False
     definition = ModelDirectory(models).get(name)
@@ -43,7 +43,7 @@ def is_fetched(name: str, models: Path) -> bool:
         definition.verified_digest()
     except SynergaiError:
         return False
-    return definition.source == wanted.url
+    return definition.source == published.url
 
 
 def fetch(
@@ -69,17 +69,17 @@ def fetch(
         InvalidInput: it is not what it should be, or nothing can be written there.
         Unavailable: the server cannot be reached, or broke off.
     """
-    wanted = find_published(name)
+    published = find_published(name)
     if (models / name).exists() and not replace:
         raise InvalidInput(f"{models} has an engine {name!r} already; replace it with --replace")
-    url = mirror.rstrip("/") + urlsplit(wanted.url).path if mirror else wanted.url
+    url = mirror.rstrip("/") + urlsplit(published.url).path if mirror else published.url
     try:
-        with _locked_download(models / DOWNLOADS, wanted) as file:
+        with _locked_download(models / DOWNLOADS, published) as file:
             download(url, file, on_progress)
-            sha256 = _verify(wanted, file, KnownDigests(models))
-            _install_model(wanted, file, models, replace)
+            sha256 = _verify(published, file, KnownDigests(models))
+            _install_model(published, file, models, replace)
             # Only what turned out to be a model is believed, and not whatever page came instead.
-            KnownDigests(models).record(wanted.url, sha256)
+            KnownDigests(models).record(published.url, sha256)
             file.unlink()
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
@@ -87,30 +87,30 @@ def fetch(
 
 
 @contextmanager
-def _locked_download(folder: Path, wanted: Published) -> Iterator[Path]:
+def _locked_download(folder: Path, published: Published) -> Iterator[Path]:
     """Where the file is downloaded to, for this process alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "-".join(urlsplit(wanted.url).path.split("/")[1:])
+    file = folder / "-".join(urlsplit(published.url).path.split("/")[1:])
     with file.with_name(f"{file.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidInput(f"another process is downloading {wanted.url}") from None
+            raise InvalidInput(f"another process is downloading {published.url}") from None
         yield file
 
 
-def _verify(wanted: Published, file: Path, known: KnownDigests) -> str:
+def _verify(published: Published, file: Path, known: KnownDigests) -> str:
     """The file's sha256, once the file is what it should be; another is deleted."""
     md5, sha256 = _digest(file, "md5"), _digest(file, "sha256")
-    believed = known.sha256(wanted.url)
+    known_sha256 = known.sha256(published.url)
     for algorithm, found, expected, origin in (
-        ("md5", md5, wanted.md5, "published"),
-        ("sha256", sha256, believed, f"written down in {known.path} when it first came"),
+        ("md5", md5, published.md5, "published"),
+        ("sha256", sha256, known_sha256, f"written down in {known.path} when it first came"),
     ):
         if expected and found != expected:
             file.unlink()
             raise InvalidInput(
-                f"what came from {wanted.url} has the {algorithm} {found}, but {expected} was "
+                f"what came from {published.url} has the {algorithm} {found}, but {expected} was "
                 f"{origin}; it is deleted, and nothing is installed"
             )
     return sha256
@@ -124,32 +124,34 @@ def _digest(file: Path, algorithm: str) -> str:
         ).hexdigest()
 
 
-def _install_model(wanted: Published, file: Path, models: Path, replace: bool) -> None:
+def _install_model(published: Published, file: Path, models: Path, replace: bool) -> None:
     """Make an engine of the verified file, if it is a model."""
     from synergai.models.formats.inspect import describe
 
-    with installing(models, wanted.name, replace=replace) as folder:
-        model = folder / wanted.file
+    with stage_engine(models, published.name, replace=replace) as folder:
+        model = folder / published.file
         try:
-            if wanted.archived:
-                extract_member(file, wanted.file, model)
+            if published.archived:
+                extract_member(file, published.file, model)
             else:
                 shutil.copyfile(file, model)
             description = describe(model)
         except InvalidInput as error:
             file.unlink()  # another attempt would only find it again
-            raise InvalidInput(f"what came from {wanted.url} is no such model: {error}") from error
+            raise InvalidInput(
+                f"what came from {published.url} is no such model: {error}"
+            ) from error
         write_definition(
             folder,
             {
-                "file": wanted.file,
+                "file": published.file,
                 "sha256": description.digest,
-                "title": wanted.title,
-                "accuracy": wanted.accuracy,
-                "source": wanted.url,
-                "preprocess": wanted.preprocess,
-                "postprocess": wanted.postprocess,
-                "inputs": wanted.inputs,
-                "outputs": wanted.outputs,
+                "title": published.title,
+                "accuracy": published.accuracy,
+                "source": published.url,
+                "preprocess": published.preprocess,
+                "postprocess": published.postprocess,
+                "inputs": published.inputs,
+                "outputs": published.outputs,
             },
         )

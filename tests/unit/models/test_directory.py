@@ -82,10 +82,10 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         ('sha256 = "12"', "64 hexadecimal digits"),
         ("accuracy = 98.0", "from 0 to 1"),
         ("accuracy = true", "must be a number"),
-        ("max_batch = 6", "one of 1, 2, 4, 8, 16, 32, 64, not 6"),
-        ("max_batch = true", "one of 1, 2, 4, 8, 16, 32, 64, not True"),
-        ('preprocess = "vgg"', "preprocess is one of resnet50, mobilenet, ssd, not 'vgg'"),
-        ("postprocess = 1", "postprocess is one of classes, boxes, not 1"),
+        ("max_batch = 6", "must be one of 1, 2, 4, 8, 16, 32, 64, not 6"),
+        ("max_batch = true", "must be one of 1, 2, 4, 8, 16, 32, 64, not True"),
+        ('preprocess = "vgg"', "preprocess must be one of resnet50, mobilenet, ssd, not 'vgg'"),
+        ("postprocess = 1", "postprocess must be one of classes, boxes, not 1"),
         ('name = "another"', "rename the folder"),
         ('backend = "../x"', "not a valid backend name"),
         (r'file = "a\u0000b.onnx"', "control characters"),
@@ -306,7 +306,7 @@ def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
     with monkeypatch.context() as patched:
         patched.setattr(model_files, "MAX_MODEL_BYTES", 11)
         assert "12 bytes" in fault(tmp_path, "large")
-    monkeypatch.setattr(model_files, "MAX_MODEL_PARTS", 1)
+    monkeypatch.setattr(model_files, "MAX_MODEL_FILES", 1)
     assert "more than 1 files" in fault(tmp_path, "large")
 
 

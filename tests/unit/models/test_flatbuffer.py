@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.flatbuffer import Damaged, Table
+from synergai.models.formats.flatbuffer import CorruptFlatBuffer, Table
 from synergai.models.formats.tflite_file import read_tflite
 from tests.tiny_tflite import save_sum
 
@@ -70,8 +70,8 @@ def test_no_bytes_lead_out_of_themselves(content: bytes) -> None:
     try:
         table = Table.root(content)
         table.number(0, "I")
-        table.text(1)
+        table.string(1)
         for inner in table.tables(2, 10):
             inner.numbers(0, "i", 10)
-    except Damaged:
+    except CorruptFlatBuffer:
         pass

@@ -15,7 +15,7 @@ from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import digest
-from synergai.models.installation import add, installing, write_definition
+from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.zoo import build as zoo
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
@@ -46,7 +46,7 @@ def left_in(models: Path) -> list[str]:
 
 
 def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model: Path) -> None:
-    definition = add(tmp_path / "models", model, title='a "title"')
+    definition = add_model(tmp_path / "models", model, title='a "title"')
 
     assert definition.name == "plus"
     assert definition.title == 'a "title"'
@@ -56,7 +56,7 @@ def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model
 
 
 def test_tflite_file_is_added(tmp_path: Path) -> None:
-    definition = add(tmp_path / "models", save_sum(tmp_path / "sum.tflite"))
+    definition = add_model(tmp_path / "models", save_sum(tmp_path / "sum.tflite"))
 
     assert (definition.name, definition.backend, definition.fault) == ("sum", "tflite", "")
 
@@ -67,7 +67,7 @@ def test_saved_model_is_added_with_all_its_files(tmp_path: Path, named: str) -> 
     (source / "variables").mkdir()
     (source / "variables" / "variables.index").write_bytes(b"weights")
 
-    definition = add(tmp_path / "models", source / named)
+    definition = add_model(tmp_path / "models", source / named)
 
     assert (definition.name, definition.backend) == ("my.model", "tensorflow")
     assert definition.sha256 == definition.verified_digest() == digest(source)
@@ -89,20 +89,20 @@ def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> 
 
 def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: Path) -> None:
     with pytest.raises(InvalidInput, match="tells its inputs and outputs itself"):
-        add(tmp_path / "models", model, inputs=["x"])
+        add_model(tmp_path / "models", model, inputs=["x"])
 
 
 def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
     tmp_path: Path, model: Path
 ) -> None:
     models = tmp_path / "models"
-    add(models, model, title="first")
+    add_model(models, model, title="first")
 
     with pytest.raises(InvalidInput, match="--replace"):
-        add(models, model, title="second")
+        add_model(models, model, title="second")
     assert ModelDirectory(models).get("plus").title == "first"
 
-    assert add(models, model, title="second", replace=True).title == "second"
+    assert add_model(models, model, title="second", replace=True).title == "second"
     assert left_in(models) == ["plus"]
 
 
@@ -114,7 +114,7 @@ def test_truncated_model_is_refused_and_leaves_nothing(
     model.write_bytes(content[: int(len(content) * share)])
 
     with pytest.raises(InvalidInput, match=r"plus\.onnx"):
-        add(tmp_path / "models", model)
+        add_model(tmp_path / "models", model)
 
     assert left_in(tmp_path / "models") == []
 
@@ -128,28 +128,28 @@ def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) ->
 
     assert describe(model).contents.external_data
     with pytest.raises(InvalidInput, match="other files"):
-        add(tmp_path / "models", model)
+        add_model(tmp_path / "models", model)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
 def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="not a valid engine name"):
-        add(tmp_path / "models", model, name=name)
+        add_model(tmp_path / "models", model, name=name)
 
 
 def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"absent\.onnx' is not there"):
-        add(tmp_path / "models", tmp_path / "absent.onnx")
+        add_model(tmp_path / "models", tmp_path / "absent.onnx")
     with pytest.raises(InvalidInput, match="is no model file"):
-        add(tmp_path / "models", tmp_path / "notes.txt")
+        add_model(tmp_path / "models", tmp_path / "notes.txt")
 
 
 def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> None:
-    with installing(tmp_path, "e") as folder:
+    with stage_engine(tmp_path, "e") as folder:
         (folder / "old").touch()
 
     def fail() -> None:
-        with installing(tmp_path, "e", replace=True) as folder:
+        with stage_engine(tmp_path, "e", replace=True) as folder:
             (folder / "new").touch()
             raise RuntimeError
 
@@ -161,12 +161,12 @@ def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> No
 
 
 def test_engine_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
-    with installing(tmp_path, "e") as folder:
+    with stage_engine(tmp_path, "e") as folder:
         (folder / "old").touch()
 
     with (
         pytest.raises(InvalidInput, match="cannot write"),
-        installing(tmp_path, "e", replace=True) as folder,
+        stage_engine(tmp_path, "e", replace=True) as folder,
     ):
         folder.rmdir()  # so that it cannot be put in place
 
@@ -179,15 +179,15 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, m
     (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
     (models / ".notes").mkdir()
 
-    add(models, model)
+    add_model(models, model)
 
     assert left_in(models) == [".notes", "plus"]
 
 
 def test_what_another_process_is_making_is_not_cleared(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
-    with installing(models, "other") as folder:
-        add(models, model)
+    with stage_engine(models, "other") as folder:
+        add_model(models, model)
         (folder / "made").touch()
 
     assert left_in(models) == ["other", "plus"]
@@ -198,13 +198,13 @@ def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
     tmp_path: Path, model: Path
 ) -> None:
     models = tmp_path / "models"
-    add(models, model, title="old")
+    add_model(models, model, title="old")
     work = models / ".making-plus-x1y2z3"
     (work / "plus").mkdir(parents=True)
     (work / "replaced").mkdir()
     (models / "plus").rename(work / "replaced" / "plus")
 
-    add(models, model, name="another")
+    add_model(models, model, name="another")
 
     assert left_in(models) == ["another", "plus"]
     assert ModelDirectory(models).get("plus").title == "old"
@@ -218,7 +218,7 @@ def test_full_disk_is_not_blamed_on_the_model(
 
     monkeypatch.setattr(shutil, "copyfile", no_room)
     with pytest.raises(InvalidInput, match=r"cannot write to .*models: No space"):
-        add(tmp_path / "models", model)
+        add_model(tmp_path / "models", model)
     assert left_in(tmp_path / "models") == []
 
 
@@ -271,7 +271,7 @@ def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
 
 
 def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model: Path) -> None:
-    add(tmp_path / "models", model)
+    add_model(tmp_path / "models", model)
     (tmp_path / "models" / "empty").mkdir()
 
     shown = CliRunner().invoke(app, ["list", "--models", str(tmp_path / "models")])
@@ -284,7 +284,7 @@ def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model:
 
 def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
-    add(models, model, name="mine")
+    add_model(models, model, name="mine")
 
     by_name = CliRunner().invoke(app, ["inspect", "mine", "--models", str(models), "--json"])
     by_path = CliRunner().invoke(app, ["inspect", str(model)])

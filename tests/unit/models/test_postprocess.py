@@ -9,7 +9,12 @@ import pytest
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.postprocess import Boxes, Classes, best_classes, postprocessing
+from synergai.models.postprocess import (
+    BoxPostprocessor,
+    ClassPostprocessor,
+    create_postprocessor,
+    top_classes,
+)
 
 
 def specs(*names: str) -> list[TensorSpec]:
@@ -17,7 +22,7 @@ def specs(*names: str) -> list[TensorSpec]:
 
 
 def classes_of(output: Any) -> list[int]:
-    found: list[int] = Classes(specs("p")).derive({"p": np.asarray(output)}).tolist()
+    found: list[int] = ClassPostprocessor(specs("p")).derive({"p": np.asarray(output)}).tolist()
     return found
 
 
@@ -75,7 +80,7 @@ def detections(counts: Any, places: int = 3) -> dict[str, Any]:
 
 
 def test_objects_of_all_images_come_in_one_table() -> None:
-    found = Boxes(specs(*DETECTIONS)).derive(detections([2, 0, 1]))
+    found = BoxPostprocessor(specs(*DETECTIONS)).derive(detections([2, 0, 1]))
 
     assert found.dtype == np.float32
     assert np.round(found, 2).tolist() == [
@@ -87,11 +92,11 @@ def test_objects_of_all_images_come_in_one_table() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, np.nan])
 def test_image_without_objects_gives_an_empty_table(count: int) -> None:
-    assert Boxes(specs(*DETECTIONS)).derive(detections([count])).shape == (0, 7)
+    assert BoxPostprocessor(specs(*DETECTIONS)).derive(detections([count])).shape == (0, 7)
 
 
 def test_count_beyond_the_places_is_cut_to_them() -> None:
-    assert Boxes(specs(*DETECTIONS)).derive(detections([100])).shape == (3, 7)
+    assert BoxPostprocessor(specs(*DETECTIONS)).derive(detections([100])).shape == (3, 7)
 
 
 @pytest.mark.parametrize(
@@ -104,23 +109,23 @@ def test_count_beyond_the_places_is_cut_to_them() -> None:
 )
 def test_outputs_that_do_not_belong_together_cost_the_request(damage: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="detections"):
-        Boxes(specs(*DETECTIONS)).derive({**detections([1]), **damage})
+        BoxPostprocessor(specs(*DETECTIONS)).derive({**detections([1]), **damage})
 
 
 def test_model_without_the_outputs_of_a_detection_network_is_unusable() -> None:
     with pytest.raises(EngineUnusable, match="the model lacks num_detections, detection_classes"):
-        postprocessing("boxes", specs("detection_boxes", "detection_scores"))
+        create_postprocessor("boxes", specs("detection_boxes", "detection_scores"))
 
 
 def test_names_of_saved_models_have_no_index() -> None:
     names = tuple(name.removesuffix(":0") for name in DETECTIONS)
 
-    assert postprocessing("boxes", specs(*names)).needs == names
+    assert create_postprocessor("boxes", specs(*names)).required_outputs == names
 
 
 def test_model_whose_own_output_has_the_derived_ones_name_is_unusable() -> None:
     with pytest.raises(EngineUnusable, match="but the model has one"):
-        postprocessing("classes", specs("p", "classes"))
+        create_postprocessor("classes", specs("p", "classes"))
 
 
 # --- the classification extension -----------------------------------------------------------
@@ -129,26 +134,26 @@ def test_model_whose_own_output_has_the_derived_ones_name_is_unusable() -> None:
 def test_best_values_come_first_with_their_indices() -> None:
     output = np.array([[0.1, 0.7, 0.2], [0.5, 0.25, 0.5]], np.float32)
 
-    assert best_classes(output, 2).tolist() == [
+    assert top_classes(output, 2).tolist() == [
         [b"0.700000:1", b"0.200000:2"],
         [b"0.500000:0", b"0.500000:2"],
     ]
 
 
 def test_no_more_classes_come_than_there_are() -> None:
-    assert best_classes(np.array([[1, 2]]), 1000).tolist() == [[b"2.000000:1", b"1.000000:0"]]
+    assert top_classes(np.array([[1, 2]]), 1000).tolist() == [[b"2.000000:1", b"1.000000:0"]]
 
 
 def test_output_without_a_batch_gives_one_row() -> None:
-    assert best_classes(np.array([3, 9, 4], np.uint8), 1).tolist() == [b"9.000000:1"]
+    assert top_classes(np.array([3, 9, 4], np.uint8), 1).tolist() == [b"9.000000:1"]
 
 
 def test_imagenets_classes_are_counted_as_classes_are() -> None:
-    best = best_classes(probabilities(208), 1, as_imagenet=True)
+    best = top_classes(probabilities(208), 1, as_imagenet=True)
 
     assert best.tolist() == [[b"1.000000:207"]]
 
 
 def test_texts_are_no_classes() -> None:
     with pytest.raises(InvalidInput, match="texts"):
-        best_classes(np.array([b"text"], object), 1)
+        top_classes(np.array([b"text"], object), 1)

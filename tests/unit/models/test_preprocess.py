@@ -140,7 +140,7 @@ def test_layout_and_element_type_are_those_of_the_models_input(
 ) -> None:
     first, second = load_photographs()
 
-    tensor = ImageInput(family, takes).tensor([first.jpeg, second.pixels()])
+    tensor = ImageInput(family, takes).to_tensor([first.jpeg, second.pixels()])
 
     assert tensor.shape == shape
     assert tensor.dtype == (np.uint8 if takes.datatype == "UINT8" else np.float32)
@@ -155,9 +155,9 @@ def test_images_that_take_too_long_to_decode_together_are_refused(
     monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
     takes, photograph = ImageInput("mobilenet", spec(-1, 3, 224, 224)), load_photographs()[0].jpeg
 
-    takes.tensor([photograph])
+    takes.to_tensor([photograph])
     with pytest.raises(InvalidInput, match="more than 273,379 pixels together"):
-        takes.tensor([photograph, np.zeros((10, 10, 3), np.uint8)])
+        takes.to_tensor([photograph, np.zeros((10, 10, 3), np.uint8)])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_quantised_input_is_written_in_the_files_own_steps(
     takes = ImageInput("mobilenet", spec(1, 224, 224, 3, datatype=datatype), quantisation)
 
     both = [np.full((9, 9, 3), value, np.uint8) for value in (0, 255)]
-    dark, light = takes.tensor(both)
+    dark, light = takes.to_tensor(both)
 
     assert np.unique(dark).tolist() == [black]
     assert np.unique(light).tolist() == [white]
