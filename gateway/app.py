@@ -19,7 +19,7 @@ from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.power_metrics import PowerCollector
 from gateway.requests.inference import Inference
-from synergai.profiles.service import Profiles
+from synergai.profiles.service import ProfileService
 from synergai.runtime.paths import dictionary_in
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
@@ -44,7 +44,7 @@ class Parts:
     metrics: Metrics
     admission: Admission
     journal: Journal
-    profiles: Profiles
+    profiles: ProfileService
     catalogue: Catalogue
     dispatcher: Dispatcher
     jobs: Jobs
@@ -66,7 +66,7 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
     admission = Admission(settings.max_requests, settings.max_request_bytes)
     journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
     stack.push_async_callback(journal.close)
-    profiles = Profiles(settings.dictionary or dictionary_in(settings.state))
+    profiles = ProfileService(settings.dictionary or dictionary_in(settings.state))
     stack.push_async_callback(profiles.close)
     core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
     recorder = None

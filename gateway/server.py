@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import grpc
 
 from gateway.app import assemble
-from gateway.hub.work_sockets import WorkLines
+from gateway.hub.work_sockets import WorkSocketServer
 from gateway.monitoring.http import HttpServer
 from gateway.servicers.engine_details import EngineDetailsServicer
 from gateway.servicers.fleet import FleetServicer
@@ -114,10 +114,10 @@ class Gateway:
         self.address = rpc.bind(client_server, settings.listen, for_clients)
         if for_agents is None:
             # Under TLS, requests stay where they are encrypted.
-            lines = WorkLines(parts.work_streams.serve_line)
-            stack.push_async_callback(lines.close)
+            work_sockets = WorkSocketServer(parts.work_streams.serve_socket)
+            stack.push_async_callback(work_sockets.close)
             host = settings.hub.rpartition(":")[0]
-            parts.hub.work_port = await lines.start(host, settings.work_port)
+            parts.hub.work_port = await work_sockets.start(host, settings.work_port)
         hub_server.add_generic_rpc_handlers(
             (
                 parts.hub.handler(),

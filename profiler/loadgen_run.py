@@ -23,7 +23,7 @@ from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.loadgen.single_stream import log_settings, run_settings
-from synergai.runtime.processes import die_with
+from synergai.runtime.processes import die_with_parent
 from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import Files
@@ -104,7 +104,7 @@ class Plan:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and report on the pipe."""
     options = _parse(arguments)
-    die_with(options.parent)
+    die_with_parent(options.parent)
     # The profiler decides when this ends; a terminal's Ctrl-C reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)

@@ -17,7 +17,7 @@ from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_lo
 from profiler.messages import MESSAGES, Failed, Measured, Progressed
 from synergai.errors import EngineUnusable, InternalFault, InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.runtime.report_pipe import reporting
+from synergai.runtime.report_pipe import run_with_report_pipe
 from worker_agent.cpu_affinity import format_cores
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def measure(
         log.touch()
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
-    with reporting(command, log) as lines:  # the engine host dies with the process
+    with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
         measured = _follow(lines, session, report, log)
     result = read_detail_log(output / DETAIL_FILE)
     return Measurement(

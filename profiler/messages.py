@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from synergai.runtime.report_pipe import Messages
+from synergai.runtime.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +45,4 @@ class Failed:
 
 Message: TypeAlias = Progressed | Measured | Failed
 
-MESSAGES: Final = Messages[Message](Progressed, Measured, Failed)
+MESSAGES: Final = MessageCodec[Message](Progressed, Measured, Failed)

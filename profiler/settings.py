@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from synergai.domain import checked_name
+from synergai.domain import validate_name
 from synergai.runtime.paths import default_dictionary, default_worker_class
-from synergai.runtime.settings import Cores, Settings, Spelled
+from synergai.runtime.settings import Cores, OptionName, Settings
 
 
 def _worker_class(text: str) -> str:
-    return checked_name(text, "worker class")
+    return validate_name(text, "worker class")
 
 
 class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
@@ -61,6 +61,6 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     output: Path = Field(
         default=Path("runs/profile"), description="Where LoadGen's own log files go."
     )
-    as_json: Annotated[bool, Spelled("json")] = Field(
+    as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )

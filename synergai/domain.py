@@ -26,7 +26,7 @@ AssignmentId = NewType("AssignmentId", int)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def checked_name(text: str, what: str) -> str:
+def validate_name(text: str, what: str) -> str:
     """Return `text` if it can safely name a `what`, in a path and on a screen as well.
 
     Raises:
@@ -207,7 +207,7 @@ class JobSpec:
     tenant: str = ""
 
     def __post_init__(self) -> None:
-        checked_name(self.engine, "engine name")
+        validate_name(self.engine, "engine name")
         if not 1 <= self.queries <= MAX_QUERIES:
             raise InvalidInput(f"queries must be from 1 to {MAX_QUERIES:,}, not {self.queries}")
         if not self.qos > 0:
@@ -215,7 +215,7 @@ class JobSpec:
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {self.priority}")
         if self.tenant:
-            checked_name(self.tenant, "tenant name")
+            validate_name(self.tenant, "tenant name")
 
 
 @value(kw_only=True)
@@ -262,6 +262,6 @@ class Fault(enum.Enum):
     UNKNOWN_ENGINE = 4
 
     @property
-    def of_client(self) -> bool:
+    def is_client_error(self) -> bool:
         """Another try would fail the same way: the query itself is at fault."""
         return self is Fault.BAD_INPUT

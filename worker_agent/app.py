@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 import psutil
 
 from synergai.errors import EngineUnusable
-from synergai.protocol import converters as wire
+from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import Identity, channel_credentials
 from synergai.runtime.ready_file import ready_file
@@ -184,9 +184,9 @@ class Agent:
             agent_version=_version(),
             cores=len(os.sched_getaffinity(0)),
             memory_bytes=psutil.virtual_memory().total,
-            configurations=map(wire.configuration_to_proto, self._configurations),
-            engines=map(wire.engine_to_proto, self._engines.values()),
-            sessions=map(wire.session_to_proto, self._hosts.sessions()),
+            configurations=map(converters.configuration_to_proto, self._configurations),
+            engines=map(converters.engine_to_proto, self._engines.values()),
+            sessions=map(converters.session_to_proto, self._hosts.sessions()),
             power_mode=self._modes.mode,
             meter="" if self._meter is None else self._meter.source,
         )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from synergai.domain import checked_name
+from synergai.domain import validate_name
 from synergai.errors import InvalidInput, NotFound, NotSupported, Unavailable
-from synergai.runtime.settings import checked_address
+from synergai.runtime.settings import validate_address
 from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
 
@@ -100,10 +100,10 @@ class Installation:
     programs: Path = Path(sys.executable).parent
 
     def __post_init__(self) -> None:
-        checked_address(self.hub)
-        checked_name(self.worker_class, "worker class")
+        validate_address(self.hub)
+        validate_name(self.worker_class, "worker class")
         if self.worker_id:
-            checked_name(self.worker_id, "worker id")
+            validate_name(self.worker_id, "worker id")
         if self.power not in (AUTO, *CONTROLLERS.names()):
             raise InvalidInput(
                 f"there is no power controller {self.power!r}; there are: "

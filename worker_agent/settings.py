@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 from pydantic import AfterValidator, Field, field_validator
 
-from synergai.domain import Configuration, EngineName, Session, checked_name
+from synergai.domain import Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
 from synergai.protocol.converters import MAX_THREADS
 from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
@@ -51,11 +51,11 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         gt=0,
         description="How often to look for engines that came, changed or went, in seconds.",
     )
-    worker_id: Annotated[str, AfterValidator(lambda name: checked_name(name, "worker id"))] = Field(
-        default_factory=_default_worker_id, description="This worker's name in the fleet."
+    worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
+        Field(default_factory=_default_worker_id, description="This worker's name in the fleet.")
     )
     worker_class: Annotated[
-        str, AfterValidator(lambda name: checked_name(name, "worker class"))
+        str, AfterValidator(lambda name: validate_name(name, "worker class"))
     ] = Field(
         default_factory=default_worker_class,
         description="What identical machines share a profile under.",

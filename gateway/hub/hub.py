@@ -17,11 +17,11 @@ import grpc
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, shown
 from gateway.hub.heartbeats import SignsOfLife
 from gateway.hub.registration import worker_of
-from synergai.domain import checked_name
+from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
-from synergai.protocol.work_messages import open_reports
+from synergai.protocol.work_messages import decode_reports
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Hub:
         heartbeat_s: how often agents are to give a sign of life.
 
     Attributes:
-        work_port: where work lines are served, to be told to agents; 0 if nowhere.
+        work_port: where work sockets are served, to be told to agents; 0 if nowhere.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Hub:
             "synergai.v1.Hub",
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),
-                "Work": rpc.stream_by(self._work.serve_call, open_reports, hub_pb2.WorkReports),
+                "Work": rpc.stream_by(self._work.serve_call, decode_reports, hub_pb2.WorkReports),
             },
         )
 
@@ -219,7 +219,7 @@ class Hub:
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")
-        worker.power.mode = checked_name(message.mode, "power mode") if message.mode else ""
+        worker.power.mode = validate_name(message.mode, "power mode") if message.mode else ""
         if switch_s > 0:
             worker.power.switch_s = switch_s
         self._dispatcher.mode_changed(worker, switch_s)

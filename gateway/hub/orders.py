@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.fleet.worker import Halt, Run
 from synergai.protocol.converters import configuration_to_proto
-from synergai.protocol.work_messages import assignment_order
+from synergai.protocol.work_messages import encode_assignment
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -54,6 +54,6 @@ def _serialised(order: Order, now: float) -> list[Buffer]:
                 message.batch_s.extend(assignment.batch_times.by_size)
                 if assignment.compute_by < math.inf:
                     message.budget_s = assignment.compute_by - now
-            return assignment_order(message, requests)
+            return encode_assignment(message, requests)
         case Halt(assignment_id):
             return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
 from gateway.outbox import Outbox
-from synergai.domain import Configuration, WorkerClass, WorkerId, checked_name
+from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.converters import (
     configuration_from_proto,
@@ -38,7 +38,7 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
             f"this gateway speaks version {HUB_VERSION} of the hub protocol, and the agent "
             f"version {message.protocol_version}: bring both to the same release"
         )
-    worker_id = WorkerId(checked_name(message.worker_id, "worker id"))
+    worker_id = WorkerId(validate_name(message.worker_id, "worker id"))
     where = f"worker {worker_id!r}"
     if max(len(message.engines), len(message.sessions)) > _MAX_ENGINES:
         raise InvalidInput(f"{where} has more than {_MAX_ENGINES:,} engines or sessions")
@@ -46,7 +46,7 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
         raise InvalidInput(f"{where} has more than {_MAX_CONFIGURATIONS:,} configurations")
     if len(message.agent_version) > _MAX_VERSION_TEXT or not message.agent_version.isprintable():
         raise InvalidInput(f"{where} has no proper agent version")
-    mode = checked_name(message.power_mode, "power mode") if message.power_mode else ""
+    mode = validate_name(message.power_mode, "power mode") if message.power_mode else ""
     if len(message.meter) > _MAX_METER_TEXT or not message.meter.isprintable():
         raise InvalidInput(f"{where} has no proper name of its power meter")
     engines = {}
@@ -64,7 +64,7 @@ def worker_of(message: hub_pb2.Register, now: float) -> ConnectedWorker:
     orders.close()
     return ConnectedWorker(
         id=worker_id,
-        worker_class=WorkerClass(checked_name(message.worker_class, "worker class")),
+        worker_class=WorkerClass(validate_name(message.worker_class, "worker class")),
         agent_version=message.agent_version,
         cores=message.cores,
         memory_bytes=message.memory_bytes,

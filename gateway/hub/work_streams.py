@@ -1,6 +1,6 @@
 """The agents' work streams: orders to them, and what they report.
 
-A work stream is a work line or else a gRPC call. A worker is in the fleet for as long as it has
+A work stream is a work socket or else a gRPC call. A worker is in the fleet for as long as it has
 one; a newer one takes over from the one before it.
 """
 
@@ -16,8 +16,8 @@ from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.hub.orders import pack
 from gateway.outbox import Outbox
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.hub import SESSION_METADATA
-from synergai.protocol.work_messages import open_reports
+from synergai.protocol.hub import CONNECTION_METADATA
+from synergai.protocol.work_messages import decode_reports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.rpc import Context
     from synergai.protocol.work_messages import Reports
-    from synergai.protocol.work_socket import WorkLine
+    from synergai.protocol.work_socket import WorkSocket
 
 _ORDERS_LIMIT: Final = 4096
 _GATHER_TURNS: Final = 32
@@ -62,7 +62,7 @@ class WorkStreams:
         self._senders: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Return once all work lines have ended, which their links' end brings about."""
+        """Return once all work sockets have ended, which their links' end brings about."""
         if self._senders:
             await asyncio.wait(self._senders)
 
@@ -71,7 +71,7 @@ class WorkStreams:
     ) -> AsyncGenerator[bytes, None]:
         """Serve a work stream on a call."""
         metadata = dict(context.invocation_metadata() or ())
-        link, worker, orders = self._take_over(str(metadata.get(SESSION_METADATA, "")))
+        link, worker, orders = self._take_over(str(metadata.get(CONNECTION_METADATA, "")))
         reader = asyncio.create_task(self._read_reports(worker, requests))
         reader.add_done_callback(orders.follow)
         self._dispatcher.joined(worker)
@@ -89,18 +89,18 @@ class WorkStreams:
             self._ended(worker, orders)
             await asyncio.wait([reader])
 
-    def serve_line(self, session: str, line: WorkLine) -> None:
-        """Serve a work stream on a work line, which has shown this session.
+    def serve_socket(self, session: str, socket: WorkSocket) -> None:
+        """Serve a work stream on a work socket, which has shown this session.
 
         Raises:
             Unavailable: there is no such session.
         """
         link, worker, orders = self._take_over(session)
-        line.take = partial(self._take_message, worker)
-        line.max_bytes = self._max_message_bytes
-        line.ended.add_done_callback(orders.follow)
-        orders.when_broken = line.close
-        sender = asyncio.create_task(self._send_orders(link, worker, orders, line))
+        socket.on_message = partial(self._take_message, worker)
+        socket.max_bytes = self._max_message_bytes
+        socket.closed.add_done_callback(orders.follow)
+        orders.when_broken = socket.close
+        sender = asyncio.create_task(self._send_orders(link, worker, orders, socket))
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
         self._dispatcher.joined(worker)
@@ -121,18 +121,18 @@ class WorkStreams:
     # --- orders -------------------------------------------------------------------------------
 
     async def _send_orders(
-        self, link: AgentLink, worker: ConnectedWorker, orders: Outbox[Order], line: WorkLine
+        self, link: AgentLink, worker: ConnectedWorker, orders: Outbox[Order], socket: WorkSocket
     ) -> None:
         try:
             while batch := await orders.take():
                 batch += await _more(worker, orders, len(batch))
                 for parts in pack(batch, self._clock.now(), self._batch_bytes):
-                    line.send(parts)
-                await line.drain()
+                    socket.send(parts)
+                await socket.drain()
         except SynergaiError as error:
             self._links.refuse(link, error)
         finally:
-            line.close()
+            socket.close()
             self._ended(worker, orders)
 
     # --- reports ------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class WorkStreams:
 
     def _take_message(self, worker: ConnectedWorker, data: Buffer) -> None:
         try:
-            reports = open_reports(data)
+            reports = decode_reports(data)
         except DecodeError:
             raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
         self._take_reports(worker, reports)
@@ -164,7 +164,7 @@ class WorkStreams:
 async def _more(worker: ConnectedWorker, orders: Outbox[Order], held: int) -> list[Order]:
     """What had better go to a busy worker in one message with the orders that are held.
 
-    A work line takes a message at once, so that nothing gathers by itself; to wake agent and
+    A work socket takes a message at once, so that nothing gathers by itself; to wake agent and
     engine host for every single query costs them more than the query. Orders to a worker that
     has something to do therefore wait until half of that is done. A slow worker gets them
     earlier, while it still computes.

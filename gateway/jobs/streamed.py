@@ -10,8 +10,8 @@ from gateway.jobs.status import JobStatus, JobTracker
 from gateway.jobs.submitted import account, execution_of, job_of, new_status
 from gateway.outbox import Outbox
 from synergai.errors import InvalidInput
-from synergai.protocol.request_codec import Envelopes
-from synergai.protocol.validation import check_envelope
+from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.validation import check_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -66,7 +66,7 @@ class StreamedJob:
         self._engine = engine
         self._metrics = metrics
         self._window_bytes = window_bytes
-        self._envelopes = Envelopes()
+        self._decoder = RequestDecoder()
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
         self._room = asyncio.Event()
@@ -84,7 +84,7 @@ class StreamedJob:
                 f"queries must come in order, from 0 to {queries - 1}: "
                 f"{self.arrived} was next, not {query.index}"
             )
-        check_envelope(self._envelopes.open(query.request), self._engine)
+        check_header(self._decoder.decode(query.request), self._engine)
         while self._held and (
             len(self._held) >= WINDOW_QUERIES
             or self._held_bytes + len(query.request) > self._window_bytes

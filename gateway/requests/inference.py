@@ -14,7 +14,7 @@ from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
 from synergai.protocol.status import code_of
-from synergai.protocol.validation import check_envelope
+from synergai.protocol.validation import check_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gateway.monitoring.engine_metrics import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName, Fault
-    from synergai.protocol.request_codec import Buffer, Envelope
-    from synergai.protocol.rpc import Raw
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import RawRequest
     from synergai.scheduling.events import Assignment
 
 _OK: Final = "OK"
@@ -166,7 +166,9 @@ class Inference:
         self._count = 0
         self._backlogs: defaultdict[EngineName, Backlog] = defaultdict(Backlog)
 
-    async def infer(self, raw: Raw[Envelope], budget_s: float | None, tenant: str = "") -> bytes:
+    async def infer(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
+    ) -> bytes:
         """The serialised response to a request.
 
         Args:
@@ -184,7 +186,9 @@ class Inference:
             self.abandon(request)
             raise
 
-    def begin(self, raw: Raw[Envelope], budget_s: float | None, tenant: str = "") -> Request:
+    def begin(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
+    ) -> Request:
         """Accept a request; its result comes by its future.
 
         Raises:
@@ -194,18 +198,17 @@ class Inference:
             DeadlineExceeded: its deadline is over.
             Overloaded: there are too many, or too many come first for its deadline.
         """
-        envelope, data = raw.message, raw.data
-        header = envelope.header
+        header, data = raw.parsed, raw.data
         try:
-            engine = self._catalogue.find(header.model_name)
+            engine = self._catalogue.find(header.message.model_name)
         except SynergaiError as error:
             # Names that do not exist share one label, or clients could make labels up.
             self._metrics.engine("unknown").answered(code_of(error).name)
             raise
         metrics = self._metrics.engine(engine.name)
         try:
-            check_envelope(envelope, engine)
-            asked = asked_by(header.parameters) if header.parameters else NOTHING
+            check_header(header, engine)
+            asked = asked_by(parameters) if (parameters := header.message.parameters) else NOTHING
             if asked.timeout_s is not None and (budget_s is None or asked.timeout_s < budget_s):
                 budget_s = asked.timeout_s
             if budget_s is not None and budget_s <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import MAX_PRIORITY, checked_name
+from synergai.domain import MAX_PRIORITY, validate_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.values import value
 
@@ -87,7 +87,7 @@ def tenant_name(text: str) -> str:
     Raises:
         InvalidInput: it cannot.
     """
-    return checked_name(text, "tenant name") if text else ""
+    return validate_name(text, "tenant name") if text else ""
 
 
 def flag(parameter: InferParameter, name: str) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.profiles.service import Profiles
+    from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
 
 
@@ -29,7 +29,7 @@ class FleetServicer:
     """Serves ``synergai.v1.Fleet``."""
 
     def __init__(
-        self, dispatcher: Dispatcher, catalogue: Catalogue, profiles: Profiles, clock: Clock
+        self, dispatcher: Dispatcher, catalogue: Catalogue, profiles: ProfileService, clock: Clock
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue

@@ -13,7 +13,7 @@ from gateway.servicers.oip_stream import InferenceStream, window_of
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.request_codec import RequestDecoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from gateway.requests.inference import Inference
     from synergai.domain import Engine, TensorSpec
-    from synergai.protocol.request_codec import Envelope
-    from synergai.protocol.rpc import Context, Malformed, Raw
+    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.rpc import Context, Malformed, RawRequest
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
@@ -54,7 +54,7 @@ class InferenceServicer:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service's methods, for a server."""
-        read = Envelopes().parse
+        read = RequestDecoder().parse
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -114,14 +114,14 @@ class InferenceServicer:
             properties=properties_of(engine),
         )
 
-    async def model_infer(self, request: Raw[Envelope], context: Context) -> bytes:
+    async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """One request, one response; the tensors' bytes pass through."""
         tenant = tenant_of(context.invocation_metadata() or ())
         return await self._inference.infer(request, context.time_remaining(), tenant)
 
     async def model_stream_infer(
         self,
-        requests: AsyncIterator[Raw[Envelope] | Malformed],
+        requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
         context: Context,
     ) -> AsyncGenerator[bytes, None]:
         """Requests as they come, answers as they are ready; one fails without the others."""

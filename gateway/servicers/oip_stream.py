@@ -11,16 +11,16 @@ from gateway.requests.parameters import flag
 from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.oip_stream import WINDOW_METADATA, is_cancellation
-from synergai.protocol.request_codec import stream_response
+from synergai.protocol.oip_stream import WINDOW_METADATA, is_cancel_request
+from synergai.protocol.request_codec import wrap_stream_response
 from synergai.protocol.status import stream_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from gateway.requests.inference import Inference, Request
-    from synergai.protocol.request_codec import Buffer, Envelope
-    from synergai.protocol.rpc import Malformed, Raw
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import Malformed, RawRequest
 
 STREAM_WINDOW: Final = 64
 """How many requests of one stream may be under way where its client does not say; beyond, the
@@ -92,11 +92,11 @@ class InferenceStream:
         self.answers: Outbox[bytes] = Outbox(2 * window)
         self.failure: SynergaiError | None = None
 
-    async def read(self, requests: AsyncIterator[Raw[Envelope] | Malformed]) -> None:
+    async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         """Begin every request, and wait where too much is unanswered or unread."""
         async for raw in requests:
-            if isinstance(raw, rpc.Raw) and is_cancellation(raw.message.header):
-                self._call_off(raw.message.header.id)
+            if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
+                self._call_off(raw.parsed.message.id)
                 continue
             while self._unanswered >= self._window or self._unread_bytes > UNREAD_BYTES:
                 self._room.clear()
@@ -107,21 +107,21 @@ class InferenceStream:
             else:
                 self._begin(raw)
 
-    def _begin(self, raw: Raw[Envelope]) -> None:
-        header = raw.message.header
-        request_id = header.id
+    def _begin(self, raw: RawRequest[RequestHeader]) -> None:
+        message = raw.parsed.message
+        request_id = message.id
         try:
             wants_final = (
-                bool(header.parameters)
-                and FINAL_PARAMETER in header.parameters
-                and flag(header.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
+                bool(message.parameters)
+                and FINAL_PARAMETER in message.parameters
+                and flag(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
             request = self._inference.begin(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
             self._fail(request_id, error)
             return
         except Exception:  # noqa: BLE001 - one message's fault of ours must not end the others
-            self._fail(request_id, rpc.unexpected("ModelStreamInfer"))
+            self._fail(request_id, rpc.log_internal_error("ModelStreamInfer"))
             return
         self._under_way.add(request)
         self._by_id[request_id] = request
@@ -136,7 +136,7 @@ class InferenceStream:
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
-                self._put(stream_response(result.result(), final))
+                self._put(wrap_stream_response(result.result(), final))
             elif isinstance(error, SynergaiError):
                 self._fail(request_id, error)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
-from synergai.protocol.call_errors import error_of_call
+from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.rpc import channel_options
 from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
@@ -116,7 +116,7 @@ class Connection:
             SynergaiError: what the last attempt raised; or there was no time for another one.
         """
         give_up_at = None if timeout is None else time.monotonic() + timeout
-        pauses = Backoff().pauses()
+        delays = Backoff().delays()
         for number in range(1, self._attempts + 1):
             remaining = None if give_up_at is None else give_up_at - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -125,7 +125,7 @@ class Connection:
             try:
                 return await attempt(remaining)
             except Unavailable:
-                pause = next(pauses)
+                pause = next(delays)
                 if number == self._attempts:
                     raise
                 if remaining is not None and pause >= remaining:
@@ -166,7 +166,7 @@ class Connection:
 
     def error_of(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
         """What a failed call means."""
-        return error_of_call(self.target, failure.code(), failure.details() or "")
+        return error_from_call(self.target, failure.code(), failure.details() or "")
 
     def reason_of(self, cancellation: asyncio.CancelledError) -> BaseException:
         """Why awaiting a call was cancelled: by the caller's task, or because the client closed."""

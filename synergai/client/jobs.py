@@ -208,14 +208,14 @@ class JobHandle:
             Unavailable: the gateway stayed away.
             SynergaiError: it refused.
         """
-        pauses = Backoff().pauses()
+        delays = Backoff().delays()
         away_since: float | None = None
         while True:
             call = self._connection.jobs.Watch(jobs_pb2.WatchRequest(job_id=self.id))
             lost = Unavailable(f"{self._connection.target} ended the watch of job {self.id}")
             try:
                 async for message in call:
-                    away_since, pauses = None, Backoff().pauses()
+                    away_since, delays = None, Backoff().delays()
                     status = status_from_proto(message)
                     yield status
                     if status.state.ended:
@@ -231,7 +231,7 @@ class JobHandle:
                 call.cancel()
             now = time.monotonic()
             away_since = now if away_since is None else away_since
-            pause = next(pauses)
+            pause = next(delays)
             if now + pause - away_since > self._patience:
                 raise lost
             await asyncio.sleep(pause)

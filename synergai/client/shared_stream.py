@@ -18,8 +18,8 @@ import grpc
 
 from synergai.client.deadlines import microseconds
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
-from synergai.protocol.oip_stream import WINDOW_METADATA, cancellation
-from synergai.protocol.status import error_in_stream
+from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.protocol.status import error_from_stream
 
 if TYPE_CHECKING:
     from synergai.client.connection import Connection
@@ -91,7 +91,7 @@ class Queries:
             left = None if give_up_at is None else give_up_at - time.monotonic()
             return await self._connection.call_once(self._connection.oip.ModelInfer, request, left)
         if answer.error_message:
-            raise error_in_stream(answer)
+            raise error_from_stream(answer)
         return answer.infer_response
 
 
@@ -189,7 +189,7 @@ class SharedStream:
     def _message(self, query: _Query) -> Request | None:
         """What there is to send of a query; None if nobody waits for it any more."""
         if query.is_sent:  # it comes here a second time to be called off
-            return cancellation(query.request.id)
+            return cancel_request(query.request.id)
         if query.answer.done():
             return None
         query.is_sent = True

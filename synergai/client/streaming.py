@@ -12,7 +12,7 @@ import grpc
 from synergai.client.jobs import JobStatus, spec_to_proto, status_from_proto
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.oip_stream import WINDOW_METADATA
-from synergai.protocol.status import error_in_stream
+from synergai.protocol.status import error_from_stream
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _answer(
     message: inference_pb2.ModelStreamInferResponse,
 ) -> InferResult | SynergaiError:
     if message.error_message:
-        return error_in_stream(message)
+        return error_from_stream(message)
     return result_of(message.infer_response)
 
 

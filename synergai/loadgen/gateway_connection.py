@@ -16,10 +16,10 @@ import grpc
 
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
-from synergai.protocol.call_errors import error_of_call
+from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.converters import engine_from_metadata
 from synergai.protocol.rpc import channel_options
-from synergai.protocol.status import error_in_stream
+from synergai.protocol.status import error_from_stream
 from synergai.protocol.tls import channel_credentials
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ class GatewayLine:
         for _ in requests:
             answer = self._next()
             response = answer.infer_response
-            yield response.id, error_in_stream(answer) if answer.error_message else response
+            yield (
+                response.id,
+                error_from_stream(answer) if answer.error_message else response,
+            )
 
     def _next(self) -> inference_pb2.ModelStreamInferResponse:
         try:
@@ -117,4 +120,4 @@ class GatewayLine:
             raise self._error_of(failure) from None
 
     def _error_of(self, failure: grpc.RpcError) -> SynergaiError:
-        return error_of_call(self._target, failure.code(), failure.details() or "")
+        return error_from_call(self._target, failure.code(), failure.details() or "")

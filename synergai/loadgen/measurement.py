@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InternalFault, InvalidInput, SynergaiError
 from synergai.loadgen.messages import MESSAGES, Counted, Failed, Progressed
 from synergai.loadgen.summary import SUMMARY_FILE, Summary, read_summary
-from synergai.runtime.report_pipe import reporting
+from synergai.runtime.report_pipe import run_with_report_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> 
 
 def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
     command = [sys.executable, "-m", "synergai.loadgen.run", settings.packed()]
-    with reporting(command, settings.output / PROCESS_LOG) as lines:
+    with run_with_report_pipe(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGES.decode(line):
                 case Progressed() as progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from synergai.runtime.report_pipe import Messages
+from synergai.runtime.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +66,4 @@ class Counted:
 
 Message: TypeAlias = Progressed | Failed | Counted
 
-MESSAGES: Final = Messages[Message](Progressed, Failed, Counted)
+MESSAGES: Final = MessageCodec[Message](Progressed, Failed, Counted)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from synergai.errors import InvalidInput
 from synergai.loadgen.target_settings import AskingSettings
-from synergai.runtime.settings import Spelled
+from synergai.runtime.settings import OptionName
 
 _SCENARIOS: Final = {
     "rate": ("Server", "Offline"),
@@ -91,7 +91,7 @@ class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     output: Path = Field(
         default=Path("runs/loadgen"), description="Where LoadGen's own log files go."
     )
-    as_json: Annotated[bool, Spelled("json")] = Field(
+    as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
 

@@ -28,7 +28,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from synergai.domain import EngineName, checked_name
+from synergai.domain import EngineName, validate_name
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition
 from synergai.models.formats.model_files import (
@@ -139,7 +139,7 @@ class ModelDirectory:
         Raises:
             NotFound: there is none.
         """
-        checked_name(name, "engine name")
+        validate_name(name, "engine name")
         engines = self.engines()
         for definition in engines:
             if definition.name == name:
@@ -149,7 +149,7 @@ class ModelDirectory:
 
     def _load_entry(self, entry: Path) -> EngineDefinition:
         try:
-            name = EngineName(checked_name(entry.name, "engine name"))
+            name = EngineName(validate_name(entry.name, "engine name"))
         except InvalidInput as error:
             # The name must be valid wherever the fault is shown, and differ from all others.
             stand_in = EngineName(f"invalid-name-{zlib.crc32(os.fsencode(entry.name)):08x}")
@@ -190,8 +190,8 @@ class ModelDirectory:
         samples = self._check_confined(folder / SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            version=checked_name(keys.version or "1", "engine version"),
-            backend=checked_name(backend, "backend name"),
+            version=validate_name(keys.version or "1", "engine version"),
+            backend=validate_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,
             sha256=keys.sha256,

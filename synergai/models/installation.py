@@ -9,7 +9,7 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from synergai.domain import checked_name
+from synergai.domain import validate_name
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import (
@@ -49,7 +49,7 @@ def stage_engine(models: Path, name: str, *, replace: bool = False) -> Iterator[
     Raises:
         InvalidInput: the name is not one, or taken, or nothing can be written there.
     """
-    checked_name(name, "engine name")
+    validate_name(name, "engine name")
     try:
         models.mkdir(parents=True, exist_ok=True)
         with staging_folder(models, name) as staging:

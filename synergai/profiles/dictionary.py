@@ -16,7 +16,7 @@ from synergai.domain import (
     Configuration,
     EngineName,
     WorkerClass,
-    checked_name,
+    validate_name,
 )
 from synergai.errors import InvalidInput
 
@@ -69,8 +69,8 @@ class ProfileEntry:
     batch_qps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        checked_name(self.engine, "engine name")
-        checked_name(self.worker_class, "worker class")
+        validate_name(self.engine, "engine name")
+        validate_name(self.worker_class, "worker class")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
         for name, rates in (("qps", (self.qps,)), ("batch_qps", self.batch_qps)):
             for rate in rates:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
-from synergai.runtime.atomic_file import write_whole
+from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,6 +80,6 @@ def _suffix(path: Path) -> str:
 
 def _replace(path: Path, text: str) -> None:
     try:
-        write_whole(path, text)
+        write_atomic(path, text)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

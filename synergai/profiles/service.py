@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Profiles:
+class ProfileService:
     """What is known of the engines' speed.
 
     Attributes:

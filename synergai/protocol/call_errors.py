@@ -30,7 +30,7 @@ _LOST: Final = re.compile(
 )
 
 
-def error_of_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
+def error_from_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
     """What a failed call means, in words that name the server instead of the transport.
 
     Args:

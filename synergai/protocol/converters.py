@@ -18,7 +18,7 @@ from synergai.domain import (
     Session,
     TensorSpec,
     WorkerClass,
-    checked_name,
+    validate_name,
 )
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
@@ -54,9 +54,9 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
     if message.threads > MAX_THREADS:
         raise InvalidInput(f"threads must be from 0 to {MAX_THREADS}, not {message.threads}")
     if message.power_mode:
-        checked_name(message.power_mode, "power mode")
+        validate_name(message.power_mode, "power mode")
     if message.execution_provider:
-        checked_name(message.execution_provider, "execution provider")
+        validate_name(message.execution_provider, "execution provider")
     return Configuration(message.threads, message.power_mode, message.execution_provider)
 
 
@@ -73,7 +73,7 @@ def session_from_proto(message: common_pb2.Session) -> Session:
     Raises:
         InvalidInput: the engine's name or the configuration is not valid.
     """
-    engine = EngineName(checked_name(message.engine, "engine name"))
+    engine = EngineName(validate_name(message.engine, "engine name"))
     return Session(engine, configuration_from_proto(message.configuration))
 
 
@@ -123,16 +123,16 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         InvalidInput: a name is not valid, a tensor is impossible or named twice, or a usable
             engine has no inputs or outputs.
     """
-    name = EngineName(checked_name(message.name, "engine name"))
+    name = EngineName(validate_name(message.name, "engine name"))
     where = f"engine {name!r}"
     if message.version:
-        checked_name(message.version, "engine version")
+        validate_name(message.version, "engine version")
     if message.backend:
-        checked_name(message.backend, "backend")
+        validate_name(message.backend, "backend")
     if message.preprocess:
-        checked_name(message.preprocess, "pre-processing")
+        validate_name(message.preprocess, "pre-processing")
     if message.postprocess:
-        checked_name(message.postprocess, "post-processing")
+        validate_name(message.postprocess, "post-processing")
     if message.max_batch > MAX_BATCH:
         raise InvalidInput(f"{where} cannot compute {message.max_batch} queries together")
     if max(len(message.inputs), len(message.outputs)) > _MAX_TENSORS:
@@ -218,8 +218,8 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
         InvalidInput: a name is not valid or a figure is impossible.
     """
     return ProfileEntry(
-        engine=EngineName(checked_name(message.engine, "engine name")),
-        worker_class=WorkerClass(checked_name(message.worker_class, "worker class")),
+        engine=EngineName(validate_name(message.engine, "engine name")),
+        worker_class=WorkerClass(validate_name(message.worker_class, "worker class")),
         configuration=configuration_from_proto(message.configuration),
         qps=message.qps,
         backend_start_s=message.backend_start_s,

@@ -13,7 +13,7 @@ from typing import Final
 
 HUB_VERSION: Final = 1
 """Raised when an older agent or gateway would not understand."""
-SESSION_METADATA: Final = "synergai-session"
+CONNECTION_METADATA: Final = "synergai-session"
 """What the call ``Work`` shows the session of the registration under."""
 WORKER_LOST_AFTER: Final = 3
 """A worker of which nothing was heard for so many heartbeats is lost."""

@@ -17,7 +17,7 @@ WINDOW_METADATA: Final = "synergai-window"
 """Header of a stream: how many requests its client may have under way."""
 
 
-def cancellation(request_id: str) -> ModelInferRequest:
+def cancel_request(request_id: str) -> ModelInferRequest:
     """The message that calls off the request of this id."""
     from synergai.oip import inference_pb2
 
@@ -26,7 +26,7 @@ def cancellation(request_id: str) -> ModelInferRequest:
     return message
 
 
-def is_cancellation(message: ModelInferRequest) -> bool:
+def is_cancel_request(message: ModelInferRequest) -> bool:
     """Whether a message calls off another one, instead of being a request itself."""
     parameters = message.parameters
     return CANCEL_PARAMETER in parameters and parameters[CANCEL_PARAMETER].bool_param

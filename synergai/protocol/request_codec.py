@@ -1,9 +1,9 @@
-"""A message's envelope: everything in it but the tensors.
+"""Decoding of inference requests without copying or re-parsing their tensors.
 
-Protobuf copies every field that it parses, and tensors are most of a message's bytes. Serialised
-messages can be taken apart between two fields and put together again, so the tensors are cut out
-first and stay views of the bytes that came. What a client sends after that mostly differs from it
-in nothing but the tensors' contents, and is then not parsed at all.
+Protobuf copies every field that it parses, and most of a request is tensor data. Serialised
+messages can be split between fields, so the raw tensors are cut out first and stay views of the
+received buffer. Successive requests of a client usually differ in tensor contents only; a
+`RequestTemplate` recognises them and skips parsing altogether.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     Buffer: TypeAlias = bytes | memoryview
 
-SMALL_BYTES: Final = 4096
-"""Up to here, letting protobuf copy is quicker than looking at fields in Python."""
-MOST_FORMS: Final = 64
-"""So many kinds of requests are known again; clients have a few, and may have any number."""
-MOST_FIELDS: Final = 8192
-"""No engine's requests have so many. To look at the four million for which 8 MiB have room takes
-seconds, in which nobody else would be served."""
-_NO_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
+SMALL_MESSAGE_BYTES: Final = 4096
+"""Up to this size, letting protobuf copy is faster than iterating over fields in Python."""
+MAX_TEMPLATES: Final = 64
+"""Templates kept per decoder; clients send few kinds of requests, but could send any number."""
+MAX_FIELDS: Final = 8192
+"""Largest number of top-level fields of a request; no engine needs more. An 8 MiB message has room
+for four million, and iterating over them would block the event loop for seconds."""
+_INVALID_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2
 """Wire type of strings, bytes, messages and packed numbers."""
@@ -47,132 +47,131 @@ _INFER_RESPONSE: Final = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
 @value()
-class Envelope:
-    """A request taken apart.
+class RequestHeader:
+    """A request with its raw tensors split off.
 
     Attributes:
-        header: the request without ``raw_input_contents``; others may share it, so that nobody
-            changes it.
-        raw: those contents, in order; views of the bytes that were opened, or copies.
-        form: what it has in common with requests to come, if they are to be known again.
+        message: the request without ``raw_input_contents``. Must not be modified: requests of the
+            same template share it.
+        raw: the ``raw_input_contents``, in order; views of the received buffer, or copies.
+        template: the template that the request matches, if any.
     """
 
-    header: ModelInferRequest
+    message: ModelInferRequest
     raw: Sequence[Buffer]
-    form: Form | None = None
+    template: RequestTemplate | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Form:
-    """What requests have in common that differ only in what their raw tensors hold.
+class RequestTemplate:
+    """The common part of requests that differ only in the contents of their raw tensors.
 
     Attributes:
-        header: of all of them.
-        fits: the engine that all of them are known to fit.
+        message: the request without ``raw_input_contents``, shared by all that match.
+        validated_for: the engine that matching requests have been validated against.
     """
 
-    header: ModelInferRequest
-    fits: Engine | None = field(default=None, init=False)
+    message: ModelInferRequest
+    validated_for: Engine | None = field(default=None, init=False)
     _frame: Sequence[tuple[int, int, bytes]]
     _contents: Sequence[tuple[int, int]]
 
     @classmethod
-    def of(cls, data: Buffer, envelope: Envelope) -> Self | None:
-        """The form of the request in `data`; None if others are hardly like it, or in no order.
+    def create(cls, data: Buffer, header: RequestHeader) -> Self | None:
+        """Create a template from the request in `data`; None if others are unlikely to match it.
 
-        An id or a parameter is seldom sent twice, and typed contents are a part of the header.
+        Ids and parameters rarely repeat, and typed contents are part of the message itself.
         """
-        header = envelope.header
-        if not envelope.raw or header.id or header.parameters:
+        message = header.message
+        if not header.raw or message.id or message.parameters:
             return None
-        # Such a request is refused. A form of it would be as large as its client likes: a tensor
-        # takes two bytes in the message, and a hundred times as many here.
-        if len(envelope.raw) != len(header.inputs):
+        # Such a request is invalid, and its template would be as large as the client likes: a
+        # tensor takes two bytes in the message but a hundred times as many here.
+        if len(header.raw) != len(message.inputs):
             return None
-        prefixes = [field_prefix(_RAW_INPUT_CONTENTS, len(raw)) for raw in envelope.raw]
-        end = len(data) - sum(map(len, prefixes)) - sum(map(len, envelope.raw))
+        prefixes = [field_prefix(_RAW_INPUT_CONTENTS, len(raw)) for raw in header.raw]
+        end = len(data) - sum(map(len, prefixes)) - sum(map(len, header.raw))
         head = bytes(data[:end])
-        # What goes before the tensors has to be a message by itself: then no byte of it, or of
-        # the fields behind it, can mean anything else in the next request.
-        if end > SMALL_BYTES or not _is_message(head):
+        # The bytes before the tensors must parse on their own: only then do they, and the field
+        # prefixes after them, mean the same in every request that matches.
+        if end > SMALL_MESSAGE_BYTES or not _is_message(head):
             return None
         frame, contents, begin = [], [], 0
-        for prefix, raw in zip(prefixes, envelope.raw, strict=True):
+        for prefix, raw in zip(prefixes, header.raw, strict=True):
             frame.append((begin, end + len(prefix), head + prefix))
             begin = end + len(prefix) + len(raw)
             contents.append((end + len(prefix), begin))
             end, head = begin, b""
-        form = cls(header, frame, contents)
-        return form if form.opened(data) is not None else None
+        template = cls(message, frame, contents)
+        return template if template.match(data) is not None else None
 
-    def opened(self, data: Buffer) -> list[Buffer] | None:
-        """The raw contents in `data`, which is as long as a request of this form, if it is one."""
+    def match(self, data: Buffer) -> list[Buffer] | None:
+        """Return the raw contents in `data` if it matches; its length must be the template's."""
         for begin, end, expected in self._frame:
             if data[begin:end] != expected:
                 return None
         return [data[begin:end] for begin, end in self._contents]
 
 
-class Envelopes:
-    """Opens requests, and knows the form of those that came before."""
+class RequestDecoder:
+    """Decoder of serialised requests that caches templates of earlier ones."""
 
     def __init__(self) -> None:
-        # By length, as are those of which one has come.
-        self._forms: dict[int, Form] = {}
-        self._seen: set[int] = set()
+        self._templates: dict[int, RequestTemplate] = {}  # by length of the request
+        self._seen: set[int] = set()  # lengths received at least once
 
-    def open(self, data: Buffer) -> Envelope:
-        """Take the serialised ``ModelInferRequest`` in `data` apart.
+    def decode(self, data: Buffer) -> RequestHeader:
+        """Decode the serialised ``ModelInferRequest`` in `data`.
 
         Raises:
-            InvalidInput: it is not one.
+            InvalidInput: `data` is not a valid request.
         """
         try:
             return self.parse(data)
         except DecodeError as error:
-            raise InvalidInput(_NO_REQUEST) from error
+            raise InvalidInput(_INVALID_REQUEST) from error
 
-    def parse(self, data: Buffer) -> Envelope:
-        """Like `open`, with protobuf's own error.
+    def parse(self, data: Buffer) -> RequestHeader:
+        """Decode like `decode`, but raise protobuf's own error.
 
         Raises:
-            DecodeError: it is not one.
+            DecodeError: `data` is not a valid request.
         """
         size = len(data)
-        data = bytes(data) if size <= SMALL_BYTES else memoryview(data)
-        form = self._forms.get(size)
-        if form is not None and (raw := form.opened(data)) is not None:
-            return Envelope(form.header, raw, form)
-        envelope = parse_envelope(data)
+        data = bytes(data) if size <= SMALL_MESSAGE_BYTES else memoryview(data)
+        template = self._templates.get(size)
+        if template is not None and (raw := template.match(data)) is not None:
+            return RequestHeader(template.message, raw, template)
+        header = parse_header(data)
         if size not in self._seen:
-            # Photographs and texts hardly ever have the same length twice: a form of each would
-            # cost more than to parse it, and drive out those that are of use.
-            if len(self._seen) >= MOST_FORMS:
+            # Encoded images and texts hardly ever repeat a length: a template for each would cost
+            # more than parsing and evict the useful ones.
+            if len(self._seen) >= MAX_TEMPLATES:
                 self._seen.clear()
             self._seen.add(size)
-            return envelope
-        form = Form.of(data, envelope)
-        if form is None:
-            return envelope
-        if len(self._forms) >= MOST_FORMS:
-            self._forms.clear()
-        self._forms[size] = form
-        return Envelope(envelope.header, envelope.raw, form)
+            return header
+        template = RequestTemplate.create(data, header)
+        if template is None:
+            return header
+        if len(self._templates) >= MAX_TEMPLATES:
+            self._templates.clear()
+        self._templates[size] = template
+        return RequestHeader(header.message, header.raw, template)
 
 
-def parse_envelope(data: Buffer) -> Envelope:
-    """Take the serialised ``ModelInferRequest`` in `data` apart, whatever came before it.
+def parse_header(data: Buffer) -> RequestHeader:
+    """Parse the serialised ``ModelInferRequest`` in `data` without templates.
 
     Raises:
-        DecodeError: it is not one.
+        DecodeError: `data` is not a valid request.
     """
-    if len(data) <= SMALL_BYTES:
-        header = ModelInferRequest.FromString(bytes(data))
-        raw = list(header.raw_input_contents)
-        header.ClearField("raw_input_contents")
-        return Envelope(header, raw)
-    rest, (contents,) = cut(data, _RAW_INPUT_CONTENTS, most_fields=MOST_FIELDS)
-    return Envelope(ModelInferRequest.FromString(rest), contents)
+    if len(data) <= SMALL_MESSAGE_BYTES:
+        message = ModelInferRequest.FromString(bytes(data))
+        raw = list(message.raw_input_contents)
+        message.ClearField("raw_input_contents")
+        return RequestHeader(message, raw)
+    rest, (contents,) = split_fields(data, _RAW_INPUT_CONTENTS, max_fields=MAX_FIELDS)
+    return RequestHeader(ModelInferRequest.FromString(rest), contents)
 
 
 def _is_message(data: bytes) -> bool:
@@ -189,48 +188,50 @@ def check_response(data: Buffer) -> None:
     Raises:
         DecodeError: it is not.
     """
-    rest, _ = cut(data, _RAW_OUTPUT_CONTENTS) if len(data) > SMALL_BYTES else (bytes(data), [])
-    ModelInferResponse.FromString(rest)
+    if len(data) > SMALL_MESSAGE_BYTES:
+        data, _ = split_fields(data, _RAW_OUTPUT_CONTENTS)
+    ModelInferResponse.FromString(bytes(data))
 
 
-def stream_response(*response: Buffer) -> bytes:
-    """The serialised ``ModelStreamInferResponse`` around the parts of a ``ModelInferResponse``."""
+def wrap_stream_response(*response: Buffer) -> bytes:
+    """Wrap the parts of a serialised ``ModelInferResponse`` in a ``ModelStreamInferResponse``."""
     return b"".join((field_prefix(_INFER_RESPONSE, sum(map(len, response))), *response))
 
 
 def raw_output_prefix(size: int) -> bytes:
-    """What precedes `size` bytes of ``raw_output_contents`` in a serialised response."""
+    """Return the tag and length that precede `size` bytes of ``raw_output_contents``."""
     return field_prefix(_RAW_OUTPUT_CONTENTS, size)
 
 
 @lru_cache(maxsize=1024)  # an engine's messages have few different sizes
 def field_prefix(number: int, size: int) -> bytes:
-    """What precedes the `size` bytes of a string, of bytes, or of a message in a field."""
+    """Return the tag and length of the length-delimited field `number` with `size` bytes."""
     return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 
-def cut(
-    data: Buffer, *numbers: int, most_fields: int = sys.maxsize
+def split_fields(
+    data: Buffer, *numbers: int, max_fields: int = sys.maxsize
 ) -> tuple[bytes, list[list[memoryview]]]:
-    """Cut fields out of a serialised message.
+    """Split length-delimited fields off a serialised message.
 
     Args:
         data: the message.
-        numbers: which fields; strings, bytes or messages.
-        most_fields: how many the message may have, the others included.
+        numbers: numbers of the fields to split off.
+        max_fields: limit on the number of all top-level fields.
 
     Returns:
-        The message without them, and of each number the contents, in order and not copied.
+        The message without these fields and, per number, the contents of its fields as views, in
+        order.
 
     Raises:
-        DecodeError: the bytes are not those of a message, or it has more fields.
+        DecodeError: `data` is not a message, or has more than `max_fields` fields.
     """
     view = memoryview(data)
     rest: list[memoryview] = []
     contents: dict[int, list[memoryview]] = {number: [] for number in numbers}
-    for count, (number, wire_type, start, content, end) in enumerate(fields(view), 1):
-        if count > most_fields:
-            raise DecodeError(f"more than {most_fields} fields")
+    for count, (number, wire_type, start, content, end) in enumerate(iter_fields(view), 1):
+        if count > max_fields:
+            raise DecodeError(f"more than {max_fields} fields")
         if number in contents and wire_type == LENGTH_DELIMITED:
             contents[number].append(view[content:end])
         else:
@@ -238,14 +239,14 @@ def cut(
     return b"".join(rest), list(contents.values())
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """The top-level fields of a serialised message.
+def iter_fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Iterate over the top-level fields of a serialised message.
 
     Yields:
-        Field number, wire type, and where the field, its content, and what follows begin.
+        Field number, wire type, and the offsets of the field, of its content and of its end.
 
     Raises:
-        DecodeError: the bytes are not those of a message.
+        DecodeError: `data` is not a message.
     """
     position, end = 0, len(data)
     while position < end:
@@ -270,6 +271,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Return the varint at `position` and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
@@ -279,7 +281,7 @@ def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise DecodeError("a number that does not end")
+    raise DecodeError("truncated or overlong varint")
 
 
 def _varint(value: int) -> bytes:

@@ -58,19 +58,24 @@ class Malformed:
 
 
 @value()
-class Raw(Generic[ReadT]):
-    """What was read of a message, and the bytes that it came as, to be passed on untouched."""
+class RawRequest(Generic[ReadT]):
+    """A request as received and as parsed.
+
+    Attributes:
+        data: the serialised request, to be forwarded unchanged.
+        parsed: the result of parsing `data`.
+    """
 
     data: bytes
-    message: ReadT
+    parsed: ReadT
 
 
 def parse(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
     """A deserialiser for `cls` that does not raise: it answers `Malformed` instead."""
-    return parse_by(cls.FromString, cls)
+    return safe_deserializer(cls.FromString, cls)
 
 
-def parse_by(
+def safe_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
 ) -> Callable[[bytes], ReadT | Malformed]:
     """A deserialiser that answers `Malformed` where `read` finds that the bytes are no `cls`."""
@@ -85,11 +90,11 @@ def parse_by(
     return deserialise
 
 
-def parse_raw(
+def raw_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
-) -> Callable[[bytes], Raw[ReadT] | Malformed]:
-    """Like `parse_by`, but keeps the bytes beside what was read."""
-    return parse_by(lambda data: Raw(data, read(data)), cls)
+) -> Callable[[bytes], RawRequest[ReadT] | Malformed]:
+    """Like `safe_deserializer`, but keeps the bytes beside what was read."""
+    return safe_deserializer(lambda data: RawRequest(data, read(data)), cls)
 
 
 def serialise(response: Message | bytes) -> bytes:
@@ -109,7 +114,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     await context.abort(code, str(error)[:_MAX_DETAILS], trailers)
 
 
-def unexpected(what: str) -> InternalFault:
+def log_internal_error(what: str) -> InternalFault:
     """Log the exception being handled, and return what a client may know of it: an id."""
     fault_id = secrets.token_hex(4)
     _log.exception("fault %s in %s", fault_id, what)
@@ -131,7 +136,7 @@ async def _fail(context: Context, failure: BaseException, what: str) -> NoReturn
                 raise failure
             await abort(context, Unavailable("the server called the work off"))
         case Exception():
-            await abort(context, unexpected(what))
+            await abort(context, log_internal_error(what))
         case _:
             raise failure
 
@@ -144,12 +149,12 @@ def unary(
 
 
 def raw_unary(
-    behaviour: Callable[[Raw[ReadT], Context], Awaitable[Message | bytes]],
+    behaviour: Callable[[RawRequest[ReadT], Context], Awaitable[Message | bytes]],
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Like `unary`, but `behaviour` also gets the request's bytes; `read` parses them."""
-    return _unary(behaviour, parse_raw(read, cls))
+    return _unary(behaviour, raw_deserializer(read, cls))
 
 
 def server_stream(
@@ -197,11 +202,11 @@ def stream_by(
     def behave(requests: AsyncIterator[ReadT | Malformed], context: Context) -> Responses:
         return behaviour(checked(requests), context)
 
-    return _stream(behave, parse_by(read, cls))
+    return _stream(behave, safe_deserializer(read, cls))
 
 
 def raw_stream(
-    behaviour: Callable[[AsyncIterator[Raw[ReadT] | Malformed], Context], Responses],
+    behaviour: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Responses],
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
@@ -210,7 +215,7 @@ def raw_stream(
     The protocol answers each message of a stream by itself, so that one that cannot be parsed
     must not end the others.
     """
-    return _stream(behaviour, parse_raw(read, cls))
+    return _stream(behaviour, raw_deserializer(read, cls))
 
 
 def _stream(

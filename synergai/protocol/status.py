@@ -70,7 +70,9 @@ def stream_error(
     return inference_pb2.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
 
-def error_in_stream(answer: inference_pb2.ModelStreamInferResponse) -> errors.SynergaiError:
+def error_from_stream(
+    answer: inference_pb2.ModelStreamInferResponse,
+) -> errors.SynergaiError:
     """The domain error for a failed response in a stream.
 
     Its `STATUS_PARAMETER` says which; other servers leave it out, and the cause is unknown then.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine, TensorSpec
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.protocol.request_codec import Envelope
+    from synergai.protocol.request_codec import RequestHeader
 
 ELEMENT_BYTES: Final = {
     "BOOL": 1,
@@ -70,21 +70,20 @@ _NARROW: Final = {
 """Ranges of the datatypes that travel in a wider typed field."""
 
 
-def check_envelope(envelope: Envelope, engine: Engine) -> None:
-    """Check that `engine` can run the request in `envelope`, as `check_request` does.
+def check_header(header: RequestHeader, engine: Engine) -> None:
+    """Validate a decoded request like `check_request`, reusing its template's earlier validation.
 
-    Of a form that has been checked for the engine only elements of BYTES, which say their own
-    length, are looked at again.
+    Only BYTES elements, which carry their own lengths, are checked again in every request.
 
     Raises:
-        InvalidInput: as `check_request` says.
+        InvalidInput: see `check_request`.
     """
-    form = envelope.form
-    if form is not None and form.fits is engine:
+    template = header.template
+    if template is not None and template.validated_for is engine:
         return
-    check_request(envelope.header, engine, envelope.raw)
-    if form is not None and all(each.datatype != "BYTES" for each in form.header.inputs):
-        form.fits = engine
+    check_request(header.message, engine, header.raw)
+    if template is not None and all(each.datatype != "BYTES" for each in header.message.inputs):
+        template.validated_for = engine
 
 
 def check_request(
@@ -146,7 +145,7 @@ def _unknown_input(name: str, engine: Engine) -> InvalidInput:
     return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it takes {known}")
 
 
-def class_count(asked: ModelInferRequest.InferRequestedOutputTensor) -> int:
+def classification_count(asked: ModelInferRequest.InferRequestedOutputTensor) -> int:
     """To how many classes a requested output is to be reduced; 0 means: to none, it comes whole.
 
     This is the parameter of the protocol's classification extension.
@@ -275,7 +274,7 @@ def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
                 f"for twice; it gives {names}"
             )
         known.remove(asked.name)
-        if asked.parameters and class_count(asked) and asked.name == engine.postprocess:
+        if asked.parameters and classification_count(asked) and asked.name == engine.postprocess:
             raise InvalidInput(f"output {asked.name!r} is no tensor to be classified")
 
 

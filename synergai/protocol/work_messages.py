@@ -1,15 +1,15 @@
-"""The messages of the work stream, put together and taken apart around the tensors in them.
+"""Encoding and decoding of the work stream's messages with minimal copying of tensors.
 
-Protobuf copies what it parses and what it serialises, in nested messages several times over. A
-request or a response is most of its message, so these functions copy it once on sending, and not
-at all on receiving: it stays a view of the bytes that came.
+Protobuf copies whatever it parses or serialises, nested messages several times. Requests and
+responses make up most of these messages, so they are copied once on sending and not at all on
+receiving, where they stay views of the received buffer.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.protocol.request_codec import SMALL_BYTES, cut, field_prefix
+from synergai.protocol.request_codec import SMALL_MESSAGE_BYTES, field_prefix, split_fields
 from synergai.v1.hub_pb2 import Assignment, Ended, Progress, Started, WorkOrders, WorkReports
 from synergai.values import value
 
@@ -28,10 +28,10 @@ _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
 
 @value()
 class Orders:
-    """A ``WorkOrders``.
+    """A decoded ``WorkOrders``.
 
     Attributes:
-        assignments: each with its requests.
+        assignments: assignments, each with its serialised requests.
         stops: ids of assignments to stop.
     """
 
@@ -41,88 +41,119 @@ class Orders:
 
 @value()
 class Reports:
-    """A ``WorkReports``; progress and ends each with its responses."""
+    """A decoded ``WorkReports``.
+
+    Attributes:
+        started: assignments whose first query runs.
+        progress: progress reports, each with its serialised responses.
+        ended: final reports, each with its serialised responses.
+    """
 
     started: Sequence[Started]
     progress: Sequence[tuple[Progress, Sequence[Buffer]]]
     ended: Sequence[tuple[Ended, Sequence[Buffer]]]
 
 
-def assignment_order(assignment: Assignment, requests: Sequence[Buffer]) -> list[Buffer]:
-    """The parts of a serialised ``WorkOrders`` of one assignment, which has no requests itself."""
+def encode_assignment(assignment: Assignment, requests: Sequence[Buffer]) -> list[Buffer]:
+    """Encode a ``WorkOrders`` with one assignment.
+
+    Args:
+        assignment: the assignment; its ``requests`` must be empty.
+        requests: serialised requests of the assignment.
+
+    Returns:
+        The parts of the serialised message.
+    """
     return _field(_ASSIGNMENTS, [assignment.SerializeToString(), *_fields(_REQUESTS, requests)])
 
 
-def progress_report(progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
-    """The parts of a serialised ``WorkReports`` of one progress, which has no responses itself."""
+def encode_progress(progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
+    """Encode a ``WorkReports`` with one progress report.
+
+    Args:
+        progress: the report; its ``responses`` must be empty.
+        responses: serialised responses of the report.
+
+    Returns:
+        The parts of the serialised message.
+    """
     return _field(_PROGRESS_REPORTS, _with_responses(progress, responses))
 
 
-def ended_report(ended: Ended, progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
-    """The parts of a serialised ``WorkReports`` of one end, which has no progress itself."""
+def encode_ended(ended: Ended, progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
+    """Encode a ``WorkReports`` with one final report.
+
+    Args:
+        ended: the report; its ``progress`` must be unset.
+        progress: the last progress of the assignment; its ``responses`` must be empty.
+        responses: serialised responses of that progress.
+
+    Returns:
+        The parts of the serialised message.
+    """
     last = _field(_PROGRESS, _with_responses(progress, responses))
     return _field(_ENDED_REPORTS, [*last, ended.SerializeToString()])
 
 
-def open_orders(data: Buffer) -> Orders:
-    """Take the serialised ``WorkOrders`` in `data` apart.
+def decode_orders(data: Buffer) -> Orders:
+    """Decode the serialised ``WorkOrders`` in `data`.
 
     Raises:
-        DecodeError: it is not one.
+        DecodeError: `data` is not a valid message.
     """
-    if len(data) <= SMALL_BYTES:
+    if len(data) <= SMALL_MESSAGE_BYTES:
         orders = WorkOrders.FromString(bytes(data))
         return Orders([(each, each.requests) for each in orders.assignments], orders.stops)
-    rest, (assignments,) = cut(data, _ASSIGNMENTS)
+    rest, (assignments,) = split_fields(data, _ASSIGNMENTS)
     return Orders(
-        [_open_assignment(each) for each in assignments], WorkOrders.FromString(rest).stops
+        [_decode_assignment(each) for each in assignments], WorkOrders.FromString(rest).stops
     )
 
 
-def open_reports(data: Buffer) -> Reports:
-    """Take the serialised ``WorkReports`` in `data` apart.
+def decode_reports(data: Buffer) -> Reports:
+    """Decode the serialised ``WorkReports`` in `data`.
 
     Raises:
-        DecodeError: it is not one.
+        DecodeError: `data` is not a valid message.
     """
-    if len(data) <= SMALL_BYTES:
+    if len(data) <= SMALL_MESSAGE_BYTES:
         reports = WorkReports.FromString(bytes(data))
         return Reports(
             reports.started,
             [(each, each.responses) for each in reports.progress],
             [(each, each.progress.responses) for each in reports.ended],
         )
-    rest, (progress, ended) = cut(data, _PROGRESS_REPORTS, _ENDED_REPORTS)
+    rest, (progress, ended) = split_fields(data, _PROGRESS_REPORTS, _ENDED_REPORTS)
     return Reports(
         WorkReports.FromString(rest).started,
-        [_open_progress(each) for each in progress],
-        [_open_ended(each) for each in ended],
+        [_decode_progress(each) for each in progress],
+        [_decode_ended(each) for each in ended],
     )
 
 
-def _open_assignment(data: memoryview) -> tuple[Assignment, Sequence[Buffer]]:
-    if len(data) <= SMALL_BYTES:
+def _decode_assignment(data: memoryview) -> tuple[Assignment, Sequence[Buffer]]:
+    if len(data) <= SMALL_MESSAGE_BYTES:
         assignment = Assignment.FromString(bytes(data))
         return assignment, assignment.requests
-    rest, (requests,) = cut(data, _REQUESTS)
+    rest, (requests,) = split_fields(data, _REQUESTS)
     return Assignment.FromString(rest), requests
 
 
-def _open_progress(data: Buffer) -> tuple[Progress, Sequence[Buffer]]:
-    if len(data) <= SMALL_BYTES:
+def _decode_progress(data: Buffer) -> tuple[Progress, Sequence[Buffer]]:
+    if len(data) <= SMALL_MESSAGE_BYTES:
         progress = Progress.FromString(bytes(data))
         return progress, progress.responses
-    rest, (responses,) = cut(data, _RESPONSES)
+    rest, (responses,) = split_fields(data, _RESPONSES)
     return Progress.FromString(rest), responses
 
 
-def _open_ended(data: memoryview) -> tuple[Ended, Sequence[Buffer]]:
-    if len(data) <= SMALL_BYTES:
+def _decode_ended(data: memoryview) -> tuple[Ended, Sequence[Buffer]]:
+    if len(data) <= SMALL_MESSAGE_BYTES:
         ended = Ended.FromString(bytes(data))
         return ended, ended.progress.responses
-    rest, (parts,) = cut(data, _PROGRESS)
-    # Protobuf merges a message that comes in several parts, as if they were one.
-    progress, responses = _open_progress(parts[0] if len(parts) == 1 else b"".join(parts))
+    rest, (parts,) = split_fields(data, _PROGRESS)
+    # Protobuf merges repeated occurrences of a message field.
+    progress, responses = _decode_progress(parts[0] if len(parts) == 1 else b"".join(parts))
     ended = Ended.FromString(rest)
     ended.progress.CopyFrom(progress)
     return ended, responses

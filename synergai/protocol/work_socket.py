@@ -1,9 +1,9 @@
-"""The work line: a plain socket for the messages of the work stream.
+"""Work socket: a plain TCP connection for the messages of the work stream.
 
-A gRPC message passes two threads and several system calls at each end, which for a short query is
-most of what the gateway adds. Between a gateway and its agents, which are ours on both sides, the
-same messages go over a socket of the event loop instead: each as a frame, four bytes of length
-(little endian) and the serialised message. The first frame is the agent's session.
+A gRPC message crosses two threads and several system calls at each end, which dominates the
+gateway's overhead for short queries. Gateway and agents therefore exchange the same messages over
+a socket of the event loop. Each message is a frame: its length in four bytes (little endian), then
+the serialised message. The first frame is the session of the agent's registration.
 """
 
 from __future__ import annotations
@@ -21,44 +21,43 @@ if TYPE_CHECKING:
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 256 << 10
 _JOIN_BYTES: Final = 64 << 10
-"""Up to here, copying parts into one is quicker than handing them to the socket singly."""
+"""Up to this size, copying parts into one is faster than passing them to the socket separately."""
 
 
-class WorkLine(asyncio.BufferedProtocol):
-    """One end of a work line.
+class WorkSocket(asyncio.BufferedProtocol):
+    """One end of a work socket.
 
-    Frames come by callback. Small ones are copied out of a buffer that all share; a large one is
-    received into memory of its own, and what is made of it may be views of that.
+    Small messages are copied out of a shared receive buffer; a large one is received into memory
+    of its own, of which decoded messages may keep views.
 
     Args:
-        take: called with each message: bytes, or a view that may be kept. A `SynergaiError` that
-            it raises ends the line.
-        max_bytes: the largest message that may come.
+        on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
+            raised by it closes the socket.
+        max_bytes: size limit of received messages.
 
     Attributes:
-        ended: done when the line is; with the error that ended it, if it was not the peer's
-            orderly end.
+        closed: done when the socket is closed; holds the error unless the peer closed it orderly.
     """
 
-    def __init__(self, take: Callable[[Buffer], None], max_bytes: int) -> None:
-        self.take = take
+    def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:
+        self.on_message = on_message
         self.max_bytes = max_bytes
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport
-        self._room = asyncio.Event()
-        self._room.set()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._held = 0
+        self._buffered = 0
         self._large: memoryview | None = None
-        self._filled = 0
+        self._large_received = 0
 
     # --- sending ----------------------------------------------------------------------------
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send the message that `parts` make up; nothing once the line has ended."""
+        """Send `parts` as one message; do nothing if the socket is closed."""
         size = sum(map(len, parts))
         framed = [size.to_bytes(_LENGTH_BYTES, "little"), *parts]
-        if self.ended.done():
+        if self.closed.done():
             return
         if size <= _JOIN_BYTES:
             self._transport.write(b"".join(framed))
@@ -66,101 +65,105 @@ class WorkLine(asyncio.BufferedProtocol):
             self._transport.writelines(framed)
 
     async def drain(self) -> None:
-        """Return once the peer has taken most of what was sent, or the line has ended."""
-        await self._room.wait()
+        """Wait until the send buffer has room, or the socket is closed."""
+        await self._writable.wait()
 
-    def finish(self) -> None:
-        """Send nothing more; the peer is to end the line once it has read all."""
-        if not self.ended.done():
+    def write_eof(self) -> None:
+        """Close the sending direction; the peer closes the socket once it has read everything."""
+        if not self.closed.done():
             self._transport.write_eof()
 
     def close(self, error: SynergaiError | None = None) -> None:
-        """End the line now, because of `error` if there is one.
+        """Close the socket at once, with `error` as the reason if given.
 
-        What the peer has not taken yet is dropped: it may never take it.
+        Unsent data is dropped: the peer may never read it.
         """
-        self._end(error)
+        self._set_closed(error)
         self._transport.abort()
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is gone."""
-        self._end(None if error is None else Unavailable("the work line was lost"))
+        """Mark the socket as closed."""
+        self._set_closed(None if error is None else Unavailable("the work socket was lost"))
 
     def eof_received(self) -> None:
-        """The peer sends nothing more: the line ends, after what is still to be sent."""
-        self._end(None)
+        """Mark the socket as closed; asyncio flushes the send buffer."""
+        self._set_closed(None)
 
     def pause_writing(self) -> None:
-        """The peer does not keep up."""
-        self._room.clear()
+        """Block `drain`: the send buffer is full."""
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It does again."""
-        self._room.set()
+        """Unblock `drain`."""
+        self._writable.set()
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Where the next bytes belong."""
+        """Return where to store the next received bytes."""
         if self._large is not None:
-            return self._large[self._filled :]
-        return self._buffer[self._held :]
+            return self._large[self._large_received :]
+        return self._buffer[self._buffered :]
 
     def buffer_updated(self, count: int) -> None:
-        """So many bytes have come."""
+        """Process `count` newly received bytes."""
         if self._large is None:
-            self._held += count
-            self._take_frames()
+            self._buffered += count
+            self._parse_frames()
             return
-        self._filled += count
-        if self._filled == len(self._large):
+        self._large_received += count
+        if self._large_received == len(self._large):
             message, self._large = self._large, None
-            self._hand_on(message)
+            self._deliver(message)
 
-    def _take_frames(self) -> None:
-        buffer, position, end = self._buffer, 0, self._held
-        while end - position >= _LENGTH_BYTES and not self.ended.done():
+    def _parse_frames(self) -> None:
+        buffer, position, end = self._buffer, 0, self._buffered
+        while end - position >= _LENGTH_BYTES and not self.closed.done():
             start = position + _LENGTH_BYTES
             size = int.from_bytes(buffer[position:start], "little")
             if size > self.max_bytes:
-                text = f"a message of {size:,} bytes on a work line; {self.max_bytes:,} are allowed"
-                self.close(InvalidInput(text))
+                self.close(
+                    InvalidInput(
+                        f"received a message of {size:,} bytes on a work socket; "
+                        f"the limit is {self.max_bytes:,}"
+                    )
+                )
                 return
             if start + size > end:
                 if size > _BUFFER_BYTES - _LENGTH_BYTES:
-                    self._receive_apart(size, buffer[start:end])
-                    self._held = 0
+                    self._begin_large(size, buffer[start:end])
+                    self._buffered = 0
                     return
                 break
             position = start + size
-            self._hand_on(bytes(buffer[start:position]))
+            self._deliver(bytes(buffer[start:position]))
         if position:
             rest = bytes(buffer[position:end])
             buffer[: len(rest)] = rest
-            self._held = len(rest)
+            self._buffered = len(rest)
 
-    def _receive_apart(self, size: int, begun: memoryview) -> None:
-        """Receive a message larger than the buffer, of which the beginning is here."""
+    def _begin_large(self, size: int, received: memoryview) -> None:
+        """Allocate memory for a message larger than the buffer, and copy its `received` bytes."""
         self._large = memoryview(bytearray(size))
-        self._filled = len(begun)
-        self._large[: self._filled] = begun
+        self._large_received = len(received)
+        self._large[: self._large_received] = received
 
-    def _hand_on(self, message: Buffer) -> None:
+    def _deliver(self, message: Buffer) -> None:
         try:
-            self.take(message)
+            self.on_message(message)
         except SynergaiError as error:
             self.close(error)
 
-    def _end(self, error: SynergaiError | None) -> None:
-        self._room.set()
-        if self.ended.done():
+    def _set_closed(self, error: SynergaiError | None) -> None:
+        self._writable.set()
+        if self.closed.done():
             return
         if error is None:
-            self.ended.set_result(None)
+            self.closed.set_result(None)
         else:
-            self.ended.set_exception(error)
-            self.ended.exception()  # whether anybody looks is up to the owner
+            self.closed.set_exception(error)
+            self.closed.exception()  # mark as retrieved: the owner may not look at it

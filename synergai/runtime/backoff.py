@@ -17,7 +17,7 @@ class Backoff:
     first_s: float = 0.1
     most_s: float = 5.0
 
-    def pauses(self) -> Iterator[float]:
+    def delays(self) -> Iterator[float]:
         """The waiting times, without end."""
         pause = self.first_s
         while True:

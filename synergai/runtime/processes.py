@@ -14,12 +14,12 @@ _DIE_FIRST: Final = 500
 """How much of the memory, in thousandths, the kernel adds to what it takes the process to use."""
 
 
-def die_first() -> None:
+def prefer_oom_kill() -> None:
     """Have the kernel kill this process before its parent where memory is short."""
     Path("/proc/self/oom_score_adj").write_text(str(_DIE_FIRST), "ascii")
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, however that happens.
 
     Args:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Messages(Generic[T]):
+class MessageCodec(Generic[T]):
     """Dataclasses as lines and back.
 
     Args:
@@ -40,7 +40,7 @@ class Messages(Generic[T]):
 
 
 @contextmanager
-def reporting(command: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
+def run_with_report_pipe(command: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
     """Run a process, and give the lines that it reports; it never outlives the block.
 
     Args:

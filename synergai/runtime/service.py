@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Protocol
 
 from synergai.runtime.allocator import keep_freed_memory
-from synergai.runtime.systemd import announced
+from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +45,12 @@ def run_service(
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
     )
-    pass_over_clients_that_leave()
+    ignore_client_disconnects()
     keep_freed_memory()
     uvloop.run(_serve(make))
 
 
-def pass_over_clients_that_leave() -> None:
+def ignore_client_disconnects() -> None:
     """Have gRPC not log, with a traceback, that a client left while it was written to."""
 
     def is_news(record: logging.LogRecord) -> bool:
@@ -80,7 +80,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, tell, number)
     try:
-        async with make() as service, announced():
+        async with make() as service, notify_lifecycle():
             started = service
             # What the start has left lives as long as the process: looking through all of it
             # again would hold up every request for tens of milliseconds now and then.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-def checked_address(text: str) -> str:
+def validate_address(text: str) -> str:
     """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 asks for a free one.
 
     Raises:
@@ -73,11 +73,11 @@ def checked_address(text: str) -> str:
     return text
 
 
-Address: TypeAlias = Annotated[str, AfterValidator(checked_address)]
+Address: TypeAlias = Annotated[str, AfterValidator(validate_address)]
 """``HOST:PORT`` of a listener or a server."""
 
 
-def checked_cores(parts: object) -> tuple[int, ...]:
+def parse_cores(parts: object) -> tuple[int, ...]:
     """The processor cores named by `parts`: numbers, and ranges such as ``2-5``; each once.
 
     Raises:
@@ -100,7 +100,7 @@ def checked_cores(parts: object) -> tuple[int, ...]:
     return tuple(sorted(cores))
 
 
-Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(checked_cores)]
+Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(parse_cores)]
 """Processor cores by number, as ``taskset --cpu-list`` takes them: ``0,2-3``."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -116,7 +116,7 @@ POSITIONAL = _Positional()
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class OptionName:
     """``as_json: Annotated[bool, Spelled("json")]`` is given as ``--json``."""
 
     option: str
@@ -207,7 +207,7 @@ class Settings(BaseModel):
     def option(cls, name: str) -> str:
         """The option of the field `name`, without the hyphens before it."""
         metadata = cls.model_fields[name].metadata if name in cls.model_fields else ()
-        spelled = (each.option for each in metadata if isinstance(each, Spelled))
+        spelled = (each.option for each in metadata if isinstance(each, OptionName))
         return next(spelled, name.replace("_", "-"))
 
     @classmethod

@@ -41,7 +41,7 @@ def watchdog_s() -> float | None:
 
 
 @contextlib.asynccontextmanager
-async def announced() -> AsyncIterator[None]:
+async def notify_lifecycle() -> AsyncIterator[None]:
     """Say that the service is up; while this lasts, that it is alive; and then that it stops.
 
     The signs of life come from the event loop itself: one that hangs sends none, and the manager

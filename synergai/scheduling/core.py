@@ -315,7 +315,7 @@ class SchedulerCore:
         if fault is not Fault.UNKNOWN_ENGINE:
             job.faults += 1
         nobody_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
-        if fault.of_client or nobody_left or job.faults >= self._settings.max_faults:
+        if fault.is_client_error or nobody_left or job.faults >= self._settings.max_faults:
             self._drop(job)
             self._commands.append(Fail(job.job.id, detail, fault))
 

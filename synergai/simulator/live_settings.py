@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from synergai.runtime.settings import Settings, Spelled
+from synergai.runtime.settings import OptionName, Settings
 from synergai.simulator.settings import RECONSTRUCTED, ExperimentName, PolicyName
 from synergai.simulator.workload import Sessions  # noqa: TC001  # pydantic reads the annotations
 
@@ -47,7 +47,7 @@ class ExperimentSettings(Settings, env_prefix="SYNERGAI_EXPERIMENT_"):
         default={"agx": "mode=6", "nx": "mode=5"},
         description="Configurations by worker class for the policies that know no profile.",
     )
-    as_json: Annotated[bool, Spelled("json")] = Field(
+    as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
     directory: Path | None = Field(

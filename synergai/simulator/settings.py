@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
-from synergai.runtime.settings import Settings, Spelled
+from synergai.runtime.settings import OptionName, Settings
 from synergai.scheduling.policy import POLICIES
 from synergai.simulator.workload import EXPERIMENTS, Sessions, TPre
 
@@ -95,7 +95,7 @@ class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
         description="Configurations by worker class for the policies that know no profile; "
         "elsewhere they take the one with the most threads.",
     )
-    as_json: Annotated[bool, Spelled("json")] = Field(
+    as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON, the figures of every run, instead of tables."
     )
     plots: Path | None = Field(default=None, description="Folder for the plots.")

@@ -11,7 +11,7 @@ import grpc
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.protocol import converters as wire
+from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from synergai.zoo import build as zoo
@@ -34,7 +34,7 @@ def profile(fleet: LocalFleet, figures: dict[str, float]) -> None:
         )
         for mode, qps in figures.items()
     ]
-    dictionary = fleet_pb2.Dictionary(entries=map(wire.profile_entry_to_proto, entries))
+    dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))
     with grpc.insecure_channel(fleet.address) as channel:
         fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)
 

@@ -11,14 +11,14 @@ import pytest
 
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.protocol import rpc
-from synergai.runtime.service import pass_over_clients_that_leave
+from synergai.runtime.service import ignore_client_disconnects
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
 
-async def echo(request: rpc.Raw[hub_pb2.LoadEngine], _context: object) -> bytes:
+async def echo(request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object) -> bytes:
     return request.data
 
 
@@ -50,7 +50,7 @@ async def echo_all(
 
 
 async def answer_each(
-    requests: AsyncIterator[rpc.Raw[hub_pb2.LoadEngine] | rpc.Malformed], _context: object
+    requests: AsyncIterator[rpc.RawRequest[hub_pb2.LoadEngine] | rpc.Malformed], _context: object
 ) -> AsyncGenerator[bytes, None]:
     async for request in requests:
         yield b"malformed" if isinstance(request, rpc.Malformed) else request.data
@@ -209,7 +209,7 @@ async def test_client_that_leaves_while_it_is_written_to_is_not_logged(
 ) -> None:
     cython_log = logging.getLogger("grpc._cython.cygrpc")
     before = list(cython_log.filters)
-    pass_over_clients_that_leave()
+    ignore_client_disconnects()
     try:
         answers = channel.unary_stream("/test/Flood")(message(), timeout=5)
         await answers.read()

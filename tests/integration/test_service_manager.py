@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.runtime.systemd import announced, notify, watchdog_s
+from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_s
 from synergai.testing import free_port
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def test_a_loop_that_hangs_gives_no_sign_of_life(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000")
-    async with announced():
+    async with notify_lifecycle():
         await asyncio.sleep(0.005)
         assert "WATCHDOG=1" in heard(manager)
         time.sleep(0.1)  # noqa: ASYNC251  # to hang is the point

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai import errors
-from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, checked_name
+from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, validate_name
 from synergai.protocol import status
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
@@ -28,7 +28,7 @@ def test_malformed_configuration_is_refused_in_words(text: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "x" * 129, "a\n"])
 def test_name_that_could_leave_a_directory_or_confuse_a_terminal_is_refused(name: str) -> None:
     with pytest.raises(errors.InvalidInput):
-        checked_name(name, "engine name")
+        validate_name(name, "engine name")
 
 
 @pytest.mark.parametrize(

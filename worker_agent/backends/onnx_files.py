@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from synergai.errors import EngineUnusable
-from synergai.protocol.request_codec import LENGTH_DELIMITED, fields
+from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _entries(data: memoryview, kind: str, depth: int = 0) -> Iterator[tuple[str,
         raise DecodeError("nested too deeply")
     # Views are let go as they are done with: a file cannot be closed under them.
     with data:
-        for number, wire_type, _, content, end in fields(data):
+        for number, wire_type, _, content, end in iter_fields(data):
             child = _CHILDREN[kind].get(number)
             if child is None or wire_type != LENGTH_DELIMITED:
                 continue
@@ -79,6 +79,6 @@ def _entries(data: memoryview, kind: str, depth: int = 0) -> Iterator[tuple[str,
 def _entry(data: bytes) -> tuple[str, str]:
     texts = {
         number: data[content:end].decode()
-        for number, _, _, content, end in fields(memoryview(data))
+        for number, _, _, content, end in iter_fields(memoryview(data))
     }
     return texts.get(1, ""), texts.get(2, "")

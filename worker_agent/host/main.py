@@ -22,7 +22,7 @@ from synergai.domain import Engine
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.runtime.processes import die_first, die_with
+from synergai.runtime.processes import die_with_parent, prefer_oom_kill
 from worker_agent.cpu_affinity import parse_cores, restrict_to, thread_cores
 from worker_agent.ipc.arena import Arena, slots_for
 from worker_agent.ipc.frames import LoadFailed, Ready
@@ -51,8 +51,8 @@ _log = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load the engine, say so, and run queries until the agent goes."""
     options = _parse(arguments)
-    die_with(options.parent)
-    die_first()
+    die_with_parent(options.parent)
+    prefer_oom_kill()
     # The agent decides when a host ends; a terminal's Ctrl-C reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

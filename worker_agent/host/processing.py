@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from synergai.errors import InvalidInput
 from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
 from synergai.models.preprocess import ImageInput
-from synergai.protocol.validation import class_count
+from synergai.protocol.validation import classification_count
 from worker_agent.backends import Quantised
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Processing:
                 outputs[asked.name] = self._derived.derive(computed)
                 continue
             output = computed[asked.name]
-            if asked.parameters and (count := class_count(asked)):
+            if asked.parameters and (count := classification_count(asked)):
                 output = top_classes(output, count, as_imagenet=self._engine.postprocess == CLASSES)
             outputs[asked.name] = output
         return outputs

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.domain import Outcome
-from synergai.protocol.request_codec import Envelopes
-from synergai.protocol.validation import check_envelope
+from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.validation import check_header
 from synergai.values import value
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
@@ -63,7 +63,7 @@ class QueryCodec:
         self._arena = arena
         self._engine = engine
         self._processing = processing
-        self._envelopes = Envelopes()
+        self._decoder = RequestDecoder()
 
     def open(self, query: RunQuery) -> DecodedQuery:
         """Make the model's inputs of a request.
@@ -73,14 +73,13 @@ class QueryCodec:
         """
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
-        envelope = self._envelopes.open(data)
-        header = envelope.header
-        check_envelope(envelope, self._engine)
-        names = self._processing.outputs_to_compute(header)
-        inputs = read_inputs(envelope)
+        header = self._decoder.decode(data)
+        check_header(header, self._engine)
+        names = self._processing.outputs_to_compute(header.message)
+        inputs = read_inputs(header)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
-        return DecodedQuery(query, header, inputs, names, time.perf_counter() - begin)
+        return DecodedQuery(query, header.message, inputs, names, time.perf_counter() - begin)
 
     def write(
         self, opened: DecodedQuery, outputs: Sequence[Array], compute_s: float, batch: int = 1

@@ -16,7 +16,7 @@ import numpy as np
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.protocol.arrays import DTYPES
-from synergai.protocol.request_codec import MOST_FORMS, SMALL_BYTES, raw_output_prefix
+from synergai.protocol.request_codec import MAX_TEMPLATES, SMALL_MESSAGE_BYTES, raw_output_prefix
 from synergai.protocol.validation import TYPED_FIELDS
 from worker_agent.host.typed_contents import typed_response, wants_typed
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.protocol.request_codec import Envelope, Form
+    from synergai.protocol.request_codec import RequestHeader, RequestTemplate
 
     Array: TypeAlias = NDArray[Any]
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
@@ -39,20 +39,20 @@ _DATATYPES: Final = {
 }
 
 
-def read_inputs(envelope: Envelope) -> dict[str, Array]:
+def read_inputs(header: RequestHeader) -> dict[str, Array]:
     """The request's inputs by name. It must have passed ``check_request``.
 
     Raises:
         InvalidInput: an input's data do not fit its shape after all.
     """
     try:
-        if not envelope.raw:
-            return {tensor.name: _from_typed(tensor) for tensor in envelope.header.inputs}
-        form = envelope.form
-        described = _inputs(envelope.header) if form is None else _inputs_of_form(form)
+        if not header.raw:
+            return {tensor.name: _from_typed(tensor) for tensor in header.message.inputs}
+        template = header.template
+        described = _inputs(header.message) if template is None else _template_inputs(template)
         return {
             name: _from_raw(datatype, shape, raw)
-            for (name, datatype, shape), raw in zip(described, envelope.raw, strict=True)
+            for (name, datatype, shape), raw in zip(described, header.raw, strict=True)
         }
     except (ValueError, KeyError, struct.error) as error:
         raise InvalidInput("an input's data do not fit its datatype and shape") from error
@@ -114,13 +114,13 @@ def _described(
     return response.SerializeToString()
 
 
-def _inputs(header: ModelInferRequest) -> list[Description]:
-    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in header.inputs]
+def _inputs(message: ModelInferRequest) -> list[Description]:
+    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in message.inputs]
 
 
-@lru_cache(maxsize=MOST_FORMS)
-def _inputs_of_form(form: Form) -> list[Description]:
-    return _inputs(form.header)
+@lru_cache(maxsize=MAX_TEMPLATES)
+def _template_inputs(template: RequestTemplate) -> list[Description]:
+    return _inputs(template.message)
 
 
 def _from_raw(datatype: str, shape: tuple[int, ...], raw: Buffer) -> Array:
@@ -169,6 +169,6 @@ def _on_the_wire(array: Array) -> tuple[str, Array]:
 def _to_raw(array: Array) -> Buffer:
     if array.dtype.hasobject:
         return b"".join(struct.pack("<I", len(element)) + element for element in array.flat)
-    if array.nbytes <= SMALL_BYTES:
+    if array.nbytes <= SMALL_MESSAGE_BYTES:
         return array.tobytes()
     return array.reshape(-1).data.cast("B")

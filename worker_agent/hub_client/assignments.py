@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
-from synergai.protocol import converters as wire
-from synergai.protocol.work_messages import ended_report, progress_report
+from synergai.protocol import converters
+from synergai.protocol.work_messages import encode_ended, encode_progress
 from synergai.v1 import hub_pb2
 from worker_agent.ipc.frames import Tally
 from worker_agent.runner import WorkItem
@@ -89,7 +89,7 @@ def _work_item(
         raise InvalidInput(
             f"an assignment of {assignment.count} queries with {len(requests)} requests"
         )
-    configuration = wire.configuration_from_proto(assignment.configuration)
+    configuration = converters.configuration_from_proto(assignment.configuration)
     return WorkItem(
         session=Session(EngineName(assignment.engine), configuration),
         handler=handler,
@@ -97,7 +97,7 @@ def _work_item(
         first=assignment.first,
         count=assignment.count,
         job=assignment.job_id,
-        batch_times=wire.batch_times_from_proto(assignment.batch_s),
+        batch_times=converters.batch_times_from_proto(assignment.batch_s),
         due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
     )
 
@@ -119,7 +119,7 @@ class _AssignmentReporter:
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """So much is done."""
-        self._queue.put(b"".join(progress_report(self._progress(tally), responses)))
+        self._queue.put(b"".join(encode_progress(self._progress(tally), responses)))
 
     def on_ended(
         self,
@@ -135,7 +135,7 @@ class _AssignmentReporter:
             fault=hub_pb2.Fault.ValueType(fault.value),
             detail=detail,
         )
-        self._queue.put(b"".join(ended_report(ended, self._progress(tally), responses)))
+        self._queue.put(b"".join(encode_ended(ended, self._progress(tally), responses)))
         self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import grpc
 
 from synergai.errors import SynergaiError
-from synergai.protocol import converters as wire
-from synergai.protocol import rpc
-from synergai.protocol.call_errors import error_of_call
+from synergai.protocol import converters, rpc
+from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.tls import open_channel
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
@@ -68,7 +67,7 @@ class HubClient:
         self._credentials = credentials
         self._link: Registration | None = None
         self._backoff = backoff
-        self._pauses = backoff.pauses()
+        self._delays = backoff.delays()
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -77,7 +76,7 @@ class HubClient:
                 await self._connect()
             except Exception as failure:  # noqa: BLE001 - not even a fault of ours may leave the worker unconnected
                 error = _in_our_words(failure, self._target)
-                pause = next(self._pauses)
+                pause = next(self._delays)
                 _log.warning(
                     "not connected to the gateway at %s, trying again in %.1f s: %s",
                     self._target,
@@ -89,7 +88,7 @@ class HubClient:
     def session_changed(self, change: SessionChange) -> None:
         """Tell the gateway, if there is one, of a session that came or went."""
         message = hub_pb2.SessionChanged(
-            session=wire.session_to_proto(change.session),
+            session=converters.session_to_proto(change.session),
             resident=change.resident,
             fault=str(change.error or ""),
         )
@@ -101,7 +100,7 @@ class HubClient:
 
     def engine_changed(self, engine: Engine) -> None:
         """Tell the gateway, if there is one, that an engine is not what it was."""
-        message = hub_pb2.EngineChanged(engine=wire.engine_to_proto(engine))
+        message = hub_pb2.EngineChanged(engine=converters.engine_to_proto(engine))
         self._tell(hub_pb2.AgentControl(engine_changed=message))
 
     def power_changed(self, mode: str, switch_s: float) -> None:
@@ -157,7 +156,7 @@ class HubClient:
                 link.close()
 
     def _settled(self) -> None:
-        self._pauses = self._backoff.pauses()
+        self._delays = self._backoff.delays()
 
 
 def _in_our_words(failure: Exception, target: str) -> SynergaiError:
@@ -165,6 +164,6 @@ def _in_our_words(failure: Exception, target: str) -> SynergaiError:
         case SynergaiError():
             return failure
         case grpc.aio.AioRpcError():
-            return error_of_call(target, failure.code(), failure.details() or "")
+            return error_from_call(target, failure.code(), failure.details() or "")
         case _:
-            return rpc.unexpected("the connection")
+            return rpc.log_internal_error("the connection")

@@ -12,8 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol import converters as wire
-from synergai.protocol import rpc
+from synergai.protocol import converters, rpc
 from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
 _LINE_TIMEOUT_S: Final = 1.0
-"""How long connecting a work line may take; no heartbeats are sent meanwhile."""
+"""How long connecting a work socket may take; no heartbeats are sent meanwhile."""
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +135,7 @@ class Registration:
         raise Unavailable("it ended the connection")
 
     async def _open_work(self) -> WorkChannel:
-        """A work line, if the gateway has one that can be reached, or else a call."""
+        """A work socket, if the gateway has one that can be reached, or else a call."""
         registered, take = self._registered, self._assignments.take
         if registered.work_port:
             line = await open_socket_channel(
@@ -176,9 +175,9 @@ class Registration:
                 case "heartbeat_ack":
                     self._acknowledged = order.heartbeat_ack.sequence
                 case "load":
-                    self._worker.load(wire.session_from_proto(order.load.session))
+                    self._worker.load(converters.session_from_proto(order.load.session))
                 case "unload":
-                    self._worker.unload(wire.session_from_proto(order.unload.session))
+                    self._worker.unload(converters.session_from_proto(order.unload.session))
 
     async def _heartbeats(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The agent's end of the work stream: over a work line, or else over a gRPC call.
+"""The agent's end of the work stream: over a work socket, or else over a gRPC call.
 
 The line is the quicker one by far, but needs a port of its own. Where only the hub's is let
 through, the call carries the same messages.
@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.hub import SESSION_METADATA
-from synergai.protocol.work_messages import open_orders
-from synergai.protocol.work_socket import WorkLine
+from synergai.protocol.hub import CONNECTION_METADATA
+from synergai.protocol.work_messages import decode_orders
+from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class GrpcWorkChannel:
     ) -> None:
         method: Any = channel.stream_stream(
             "/synergai.v1.Hub/Work",
-            response_deserializer=rpc.parse_by(open_orders, hub_pb2.WorkOrders),
+            response_deserializer=rpc.safe_deserializer(decode_orders, hub_pb2.WorkOrders),
         )
-        self._call = method(metadata=((SESSION_METADATA, session),))
+        self._call = method(metadata=((CONNECTION_METADATA, session),))
         self._take = take
 
     async def receive(self) -> NoReturn:
@@ -88,31 +88,31 @@ class GrpcWorkChannel:
 
 
 class SocketWorkChannel:
-    """The work stream as a work line. Made by `open_socket_channel`."""
+    """The work stream as a work socket. Made by `open_socket_channel`."""
 
-    def __init__(self, line: WorkLine) -> None:
-        self._line = line
+    def __init__(self, socket: WorkSocket) -> None:
+        self._socket = socket
 
     async def receive(self) -> NoReturn:
         """Orders come by callback; wait for the end."""
-        await asyncio.shield(self._line.ended)
+        await asyncio.shield(self._socket.closed)
         raise Unavailable("it ended the connection")
 
     async def write(self, data: bytes) -> None:
         """Send serialised ``WorkReports``."""
-        self._line.send((data,))
-        await self._line.drain()
-        if self._line.ended.done():
+        self._socket.send((data,))
+        await self._socket.drain()
+        if self._socket.closed.done():
             await asyncio.Event().wait()  # who receives is about to say why
 
     async def finish(self) -> None:
         """Return once the gateway has ended its half, which it does when it has read ours."""
-        self._line.finish()
-        await asyncio.shield(self._line.ended)
+        self._socket.write_eof()
+        await asyncio.shield(self._socket.closed)
 
     def close(self) -> None:
         """End the line."""
-        self._line.close()
+        self._socket.close()
 
 
 async def open_socket_channel(
@@ -124,11 +124,11 @@ async def open_socket_channel(
     max_message_bytes: int,
     timeout_s: float,
 ) -> SocketWorkChannel | None:
-    """Open a work line; None if nobody can be reached there.
+    """Open a work socket; None if nobody can be reached there.
 
     Args:
         host: the gateway's.
-        port: where it listens for work lines.
+        port: where it listens for work sockets.
         session: the registration that the line belongs to.
         take: called with all orders.
         max_message_bytes: the largest message that may come.
@@ -137,7 +137,7 @@ async def open_socket_channel(
 
     def take_message(data: Buffer) -> None:
         try:
-            orders = open_orders(data)
+            orders = decode_orders(data)
         except DecodeError:
             raise InvalidInput("the gateway sent what is not a WorkOrders") from None
         take(orders)
@@ -145,15 +145,15 @@ async def open_socket_channel(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
-            _, line = await loop.create_connection(
-                lambda: WorkLine(take_message, max_message_bytes), host, port
+            _, socket = await loop.create_connection(
+                lambda: WorkSocket(take_message, max_message_bytes), host, port
             )
     except (OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or "no answer"
-        _log.info("no work line to %s:%d (%s): work goes over gRPC", host, port, why)
+        _log.info("no work socket to %s:%d (%s): work goes over gRPC", host, port, why)
         return None
-    line.send((session.encode(),))
-    return SocketWorkChannel(line)
+    socket.send((session.encode(),))
+    return SocketWorkChannel(socket)
 
 
 async def read(call: Any) -> Any:

@@ -19,7 +19,7 @@ from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import EngineDefinition, ModelDirectory
 from synergai.models.formats.model_files import digest, list_files
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
-from synergai.runtime.atomic_file import write_whole
+from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.text import printable
 from worker_agent.hosts.process import HostProcess
 
@@ -165,7 +165,7 @@ class Inventory:
     def _write_cache(self, known: dict[str, Description]) -> None:
         engines = {key: asdict(description) for key, description in known.items()}
         try:
-            write_whole(self._cache, json.dumps({"format": _CACHE_FORMAT, "engines": engines}))
+            write_atomic(self._cache, json.dumps({"format": _CACHE_FORMAT, "engines": engines}))
         except OSError as error:  # costs time at the next start, and no engine now
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 

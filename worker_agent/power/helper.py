@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from synergai.domain import checked_name
+from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import Files
@@ -85,11 +85,11 @@ def allowed_modes(files: Files, path: str = ALLOWED) -> tuple[str, ...]:
     if status.st_uid not in (0, os.geteuid()) or stat.S_IMODE(status.st_mode) & 0o022:
         raise InvalidInput(f"{path} must belong to root, and nobody else may write it")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return tuple(checked_name(line, "power mode") for line in lines if line)
+    return tuple(validate_name(line, "power mode") for line in lines if line)
 
 
 def _switch(mode: str, name: str, files: Files, allow: str) -> dict[str, Any]:
-    checked_name(mode, "power mode")
+    validate_name(mode, "power mode")
     allowed = allowed_modes(files, allow)
     if mode not in allowed:
         raise ModeRefused(f"power mode {mode} is not in {allow}")

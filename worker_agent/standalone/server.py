@@ -23,7 +23,7 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.request_codec import RequestDecoder
 from worker_agent.runner import WorkItem
 from worker_agent.standalone.stream import RequestStream
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from synergai.domain import Configuration, Engine
-    from synergai.protocol.request_codec import Envelope
-    from synergai.protocol.rpc import Context, Malformed, Raw
+    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.rpc import Context, Malformed, RawRequest
     from worker_agent.hosts.pool import HostPool
     from worker_agent.ipc.frames import Tally
     from worker_agent.runner import Runner
@@ -124,7 +124,7 @@ class StandaloneServer:
             await self._server.stop(_GRACE_S)
 
     def _handler(self) -> grpc.GenericRpcHandler:
-        read = Envelopes().parse
+        read = RequestDecoder().parse
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ServerLive": rpc.unary(self._server_live, oip.ServerLiveRequest),
             "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
@@ -185,7 +185,7 @@ class StandaloneServer:
             outputs=outputs,
         )
 
-    async def _infer(self, request: Raw[Envelope], _context: Context) -> bytes:
+    async def _infer(self, request: RawRequest[RequestHeader], _context: Context) -> bytes:
         work, answer = self._begin(request)
         try:
             return await answer
@@ -194,17 +194,17 @@ class StandaloneServer:
 
     def _stream_infer(
         self,
-        requests: AsyncIterator[Raw[Envelope] | Malformed],
+        requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
         return RequestStream(self._begin, self._runner).answers(requests)
 
     # --- running ----------------------------------------------------------------------------
 
-    def _begin(self, request: Raw[Envelope]) -> PendingRequest:
+    def _begin(self, request: RawRequest[RequestHeader]) -> PendingRequest:
         if self._draining:
             raise Unavailable("this worker is leaving")
-        engine = self._usable(request.message.header.model_name)
+        engine = self._usable(request.parsed.message.model_name)
         answer = _PendingResponse(engine.name)
         work = WorkItem(session=self._session(engine.name), handler=answer, requests=[request.data])
         self._runner.add(work)

@@ -18,7 +18,7 @@ from synergai.loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-from synergai.runtime.settings import Spelled
+from synergai.runtime.settings import OptionName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
     plot: Path | None = Field(
         default=None, description="Draw rate, goodput and latency over time to this PNG file."
     )
-    as_json: Annotated[bool, Spelled("json")] = Field(
+    as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.protocol.request_codec import LENGTH_DELIMITED, fields
+from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Message:
     def __init__(self, data: memoryview = _EMPTY) -> None:
         self._data = data
         self._fields: dict[int, list[tuple[int, int, int]]] = {}
-        for number, wire_type, _, content, end in fields(data):
+        for number, wire_type, _, content, end in iter_fields(data):
             self._fields.setdefault(number, []).append((wire_type, content, end))
 
     def has(self, number: int) -> bool:

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
-from synergai.runtime.atomic_file import write_whole
+from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,4 +51,4 @@ class KnownDigests:
             OSError: the file cannot be written.
         """
         self._digests[url] = sha256
-        write_whole(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")
+        write_atomic(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")

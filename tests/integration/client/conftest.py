@@ -27,7 +27,7 @@ from synergai.errors import (
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.protocol import arrays, rpc
-from synergai.protocol.oip_stream import is_cancellation
+from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 
@@ -209,7 +209,7 @@ class FakeGateway:
             batch.clear()
 
         async for request in requests:
-            if is_cancellation(request):
+            if is_cancel_request(request):
                 self.called_off.append(request.id)
                 if request.id in under_way:
                     under_way[request.id].cancel()

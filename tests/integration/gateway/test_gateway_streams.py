@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from synergai.protocol.oip_stream import WINDOW_METADATA, cancellation
+from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ async def test_request_called_off_leaves_its_worker_and_the_stream_goes_on(
     call = caller.oip.ModelStreamInfer(timeout=10)
     await call.write(a_request(id="held"))
     await agent.until(lambda: len(agent.assignments) == 1)
-    await call.write(cancellation("held"))
+    await call.write(cancel_request("held"))
     await agent.until(lambda: len(agent.stops) == 1)
     answer = (await call.read()).infer_response
     assert (answer.id, answer.parameters["status"].string_param) == ("held", "CANCELLED")

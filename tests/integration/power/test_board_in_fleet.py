@@ -13,7 +13,7 @@ import pytest
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.protocol import converters as wire
+from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo import build as zoo
@@ -63,7 +63,7 @@ def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
         )
         for mode, qps in QPS.items()
     ]
-    dictionary = fleet_pb2.Dictionary(entries=map(wire.profile_entry_to_proto, entries))
+    dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))
     spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
     with grpc.insecure_channel(fleet.address) as channel:
         fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)

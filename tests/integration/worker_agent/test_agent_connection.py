@@ -124,7 +124,7 @@ async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
         "127.0.0.1", port, "session", lambda _: None, max_message_bytes=1 << 20, timeout_s=1.0
     )
     assert line is None
-    assert f"no work line to 127.0.0.1:{port}" in caplog.text
+    assert f"no work socket to 127.0.0.1:{port}" in caplog.text
 
 
 async def test_orders_that_are_none_end_the_line_with_a_reason() -> None:

@@ -147,7 +147,7 @@ async def test_fault_of_ours_answers_its_message_and_no_other(
     begin = agent._standalone._begin
 
     def clumsy(raw: Any) -> Any:
-        if raw.message.header.id == "clumsy":
+        if raw.parsed.message.id == "clumsy":
             raise ZeroDivisionError
         return begin(raw)
 

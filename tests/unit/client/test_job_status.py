@@ -19,7 +19,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.protocol.call_errors import error_of_call
+from synergai.protocol.call_errors import error_from_call
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
 
@@ -102,13 +102,13 @@ def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
 def test_trouble_with_the_line_names_the_gateway_and_not_the_transport(
     details: str, message: str
 ) -> None:
-    error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
+    error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
     assert isinstance(error, Unavailable)
     assert str(error) == message
 
 
 def test_server_that_lacks_the_call_is_doubted_to_be_a_gateway() -> None:
-    error = error_of_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    error = error_from_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     assert isinstance(error, NotSupported)
     assert str(error) == "gate:1 does not know this call; is it a SynergAI gateway?"
 
@@ -127,12 +127,12 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
     ],
 )
 def test_encryption_that_fails_says_why(details: str, text: str) -> None:
-    error = error_of_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
+    error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
     assert isinstance(error, Unavailable)
     assert re.search(rf"gate:1.*{text}", str(error))
 
 
 def test_waiting_doubles_up_to_a_bound_with_jitter() -> None:
-    pauses = Backoff(first_s=1.0, most_s=4.0).pauses()
+    delays = Backoff(first_s=1.0, most_s=4.0).delays()
     for bound in (1.0, 2.0, 4.0, 4.0):
-        assert bound / 2 <= next(pauses) <= bound
+        assert bound / 2 <= next(delays) <= bound

@@ -27,8 +27,8 @@ from synergai.domain import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.protocol.request_codec import parse_envelope
-from synergai.protocol.rpc import Raw
+from synergai.protocol.request_codec import parse_header
+from synergai.protocol.rpc import RawRequest
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import SchedulingSettings
 from synergai.v1 import hub_pb2
@@ -114,7 +114,7 @@ class Office:
         )
         message.inputs.add(name="x", datatype="FP32", shape=[1])
         data = message.SerializeToString()
-        return self.inference.begin(Raw(data, parse_envelope(data)), budget_s)
+        return self.inference.begin(RawRequest(data, parse_header(data)), budget_s)
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
         """What was put into the worker's outbox and not taken yet."""

@@ -17,9 +17,9 @@ from gateway.servicers.oip_stream import (
 )
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_stream import WINDOW_METADATA, cancellation
-from synergai.protocol.request_codec import parse_envelope
-from synergai.protocol.rpc import Malformed, Raw
+from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.protocol.request_codec import parse_header
+from synergai.protocol.rpc import Malformed, RawRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -43,17 +43,17 @@ class FakeInference:
     def __init__(self) -> None:
         self.begun: list[Begun] = []
 
-    def begin(self, raw: Raw[Any], _budget_s: float | None, _tenant: str) -> Begun:
-        self.begun.append(Begun(raw.message.header.id))
+    def begin(self, raw: RawRequest[Any], _budget_s: float | None, _tenant: str) -> Begun:
+        self.begun.append(Begun(raw.parsed.message.id))
         return self.begun[-1]
 
     def abandon(self, request: Begun) -> None:
         request.result.cancel()
 
 
-def a_message(message: oip.ModelInferRequest) -> Raw[Any]:
+def a_message(message: oip.ModelInferRequest) -> RawRequest[Any]:
     data = message.SerializeToString()
-    return Raw(data, parse_envelope(data))
+    return RawRequest(data, parse_header(data))
 
 
 def requests(*ids: str) -> list[oip.ModelInferRequest]:
@@ -71,7 +71,7 @@ class Streaming:
 
     @asynccontextmanager
     async def reading(self, messages: Iterable[oip.ModelInferRequest]) -> AsyncIterator[None]:
-        async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+        async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
             for message in messages:
                 yield a_message(message)
 
@@ -119,7 +119,7 @@ async def test_beyond_its_window_a_stream_is_read_when_an_answer_has_been_taken(
 async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -> None:
     streaming = Streaming(window=4)
 
-    async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+    async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
         streaming.inference.begun[0].answer(UNREAD_BYTES)
@@ -137,14 +137,14 @@ async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -
 
 async def test_calling_off_is_read_though_the_window_is_full() -> None:
     streaming = Streaming(window=1)
-    async with streaming.reading([*requests("a"), cancellation("a"), *requests("b")]):
+    async with streaming.reading([*requests("a"), cancel_request("a"), *requests("b")]):
         assert await streaming.answers() == [("a", "CANCELLED")]
         assert streaming.begun == ["a", "b"]
 
 
 async def test_calling_off_what_is_not_under_way_changes_nothing() -> None:
     streaming = Streaming(window=4)
-    messages = [cancellation("b"), cancellation(""), *requests("a", "b")]
+    messages = [cancel_request("b"), cancel_request(""), *requests("a", "b")]
     async with streaming.reading(messages):
         assert await streaming.answers() == []
         assert streaming.begun == ["a", "b"]
@@ -154,11 +154,11 @@ async def test_calling_off_what_is_ready_comes_too_late() -> None:
     streaming = Streaming(window=4)
     begun = asyncio.Event()
 
-    async def arriving() -> AsyncIterator[Raw[Any] | Malformed]:
+    async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
         yield a_message(*requests("a"))
         await begun.wait()
         streaming.inference.begun[0].answer()
-        yield a_message(cancellation("a"))
+        yield a_message(cancel_request("a"))
 
     reader = asyncio.create_task(streaming.stream.read(arriving()))
     await settle()
@@ -169,7 +169,7 @@ async def test_calling_off_what_is_ready_comes_too_late() -> None:
 
 async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
     streaming = Streaming(window=4)
-    async with streaming.reading([*requests("a", "a"), cancellation("a")]):
+    async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
         first, second = streaming.inference.begun
         assert (first.result.done(), second.result.cancelled()) == (False, True)
         assert await streaming.answers() == [("a", "CANCELLED")]
@@ -177,7 +177,7 @@ async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
 
 async def test_stream_whose_requests_are_all_answered_ends() -> None:
     streaming = Streaming(window=4)
-    async with streaming.reading([*requests("a", "b"), cancellation("b")]):
+    async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
         assert not streaming.stream.answers.closed
         streaming.inference.begun[0].answer()
         assert sorted(await streaming.answers()) == [("a", ""), ("b", "CANCELLED")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
-from synergai.profiles.service import Profiles
+from synergai.profiles.service import ProfileService
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def test_what_was_learned_is_stored_with_its_date(tmp_path: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    profiles = Profiles(tmp_path / "dictionary.db")
+    profiles = ProfileService(tmp_path / "dictionary.db")
     profiles.learned(
         ProfileEntry(
             engine=EngineName("digits"),

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.protocol import converters as wire
+from synergai.protocol import converters
 from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 ENGINE_NAMES = NAMES.map(EngineName)
 CONFIGURATIONS = st.builds(
-    Configuration, st.integers(0, wire.MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
+    Configuration, st.integers(0, converters.MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
 )
 SPECS = st.builds(
     TensorSpec,
@@ -66,23 +66,23 @@ ENTRIES = st.builds(
 
 @given(CONFIGURATIONS)
 def test_configuration_survives_the_wire(configuration: Configuration) -> None:
-    message = wire.configuration_to_proto(configuration)
-    assert wire.configuration_from_proto(message) == configuration
+    message = converters.configuration_to_proto(configuration)
+    assert converters.configuration_from_proto(message) == configuration
 
 
 @given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
 def test_session_survives_the_wire(session: Session) -> None:
-    assert wire.session_from_proto(wire.session_to_proto(session)) == session
+    assert converters.session_from_proto(converters.session_to_proto(session)) == session
 
 
 @given(ENGINES)
 def test_engine_survives_the_wire(engine: Engine) -> None:
-    assert wire.engine_from_proto(wire.engine_to_proto(engine)) == engine
+    assert converters.engine_from_proto(converters.engine_to_proto(engine)) == engine
 
 
 @given(ENTRIES)
 def test_profile_entry_survives_the_wire(entry: ProfileEntry) -> None:
-    assert wire.profile_entry_from_proto(wire.profile_entry_to_proto(entry)) == entry
+    assert converters.profile_entry_from_proto(converters.profile_entry_to_proto(entry)) == entry
 
 
 def spec(**fields: object) -> common_pb2.TensorSpec:
@@ -113,17 +113,17 @@ def engine(**fields: object) -> common_pb2.Engine:
 )
 def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        wire.engine_from_proto(nonsense)
+        converters.engine_from_proto(nonsense)
 
 
 @pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
 def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
     with pytest.raises(InvalidInput, match="batches"):
-        wire.batch_times_from_proto(seconds)
+        converters.batch_times_from_proto(seconds)
 
 
 def test_faulty_engine_needs_no_tensors() -> None:
-    assert wire.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
+    assert converters.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
 
 
 def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
@@ -131,7 +131,7 @@ def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
         name=EngineName("e"), version="1", backend="", inputs=(), outputs=(), fault="x" * 5000
     )
 
-    assert set(wire.engine_from_proto(wire.engine_to_proto(faulty)).fault) == {"x"}
+    assert set(converters.engine_from_proto(converters.engine_to_proto(faulty)).fault) == {"x"}
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
 )
 def test_nonsense_about_a_configuration_is_refused(nonsense: common_pb2.Configuration) -> None:
     with pytest.raises(InvalidInput):
-        wire.configuration_from_proto(nonsense)
+        converters.configuration_from_proto(nonsense)
 
 
 @pytest.mark.parametrize("qps", [0.0, -1.0, 5e-324, 1e308, float("nan"), float("inf")])
 def test_impossible_figure_is_refused(qps: float) -> None:
     message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=qps)
     with pytest.raises(InvalidInput):
-        wire.profile_entry_from_proto(message)
+        converters.profile_entry_from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_impossible_figure_is_refused(qps: float) -> None:
 def test_entry_that_could_not_be_kept_or_shown_is_refused(nonsense: dict[str, Any]) -> None:
     message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0, **nonsense)
     with pytest.raises(InvalidInput):
-        wire.profile_entry_from_proto(message)
+        converters.profile_entry_from_proto(message)

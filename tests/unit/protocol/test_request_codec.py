@@ -1,4 +1,4 @@
-"""Taking requests apart and putting responses together, byte for byte as protobuf would."""
+"""Requests are decoded and responses encoded exactly as protobuf would."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from synergai.oip.inference_pb2 import (
     ModelStreamInferResponse,
 )
 from synergai.protocol.request_codec import (
-    MOST_FIELDS,
-    MOST_FORMS,
-    Envelopes,
+    MAX_FIELDS,
+    MAX_TEMPLATES,
+    RequestDecoder,
     raw_output_prefix,
-    stream_response,
+    wrap_stream_response,
 )
 
 LARGE = 5000
-"""Beyond the size up to which protobuf itself takes the request apart."""
+"""More than `SMALL_MESSAGE_BYTES`, up to which protobuf parses the whole request."""
 
 
 def request(
@@ -40,48 +40,46 @@ def request(
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4), st.sampled_from(["", "x" * LARGE]))
-def test_envelope_holds_the_header_and_the_raw_tensors(tensors: list[bytes], padding: str) -> None:
+def test_raw_tensors_are_split_off_the_message(tensors: list[bytes], padding: str) -> None:
     whole = request(tensors, padding)
-    envelope = Envelopes().open(whole.SerializeToString())
-    assert [bytes(raw) for raw in envelope.raw] == tensors
+    header = RequestDecoder().decode(whole.SerializeToString())
+    assert [bytes(raw) for raw in header.raw] == tensors
     whole.ClearField("raw_input_contents")
-    assert envelope.header == whole
+    assert header.message == whole
 
 
-def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
+def test_large_tensors_stay_views_of_the_received_bytes() -> None:
     data = memoryview(bytearray(request([bytes(LARGE)]).SerializeToString()))
-    (raw,) = Envelopes().open(data).raw
+    (raw,) = RequestDecoder().decode(data).raw
     assert isinstance(raw, memoryview)
     data[-1] = 7
     assert raw[-1] == 7
 
 
-def test_fields_of_a_message_may_come_in_any_order() -> None:
+def test_fields_may_be_in_any_order() -> None:
     raw = ModelInferRequest(raw_input_contents=[bytes(LARGE)]).SerializeToString()
     name = ModelInferRequest(model_name="digits").SerializeToString()
-    envelope = Envelopes().open(raw + name + raw)
-    assert envelope.header.model_name == "digits"
-    assert len(envelope.raw) == 2
+    header = RequestDecoder().decode(raw + name + raw)
+    assert header.message.model_name == "digits"
+    assert len(header.raw) == 2
 
 
 @given(st.binary(min_size=1, max_size=40), st.booleans())
-def test_any_bytes_are_taken_apart_as_protobuf_does_or_are_invalid_input(
-    noise: bytes, large: bool
-) -> None:
+def test_any_bytes_decode_as_protobuf_does_or_are_invalid_input(noise: bytes, large: bool) -> None:
     data = (request([bytes(LARGE)]).SerializeToString() if large else b"") + noise
     try:
         expected = ModelInferRequest.FromString(data)
     except DecodeError:
         with pytest.raises(InvalidInput):
-            Envelopes().open(data)
+            RequestDecoder().decode(data)
         return
     try:
-        envelope = Envelopes().open(data)
+        header = RequestDecoder().decode(data)
     except InvalidInput:
         # Protobuf still skips the groups of its first version; nobody sends them here.
         assert any(byte & 7 in (3, 4) for byte in noise)
         return
-    assert [bytes(raw) for raw in envelope.raw] == list(expected.raw_input_contents)
+    assert [bytes(raw) for raw in header.raw] == list(expected.raw_input_contents)
 
 
 RAW = ModelInferRequest(raw_input_contents=[b"abcd"]).SerializeToString()
@@ -90,7 +88,7 @@ INPUTS = tuple(
     for name in ("x", "y")
 )
 UNKNOWN = b"\xca\x3e\x06" + RAW
-"""A field that this version does not know, which holds the bytes of one that it does."""
+"""An unknown field whose content is the bytes of a known one."""
 PIECES = (
     ModelInferRequest(model_name="digits").SerializeToString(),
     ModelInferRequest(model_name="shapes").SerializeToString(),
@@ -111,76 +109,76 @@ PIECES = (
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join), max_size=8))
 @example([INPUTS[0] + RAW + end for end in (UNKNOWN, UNKNOWN.replace(b"abcd", b"efgh"))])
-def test_request_is_opened_alike_whatever_came_before_it(messages: list[bytes]) -> None:
-    envelopes = Envelopes()
+def test_decoding_does_not_depend_on_earlier_requests(messages: list[bytes]) -> None:
+    decoder = RequestDecoder()
     for data in messages:
         try:
-            expected = Envelopes().open(data)
+            expected = RequestDecoder().decode(data)
         except InvalidInput:
             with pytest.raises(InvalidInput):
-                envelopes.open(data)
+                decoder.decode(data)
             continue
         for way in (data, memoryview(data)):
-            envelope = envelopes.open(way)
-            assert envelope.header == expected.header
-            assert [bytes(raw) for raw in envelope.raw] == [bytes(raw) for raw in expected.raw]
+            header = decoder.decode(way)
+            assert header.message == expected.message
+            assert [bytes(raw) for raw in header.raw] == [bytes(raw) for raw in expected.raw]
 
 
 @pytest.mark.parametrize("size", [4, LARGE])
-def test_requests_that_differ_only_in_their_raw_tensors_have_one_form(size: int) -> None:
-    envelopes = Envelopes()
+def test_requests_that_differ_only_in_raw_tensors_share_a_template(size: int) -> None:
+    decoder = RequestDecoder()
     _, first = (
-        envelopes.open(request([bytes(size), bytes(7)]).SerializeToString()) for _ in range(2)
+        decoder.decode(request([bytes(size), bytes(7)]).SerializeToString()) for _ in range(2)
     )
-    other = envelopes.open(request([b"x" * size, b"y" * 7]).SerializeToString())
-    assert other.form is first.form is not None
-    assert other.header is first.header
+    other = decoder.decode(request([b"x" * size, b"y" * 7]).SerializeToString())
+    assert other.template is first.template is not None
+    assert other.message is first.message
     assert [bytes(raw) for raw in other.raw] == [b"x" * size, b"y" * 7]
 
 
-def test_request_with_an_id_parameters_or_no_raw_tensor_has_no_form() -> None:
+def test_request_with_an_id_parameters_or_no_raw_tensor_has_no_template() -> None:
     with_parameter = request([b"abcd"])
     with_parameter.parameters["priority"].int64_param = 1
-    envelopes = Envelopes()
+    decoder = RequestDecoder()
     for one in 2 * (request([b"abcd"], "id"), with_parameter, request([])):
-        assert envelopes.open(one.SerializeToString()).form is None
+        assert decoder.decode(one.SerializeToString()).template is None
 
 
 @pytest.mark.parametrize("count", [2, LARGE])
-def test_request_with_more_raw_tensors_than_inputs_has_no_form(count: int) -> None:
+def test_request_with_more_raw_tensors_than_inputs_has_no_template(count: int) -> None:
     data = request([b""] * count, inputs=1).SerializeToString()
-    envelopes = Envelopes()
-    assert [envelopes.open(data).form for _ in range(2)] == [None, None]
+    decoder = RequestDecoder()
+    assert [decoder.decode(data).template for _ in range(2)] == [None, None]
 
 
-def test_number_of_forms_is_bounded() -> None:
-    envelopes = Envelopes()
-    for size in range(3 * MOST_FORMS):
+def test_number_of_templates_is_bounded() -> None:
+    decoder = RequestDecoder()
+    for size in range(3 * MAX_TEMPLATES):
         data = request([bytes(size)]).SerializeToString()
-        assert [envelopes.open(data).form is None for _ in range(2)] == [True, False]
-    assert len(envelopes._forms) <= MOST_FORMS
-    assert len(envelopes._seen) <= MOST_FORMS
+        assert [decoder.decode(data).template is None for _ in range(2)] == [True, False]
+    assert len(decoder._templates) <= MAX_TEMPLATES
+    assert len(decoder._seen) <= MAX_TEMPLATES
 
 
-def test_requests_of_ever_other_lengths_drive_out_no_form() -> None:
-    envelopes = Envelopes()
+def test_requests_of_varying_length_evict_no_template() -> None:
+    decoder = RequestDecoder()
     usual = request([b"abcd"]).SerializeToString()
-    form = [envelopes.open(usual).form for _ in range(2)][-1]
-    for size in range(5, 3 * MOST_FORMS):
-        assert envelopes.open(request([bytes(size)]).SerializeToString()).form is None
-    assert envelopes.open(usual).form is form is not None
+    template = [decoder.decode(usual).template for _ in range(2)][-1]
+    for size in range(5, 3 * MAX_TEMPLATES):
+        assert decoder.decode(request([bytes(size)]).SerializeToString()).template is None
+    assert decoder.decode(usual).template is template is not None
 
 
-def test_request_of_more_fields_than_any_engine_takes_is_refused() -> None:
-    most = ModelInferRequest(raw_input_contents=[b""] * MOST_FIELDS)
-    assert len(Envelopes().open(most.SerializeToString()).raw) == MOST_FIELDS
+def test_request_with_too_many_fields_is_rejected() -> None:
+    most = ModelInferRequest(raw_input_contents=[b""] * MAX_FIELDS)
+    assert len(RequestDecoder().decode(most.SerializeToString()).raw) == MAX_FIELDS
     most.model_name = "digits"
     with pytest.raises(InvalidInput, match="not a valid"):
-        Envelopes().open(most.SerializeToString())
+        RequestDecoder().decode(most.SerializeToString())
 
 
 @given(st.binary(max_size=20000))
-def test_raw_output_is_appended_to_a_response_without_parsing_it(content: bytes) -> None:
+def test_raw_output_is_appended_to_a_serialised_response(content: bytes) -> None:
     header = ModelInferResponse(model_name="digits").SerializeToString()
     whole = ModelInferResponse.FromString(header + raw_output_prefix(len(content)) + content)
     assert whole.model_name == "digits"
@@ -188,8 +186,10 @@ def test_raw_output_is_appended_to_a_response_without_parsing_it(content: bytes)
 
 
 @given(st.binary(max_size=20000))
-def test_response_is_put_into_a_stream_without_parsing_it(content: bytes) -> None:
+def test_serialised_response_is_wrapped_for_a_stream(content: bytes) -> None:
     response = ModelInferResponse(id="7", raw_output_contents=[content])
-    wrapped = ModelStreamInferResponse.FromString(stream_response(response.SerializeToString()))
+    wrapped = ModelStreamInferResponse.FromString(
+        wrap_stream_response(response.SerializeToString())
+    )
     assert wrapped.infer_response == response
     assert not wrapped.error_message

@@ -12,10 +12,10 @@ def test_bytes_that_are_no_message_become_malformed_and_do_not_raise() -> None:
 
 def test_raw_parsing_keeps_the_bytes_beside_the_message() -> None:
     data = hub_pb2.WorkOrders(stops=[3]).SerializeToString()
-    raw = rpc.parse_raw(hub_pb2.WorkOrders.FromString, hub_pb2.WorkOrders)(data)
-    assert isinstance(raw, rpc.Raw)
+    raw = rpc.raw_deserializer(hub_pb2.WorkOrders.FromString, hub_pb2.WorkOrders)(data)
+    assert isinstance(raw, rpc.RawRequest)
     assert raw.data is data
-    assert list(raw.message.stops) == [3]
+    assert list(raw.parsed.stops) == [3]
 
 
 def test_a_response_that_is_serialised_already_passes_untouched() -> None:

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
-from synergai.protocol.request_codec import Envelopes
+from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import (
     ELEMENT_BYTES,
     MAX_BYTES_ELEMENTS,
     MAX_IMAGES,
     TYPED_FIELDS,
-    check_envelope,
+    check_header,
     check_request,
-    class_count,
+    classification_count,
 )
 
 
@@ -77,24 +77,24 @@ def test_request_that_fits_passes(good: ModelInferRequest) -> None:
 
 
 def test_form_that_fits_an_engine_is_checked_anew_for_another() -> None:
-    envelopes = Envelopes()
+    decoder = RequestDecoder()
     data = request(tensor(), raw=(bytes(8),)).SerializeToString()
-    check_envelope(envelopes.open(data), ENGINE)
-    check_envelope(envelopes.open(data), ENGINE)
+    check_header(decoder.decode(data), ENGINE)
+    check_header(decoder.decode(data), ENGINE)
     with pytest.raises(InvalidInput, match="must be FP64"):
-        check_envelope(envelopes.open(data), engine(TensorSpec("x", "FP64", (-1, 2))))
-    check_envelope(envelopes.open(data), ENGINE)
+        check_header(decoder.decode(data), engine(TensorSpec("x", "FP64", (-1, 2))))
+    check_header(decoder.decode(data), ENGINE)
 
 
 def test_elements_that_say_their_own_length_are_checked_in_every_request() -> None:
-    envelopes = Envelopes()
+    decoder = RequestDecoder()
     texts = tensor(datatype="BYTES", shape=(1,))
     good = request(texts, raw=(element(b"ab"),)).SerializeToString()
-    check_envelope(envelopes.open(good), TEXTS)
-    check_envelope(envelopes.open(good), TEXTS)
+    check_header(decoder.decode(good), TEXTS)
+    check_header(decoder.decode(good), TEXTS)
     bad = request(texts, raw=(element(b"abc")[:-1],)).SerializeToString()
     with pytest.raises(InvalidInput, match="BYTES"):
-        check_envelope(envelopes.open(bad), TEXTS)
+        check_header(decoder.decode(bad), TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -285,11 +285,11 @@ def test_derived_output_may_be_asked_for_where_there_is_one() -> None:
 
 def test_output_may_be_asked_for_as_its_best_classes() -> None:
     (asked,) = outputs("y")
-    assert class_count(asked) == 0
+    assert classification_count(asked) == 0
     asked.parameters["classification"].int64_param = 3
-    assert class_count(asked) == 3
+    assert classification_count(asked) == 3
     asked.parameters["classification"].uint64_param = 4
-    assert class_count(asked) == 4
+    assert classification_count(asked) == 4
 
 
 @pytest.mark.parametrize("value", [{"int64_param": 0}, {"int64_param": -1}, {"string_param": "3"}])

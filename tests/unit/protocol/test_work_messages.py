@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from synergai.protocol.request_codec import field_prefix
 from synergai.protocol.work_messages import (
-    assignment_order,
-    ended_report,
-    open_orders,
-    open_reports,
-    progress_report,
+    decode_orders,
+    decode_reports,
+    encode_assignment,
+    encode_ended,
+    encode_progress,
 )
 from synergai.v1.hub_pb2 import (
     OUTCOME_STOPPED,
@@ -57,11 +57,11 @@ def test_orders_arrive_as_they_were_given(
 ) -> None:
     given = [(Assignment(id=i, engine="digits", count=1), requests) for i, requests in assignments]
     parts = [
-        part for assignment, requests in given for part in assignment_order(assignment, requests)
+        part for assignment, requests in given for part in encode_assignment(assignment, requests)
     ]
     data = b"".join([*parts, WorkOrders(stops=stops).SerializeToString()])
     assert [[*a.requests] for a in WorkOrders.FromString(data).assignments] == [r for _, r in given]
-    orders = open_orders(data)
+    orders = decode_orders(data)
     assert plain(orders.assignments) == given
     assert list(orders.stops) == stops
 
@@ -74,15 +74,15 @@ def test_reports_arrive_as_they_were_made(
     ended = Ended(outcome=OUTCOME_STOPPED, detail="as told")
     data = b"".join(
         [
-            *(part for report in progress for part in progress_report(*report)),
-            *(part for report in progress for part in ended_report(ended, *report)),
+            *(part for report in progress for part in encode_progress(*report)),
+            *(part for report in progress for part in encode_ended(ended, *report)),
             WorkReports(started=[Started(assignment_id=i) for i in started]).SerializeToString(),
         ]
     )
     whole = WorkReports.FromString(data)
     assert [[*each.responses] for each in whole.progress] == [r for _, r in progress]
     assert [[*each.progress.responses] for each in whole.ended] == [r for _, r in progress]
-    opened = open_reports(data)
+    opened = decode_reports(data)
     assert [each.assignment_id for each in opened.started] == started
     assert plain(opened.progress) == progress
     ends = [
@@ -100,21 +100,21 @@ def test_progress_of_an_end_that_comes_in_parts_is_merged() -> None:
     merged = b"".join(half.SerializeToString() for half in halves)
     data = field_prefix(WorkReports.ENDED_FIELD_NUMBER, len(merged)) + merged
     assert WorkReports.FromString(data).ended[0].progress.done == 2
-    ((message, responses),) = open_reports(data).ended
+    ((message, responses),) = decode_reports(data).ended
     assert (message.progress.assignment_id, message.progress.done) == (7, 2)
     assert [*map(bytes, responses)] == [bytes(LARGE), b"second"]
 
 
 def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
-    orders = open_orders(b"".join(assignment_order(Assignment(id=1), [bytes(LARGE)])))
+    orders = decode_orders(b"".join(encode_assignment(Assignment(id=1), [bytes(LARGE)])))
     ((_, (request,)),) = orders.assignments
     assert isinstance(request, memoryview)
 
 
 @given(st.binary(min_size=1, max_size=40), st.sampled_from([b"", bytes(LARGE)]))
 def test_any_bytes_are_taken_apart_or_are_no_message(noise: bytes, tensor: bytes) -> None:
-    head = b"".join(progress_report(Progress(assignment_id=1), [tensor])) if tensor else b""
-    for open_message in (open_orders, open_reports):
+    head = b"".join(encode_progress(Progress(assignment_id=1), [tensor])) if tensor else b""
+    for open_message in (decode_orders, decode_reports):
         try:
             open_message(head + noise)
         except DecodeError:
@@ -122,6 +122,6 @@ def test_any_bytes_are_taken_apart_or_are_no_message(noise: bytes, tensor: bytes
 
 
 def test_truncated_message_is_no_message() -> None:
-    data = b"".join(ended_report(Ended(), Progress(assignment_id=1), [bytes(LARGE)]))
+    data = b"".join(encode_ended(Ended(), Progress(assignment_id=1), [bytes(LARGE)]))
     with pytest.raises(DecodeError):
-        open_reports(data[:-1])
+        decode_reports(data[:-1])

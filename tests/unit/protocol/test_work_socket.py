@@ -1,4 +1,4 @@
-"""The work line: whatever the network makes of a frame, its message arrives whole and in order."""
+"""Work sockets deliver messages whole and in order, however frames are fragmented."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.work_socket import WorkLine
+from synergai.protocol.work_socket import WorkSocket
 
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
@@ -19,8 +19,8 @@ BUFFER = 256 << 10
 SIZES = st.sampled_from([0, 1, 3, 5000, BUFFER - 5, BUFFER - 4, BUFFER - 3, BUFFER + 1, 700_000])
 
 
-class Socket:
-    """Keeps what is sent."""
+class Transport:
+    """Fake transport that records sent bytes."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
@@ -37,22 +37,22 @@ class Socket:
 
 
 class End:
-    """One end of a line whose socket is the test."""
+    """One end of a work socket with a fake transport."""
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
-        self.taken: list[Buffer] = []
-        self.socket = Socket()
-        self.line = WorkLine(self.taken.append, max_bytes)
-        self.line.connection_made(cast("asyncio.Transport", self.socket))
+        self.received: list[Buffer] = []
+        self.transport = Transport()
+        self.socket = WorkSocket(self.received.append, max_bytes)
+        self.socket.connection_made(cast("asyncio.Transport", self.transport))
 
     def receive(self, data: bytes, piece: int) -> None:
-        """Let bytes come, at most `piece` at a time."""
+        """Feed `data` in pieces of at most `piece` bytes."""
         view = memoryview(data)
-        while view and not self.line.ended.done():
-            room = self.line.get_buffer(-1)
+        while view and not self.socket.closed.done():
+            room = self.socket.get_buffer(-1)
             count = min(len(view), len(room), piece)
             room[:count] = view[:count]
-            self.line.buffer_updated(count)
+            self.socket.buffer_updated(count)
             view = view[count:]
 
 
@@ -64,36 +64,36 @@ def framed(*messages: bytes) -> bytes:
 @given(
     sizes=st.lists(SIZES, max_size=6), piece=st.sampled_from([1021, 4099, 65_536, BUFFER, 1 << 20])
 )
-def test_messages_come_whole_however_they_are_cut(sizes: list[int], piece: int) -> None:
+def test_messages_arrive_whole_however_they_are_fragmented(sizes: list[int], piece: int) -> None:
     async def check() -> None:
         messages = [bytes([number]) * size for number, size in enumerate(sizes)]
         sender, receiver = End(), End()
         for message in messages:
-            sender.line.send((message[:2], memoryview(message)[2:]))
-        assert sender.socket.sent == framed(*messages)
-        receiver.receive(bytes(sender.socket.sent), piece)
-        assert list(map(bytes, receiver.taken)) == messages
+            sender.socket.send((message[:2], memoryview(message)[2:]))
+        assert sender.transport.sent == framed(*messages)
+        receiver.receive(bytes(sender.transport.sent), piece)
+        assert list(map(bytes, receiver.received)) == messages
 
     asyncio.run(check())
 
 
-async def test_message_keeps_its_bytes_when_later_ones_come() -> None:
+async def test_message_keeps_its_bytes_when_later_ones_arrive() -> None:
     end = End()
     for fill in (b"a", b"b"):
         end.receive(framed(fill * 10, fill * 300_000), BUFFER)
-    assert [bytes(taken[:1]) for taken in end.taken] == [b"a", b"a", b"b", b"b"]
-    assert [bytes(taken[-1:]) for taken in end.taken] == [b"a", b"a", b"b", b"b"]
+    assert [bytes(taken[:1]) for taken in end.received] == [b"a", b"a", b"b", b"b"]
+    assert [bytes(taken[-1:]) for taken in end.received] == [b"a", b"a", b"b", b"b"]
 
 
-async def test_message_beyond_the_bound_ends_the_line_before_it_takes_memory() -> None:
+async def test_oversized_message_closes_the_socket_before_memory_is_allocated() -> None:
     end = End(max_bytes=100)
     end.receive(framed(b"x" * 100) + (101).to_bytes(4, "little"), BUFFER)
-    assert len(end.taken) == 1
-    assert end.socket.closed
-    assert isinstance(end.line.ended.exception(), InvalidInput)
+    assert len(end.received) == 1
+    assert end.transport.closed
+    assert isinstance(end.socket.closed.exception(), InvalidInput)
 
 
-async def test_message_that_is_refused_ends_the_line_and_no_other_is_taken() -> None:
+async def test_rejected_message_closes_the_socket_and_later_ones_are_dropped() -> None:
     end = End()
     seen: list[Buffer] = []
 
@@ -101,36 +101,36 @@ async def test_message_that_is_refused_ends_the_line_and_no_other_is_taken() -> 
         seen.append(message)
         raise InvalidInput("no")
 
-    end.line.take = refuse
+    end.socket.on_message = refuse
     end.receive(framed(b"one", b"two"), BUFFER)
     assert seen == [b"one"]
     with pytest.raises(InvalidInput, match="no"):
-        await end.line.ended
+        await end.socket.closed
 
 
-async def test_ended_line_sends_nothing_and_keeps_nobody_waiting() -> None:
+async def test_closed_socket_sends_nothing_and_unblocks_drain() -> None:
     end = End()
-    end.line.pause_writing()
-    waiting = asyncio.ensure_future(end.line.drain())
-    end.line.connection_lost(ConnectionResetError())
+    end.socket.pause_writing()
+    waiting = asyncio.ensure_future(end.socket.drain())
+    end.socket.connection_lost(ConnectionResetError())
     await waiting
-    end.line.send((b"late",))
-    assert not end.socket.sent
+    end.socket.send((b"late",))
+    assert not end.transport.sent
     with pytest.raises(Unavailable):
-        await end.line.ended
+        await end.socket.closed
 
 
-async def test_line_waits_for_a_peer_that_does_not_read() -> None:
+async def test_drain_waits_for_a_slow_peer() -> None:
     end = End()
-    end.line.pause_writing()
-    waiting = asyncio.ensure_future(end.line.drain())
+    end.socket.pause_writing()
+    waiting = asyncio.ensure_future(end.socket.drain())
     await asyncio.sleep(0)
     assert not waiting.done()
-    end.line.resume_writing()
+    end.socket.resume_writing()
     await waiting
 
 
-async def test_orderly_end_is_no_error() -> None:
+async def test_eof_is_no_error() -> None:
     end = End()
-    end.line.eof_received()
-    assert end.line.ended.exception() is None
+    end.socket.eof_received()
+    assert end.socket.closed.exception() is None

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from synergai.cli.commands import settings_command
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.runtime.settings import POSITIONAL, Address, Cores, Settings, checked_address
+from synergai.runtime.settings import POSITIONAL, Address, Cores, Settings, validate_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +190,7 @@ def test_a_positional_field_is_an_argument() -> None:
 
 @pytest.mark.parametrize("text", ["127.0.0.1:8001", "localhost:0", "[::1]:65535", "[fe80::1%0]:1"])
 def test_an_address_is_host_and_port(text: str) -> None:
-    assert checked_address(text) == text
+    assert validate_address(text) == text
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_an_address_is_host_and_port(text: str) -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not an address"):
-        checked_address(text)
+        validate_address(text)
 
 
 @given(st.text())
 def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
     try:
-        assert checked_address(text) == text
+        assert validate_address(text) == text
     except InvalidInput:
         return
     assert text.rpartition(":")[2].isdecimal()

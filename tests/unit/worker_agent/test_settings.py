@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from synergai.domain import Configuration, EngineName, Session, checked_name
+from synergai.domain import Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
 from synergai.runtime.settings import InvalidSettings
 from worker_agent.settings import AgentSettings
@@ -56,8 +56,8 @@ def test_preload_of_no_configuration_is_refused() -> None:
 
 def test_defaults_are_valid_names() -> None:
     settings = AgentSettings()
-    assert checked_name(settings.worker_id, "worker id")
-    assert checked_name(settings.worker_class, "worker class")
+    assert validate_name(settings.worker_id, "worker id")
+    assert validate_name(settings.worker_class, "worker class")
 
 
 @pytest.mark.parametrize("hostname", ["ä-host", "-x", "", "a" * 200])
@@ -65,7 +65,7 @@ def test_any_hostname_gives_a_valid_worker_id(
     monkeypatch: pytest.MonkeyPatch, hostname: str
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: hostname)
-    assert checked_name(AgentSettings().worker_id, "worker id")
+    assert validate_name(AgentSettings().worker_id, "worker id")
 
 
 def test_worker_id_that_could_leave_a_directory_is_refused() -> None:

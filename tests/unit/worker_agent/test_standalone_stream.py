@@ -10,9 +10,9 @@ import pytest
 
 from synergai.errors import Cancelled, EngineNotFound
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_stream import cancellation
-from synergai.protocol.request_codec import parse_envelope
-from synergai.protocol.rpc import Malformed, Raw, serialise
+from synergai.protocol.oip_stream import cancel_request
+from synergai.protocol.request_codec import parse_header
+from synergai.protocol.rpc import Malformed, RawRequest, serialise
 from worker_agent.standalone.stream import RequestStream
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class FakeRunner:
         self.work: list[asyncio.Future[bytes]] = []
         self.abandoned: list[Any] = []
 
-    def begin(self, raw: Raw[Any]) -> PendingRequest:
-        if raw.message.header.model_name == "nothing":
+    def begin(self, raw: RawRequest[Any]) -> PendingRequest:
+        if raw.parsed.message.model_name == "nothing":
             raise EngineNotFound("nothing")
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.work.append(future)
@@ -55,10 +55,10 @@ def request(request_id: str, engine: str = "echo") -> oip.ModelInferRequest:
 
 async def arriving(
     messages: Iterable[oip.ModelInferRequest],
-) -> AsyncIterator[Raw[Any] | Malformed]:
+) -> AsyncIterator[RawRequest[Any] | Malformed]:
     for message in messages:
         data = message.SerializeToString()
-        yield Raw(data, parse_envelope(data))
+        yield RawRequest(data, parse_header(data))
 
 
 async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list[tuple[str, str]]:
@@ -78,11 +78,11 @@ async def test_request_that_fails_is_named(runner: FakeRunner) -> None:
 
 
 async def test_request_called_off_stops_and_is_answered_as_such(runner: FakeRunner) -> None:
-    assert await answered(runner, request("a"), cancellation("a")) == [("a", "CANCELLED")]
+    assert await answered(runner, request("a"), cancel_request("a")) == [("a", "CANCELLED")]
 
 
 async def test_calling_off_what_is_not_under_way_changes_nothing(runner: FakeRunner) -> None:
-    messages = [cancellation("a"), request("a", "nothing"), cancellation("a")]
+    messages = [cancel_request("a"), request("a", "nothing"), cancel_request("a")]
     assert await answered(runner, *messages) == [("a", "NOT_FOUND")]
 
 

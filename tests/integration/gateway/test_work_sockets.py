@@ -1,4 +1,4 @@
-"""Work lines: of agents that keep to the protocol, of agents that do not, and of strangers."""
+"""Work sockets: of agents that keep to the protocol, of agents that do not, and of strangers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gateway.server import Gateway
-from synergai.protocol.work_socket import WorkLine
+from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import fleet_pb2, hub_pb2
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 
-async def open_line(port: int, shown: str, take: Callable[[Buffer], None]) -> WorkLine:
+async def open_work_socket(port: int, shown: str, take: Callable[[Buffer], None]) -> WorkSocket:
     loop = asyncio.get_running_loop()
-    _, line = await loop.create_connection(lambda: WorkLine(take, 1 << 24), "127.0.0.1", port)
-    line.send((shown.encode(),))
-    return line
+    _, socket = await loop.create_connection(lambda: WorkSocket(take, 1 << 24), "127.0.0.1", port)
+    socket.send((shown.encode(),))
+    return socket
 
 
 @pytest.mark.parametrize("values", [1, 1_000_000])
@@ -42,9 +42,9 @@ async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
             )
             for each in orders.assignments
         ]
-        line.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
+        socket.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
 
-    line = await open_line(agent.work_port, agent.session, answer)
+    socket = await open_work_socket(agent.work_port, agent.session, answer)
     await asyncio.wait_for(agent.ended.wait(), 5)  # its call has ended: the line is in use
     try:
         request = a_request(values)
@@ -52,34 +52,34 @@ async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
         assert response.raw_output_contents[0] == request.raw_input_contents[0]
         assert not agent.assignments
     finally:
-        line.close()
+        socket.close()
 
 
 async def test_stranger_without_a_session_is_shown_out(agent: Any, caller: Any) -> None:
-    line = await open_line(agent.work_port, "who-am-i", lambda _: None)
-    await asyncio.wait_for(line.ended, 5)
+    socket = await open_work_socket(agent.work_port, "who-am-i", lambda _: None)
+    await asyncio.wait_for(socket.closed, 5)
     assert len(await caller.workers(1)) == 1
 
 
 async def test_stranger_cannot_make_the_gateway_take_memory(agent: Any) -> None:
-    line = await open_line(agent.work_port, "x" * 65, lambda _: None)
-    await asyncio.wait_for(asyncio.wait([line.ended]), 5)
+    socket = await open_work_socket(agent.work_port, "x" * 65, lambda _: None)
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
     assert not agent.ended.is_set()
 
 
 async def test_nonsense_on_a_line_costs_the_agent_its_connection(agent: Any, caller: Any) -> None:
-    line = await open_line(agent.work_port, agent.session, lambda _: None)
-    line.send((b"\xff\xff\xff",))
+    socket = await open_work_socket(agent.work_port, agent.session, lambda _: None)
+    socket.send((b"\xff\xff\xff",))
     await caller.workers(0)
-    await asyncio.wait_for(asyncio.wait([line.ended]), 5)
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
     assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_lost_line_takes_the_worker_out_of_the_fleet(agent: Any, caller: Any) -> None:
-    line = await open_line(agent.work_port, agent.session, lambda _: None)
+    socket = await open_work_socket(agent.work_port, agent.session, lambda _: None)
     await asyncio.wait_for(agent.ended.wait(), 5)
     await caller.workers(1)
-    line.close()
+    socket.close()
     await caller.workers(0)
 
 
