@@ -19,7 +19,7 @@ from synergai.loadgen.traces.settings import LoadSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from synergai.loadgen.traces.ledger import Figures
+    from synergai.loadgen.traces.request_log import Figures
     from synergai.loadgen.traces.run import TraceRun
     from synergai.loadgen.traces.search import Found, Trial
 
@@ -123,7 +123,7 @@ def _line() -> Iterator[Callable[[str], None]]:
 
 
 def _record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
-    from synergai.loadgen.traces.ledger import seconds_of
+    from synergai.loadgen.traces.request_log import seconds_of
 
     figures = result.figures
     return {

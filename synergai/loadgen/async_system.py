@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from synergai.client.client import Client
     from synergai.loadgen.completion import Completion
     from synergai.loadgen.library import SampleLibrary
-    from synergai.loadgen.scoreboard import Scoreboard
+    from synergai.loadgen.query_counter import Scoreboard
 
     Issued: TypeAlias = tuple[int, int, float]
 

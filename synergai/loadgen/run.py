@@ -24,13 +24,13 @@ from synergai.loadgen.accuracy_log import ACCURACY_FILE
 from synergai.loadgen.async_system import FlowingSystem
 from synergai.loadgen.completion import Completion
 from synergai.loadgen.dataset_library import dataset_library
-from synergai.loadgen.gateway_connection import GatewayLine
 from synergai.loadgen.messages import MESSAGES, Counted, Failed, Message, Progressed
+from synergai.loadgen.query_counter import Scoreboard
 from synergai.loadgen.sample_set import SampleSet, samples_for
 from synergai.loadgen.scenarios import scenario_settings
-from synergai.loadgen.scoreboard import Scoreboard
 from synergai.loadgen.settings import LoadgenSettings
 from synergai.loadgen.single_stream import log_settings
+from synergai.loadgen.sync_client import GatewayLine
 from synergai.loadgen.sync_system import WaitingSystem
 from synergai.models.postprocess import CLASSES
 

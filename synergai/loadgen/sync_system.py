@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import mlperf_loadgen
 
     from synergai.loadgen.completion import Completion
-    from synergai.loadgen.gateway_connection import Answer, GatewayLine
     from synergai.loadgen.library import SampleLibrary
-    from synergai.loadgen.scoreboard import Scoreboard
+    from synergai.loadgen.query_counter import Scoreboard
+    from synergai.loadgen.sync_client import Answer, GatewayLine
 
 WARM_UP_QUERIES: Final = 5
 

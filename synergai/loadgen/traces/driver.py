@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import SynergaiError
-from synergai.loadgen.traces.ledger import Ledger
+from synergai.loadgen.traces.request_log import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

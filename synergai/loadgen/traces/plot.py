@@ -8,14 +8,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from synergai.loadgen.outcome import Outcome
-from synergai.loadgen.traces.ledger import seconds_of
+from synergai.loadgen.traces.request_log import seconds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
 
-    from synergai.loadgen.traces.ledger import Ledger, Second
+    from synergai.loadgen.traces.request_log import Ledger, Second
 
 _COLOURS: Final = {
     Outcome.MET: "#1b7837",

@@ -18,7 +18,7 @@ from synergai.errors import (
 )
 from synergai.loadgen.sample_set import samples_for
 from synergai.loadgen.traces.driver import drive
-from synergai.loadgen.traces.ledger import Figures, Ledger, figures_of
+from synergai.loadgen.traces.request_log import Figures, Ledger, figures_of
 from synergai.loadgen.traces.search import Trial, find_goodput
 
 if TYPE_CHECKING:

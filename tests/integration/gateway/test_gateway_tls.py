@@ -14,7 +14,7 @@ import pytest
 import synergai
 from gateway.server import Gateway
 from synergai.errors import NotFound, Unavailable
-from synergai.loadgen.gateway_connection import GatewayLine
+from synergai.loadgen.sync_client import GatewayLine
 from synergai.protocol import rpc
 from synergai.protocol.tls import Identity, channel_credentials, open_channel
 

@@ -17,9 +17,9 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.loadgen.accuracy_log import read_answers
+from synergai.loadgen.query_counter import Scoreboard
 from synergai.loadgen.sample_set import SampleSet
 from synergai.loadgen.scenarios import scenario_settings
-from synergai.loadgen.scoreboard import Scoreboard
 from synergai.loadgen.settings import LoadgenSettings
 from synergai.loadgen.traces.settings import LoadSettings
 from synergai.models.samples import Samples

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.loadgen.outcome import Outcome, outcome_of
-from synergai.loadgen.traces.ledger import Ledger, figures_of, seconds_of
+from synergai.loadgen.traces.request_log import Ledger, figures_of, seconds_of
 
 LATE_S = 0.01
 
