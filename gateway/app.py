@@ -1,4 +1,4 @@
-"""What a gateway is made of, put together. No port is open yet."""
+"""The gateway's components and their wiring, without servers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The parts that ports are opened for.
+class App:
+    """The components that the servers expose.
 
     Attributes:
-        restored: how many jobs of an earlier process are gone on with.
+        restored: number of unfinished jobs restored from the journal.
     """
 
     clock: Clock
@@ -56,8 +56,8 @@ class Parts:
     restored: int
 
 
-async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
-    """Put a gateway together; it is taken apart with `stack`.
+async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
+    """Build a gateway's components; closing `stack` closes them.
 
     Raises:
         SynergaiError: the state directory or the dictionary cannot be used.
@@ -101,14 +101,14 @@ async def assemble(settings: GatewaySettings, stack: AsyncExitStack) -> Parts:
         remember=journal.remember,
         heartbeat_s=settings.heartbeat_s,
     )
-    # For a port that cannot be opened; once they are, agents are told before the servers stop.
+    # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
-    metrics.gauge("queued", "Jobs and requests that wait", lambda: dispatcher.queued)
-    metrics.gauge("waiting_requests", "Requests on the line", lambda: admission.requests)
+    metrics.gauge("queued", "Queued jobs and requests", lambda: dispatcher.queued)
+    metrics.gauge("waiting_requests", "Requests in flight", lambda: admission.requests)
     metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
-    # As a list at once: it is read in another thread, while workers come and go.
+    # A copy, because it is read in another thread while workers join and leave.
     metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
-    return Parts(
+    return App(
         clock=clock,
         metrics=metrics,
         admission=admission,

@@ -13,10 +13,10 @@ def run(settings: GatewaySettings) -> None:
     """Run the gateway: clients and agents connect to it.
 
     Any Open Inference Protocol (KServe V2) client can send requests, with deadlines; jobs are
-    submitted with [bold]synergai submit[/bold]. Agents dial in with [bold]synergai agent[/bold].
-    Ctrl-C lets requests under way finish; accepted jobs go on after the next start.
+    submitted with [bold]synergai submit[/bold]. Agents connect with [bold]synergai agent[/bold].
+    Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    from gateway.server import GatewayProcess  # gRPC, which the help can do without
+    from gateway.server import GatewayProcess  # imports gRPC, which --help does not need
 
     run_service(lambda: GatewayProcess(settings), settings.log_level)
 

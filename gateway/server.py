@@ -1,4 +1,4 @@
-"""A gateway's life: how it opens its ports, and how it stops."""
+"""The gateway's servers: start, drain and shutdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
-from gateway.app import assemble
+from gateway.app import build_app
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.monitoring.http import HttpServer
 from gateway.servicers.engine_details import EngineDetailsServicer
@@ -20,7 +20,7 @@ from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
-from gateway.servicers.unimplemented import NOT_OFFERED, Elsewhere
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol import rpc
 from synergai.protocol.tls import server_credentials
 from synergai.runtime.ready_file import ready_file
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ENVELOPE_BYTES: Final = 64 * 1024
-"""What the hub's messages add to a client's; the rest of the bound is the client's."""
+_HUB_OVERHEAD_BYTES: Final = 64 * 1024
+"""Bytes that a hub message may add to a client's request."""
 SERVICES: Final = (
     "grpc.health.v1.Health",
     "inference.GRPCInferenceService",
     "synergai.v1.Fleet",
     "synergai.v1.Jobs",
 )
-"""What clients are offered."""
+"""Services on the clients' port."""
 _MAX_STREAMS: Final = 65_536
 _GRACE_S: Final = 1.0
 _HARD_EXIT_S: Final = 10.0
-"""How much longer than the drain all of stopping may take."""
+"""Seconds beyond the drain after which a stopping process exits without cleanup."""
 
 
 class Gateway:
-    """A gateway, to be entered as a context.
+    """A gateway with its servers; an asynchronous context manager.
 
     Attributes:
-        address: where clients connect, once it has started; with the port that it really has.
-        hub_address: where agents connect.
-        http_address: where ``/metrics`` and ``/healthz`` are.
+        address: bound address for clients, once started.
+        hub_address: bound address for agents.
+        http_address: bound address of ``/metrics`` and ``/healthz``.
 
     Raises (on entering):
         SynergaiError: a port, the state directory or the dictionary cannot be used.
@@ -62,7 +62,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._stack = AsyncExitStack()
-        self._stop_asked = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
         self.address = self.hub_address = self.http_address = ""
 
@@ -84,62 +84,66 @@ class Gateway:
         await self._shut_down()
 
     def stop(self) -> None:
-        """Begin to stop; again is harmless."""
-        self._stop_asked.set()
+        """Start to shut down; idempotent."""
+        self._stop_requested.set()
 
     async def wait_stopped(self) -> None:
-        """Return once it was told to stop and has.
+        """Wait for `stop` and the shutdown.
 
         Raises:
-            JournalBroken: it stopped because the journal could not be written.
+            JournalBroken: the gateway stopped because the journal could not be written.
         """
-        await self._stop_asked.wait()
+        await self._stop_requested.wait()
         await self._shut_down()
-        if self._parts.journal.broken.done():
-            raise self._parts.journal.broken.result()
+        if self._app.journal.broken.done():
+            raise self._app.journal.broken.result()
 
     # --- start --------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         settings, stack = self._settings, self._stack
-        self._parts = parts = await assemble(settings, stack)
-        parts.journal.broken.add_done_callback(lambda _: self.stop())
+        self._app = app = await build_app(settings, stack)
+        app.journal.broken.add_done_callback(lambda _: self.stop())
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
         client_server = grpc.aio.server(
-            options=_options(settings.max_message_bytes - _ENVELOPE_BYTES)
+            options=_options(settings.max_message_bytes - _HUB_OVERHEAD_BYTES)
         )
-        for_clients = server_credentials(settings.tls_cert, settings.tls_key)
-        for_agents = server_credentials(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-        self.hub_address = rpc.bind(hub_server, settings.hub, for_agents)
-        self.address = rpc.bind(client_server, settings.listen, for_clients)
-        if for_agents is None:
-            # Under TLS, requests stay where they are encrypted.
-            work_sockets = WorkSocketServer(parts.work_streams.serve_socket)
+        client_credentials = server_credentials(settings.tls_cert, settings.tls_key)
+        hub_credentials = server_credentials(
+            settings.tls_cert, settings.tls_key, settings.tls_client_ca
+        )
+        self.hub_address = rpc.bind(hub_server, settings.hub, hub_credentials)
+        self.address = rpc.bind(client_server, settings.listen, client_credentials)
+        if hub_credentials is None:
+            # Work sockets are not encrypted; with TLS, requests use the hub.
+            work_sockets = WorkSocketServer(app.work_streams.serve_socket)
             stack.push_async_callback(work_sockets.close)
             host = settings.hub.rpartition(":")[0]
-            parts.hub.work_port = await work_sockets.start(host, settings.work_port)
+            app.hub.work_port = await work_sockets.start(host, settings.work_port)
         hub_server.add_generic_rpc_handlers(
             (
-                parts.hub.handler(),
-                Elsewhere({}, f"agents connect here; {_port_of(self.address, 'clients')}"),
+                app.hub.handler(),
+                UnimplementedHandler(
+                    {}, f"this port is for agents; {_port_hint(self.address, 'clients')}"
+                ),
             )
         )
-        inference = InferenceServicer(parts.inference, parts.catalogue, parts.admission)
-        client_server.add_generic_rpc_handlers(self._for_clients(inference))
-        http = HttpServer(parts.metrics.registry, lambda: parts.admission.open)
+        inference = InferenceServicer(app.inference, app.catalogue, app.admission)
+        client_server.add_generic_rpc_handlers(self._client_handlers(inference))
+        http = HttpServer(app.metrics.registry, lambda: app.admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(inference.stop_streams)
-        stack.push_async_callback(parts.hub.close)
+        stack.push_async_callback(app.hub.close)
         _log.info(
-            "serving clients on %s, agents on %s, http on %s; %d jobs to go on with",
+            "listening for clients on %s, agents on %s, HTTP on %s; restored %d unfinished jobs",
             self.address,
             self.hub_address,
             self.http_address,
-            parts.restored,
+            app.restored,
         )
         stack.enter_context(
             ready_file(
@@ -150,32 +154,35 @@ class Gateway:
             )
         )
 
-    def _for_clients(self, inference: InferenceServicer) -> tuple[grpc.GenericRpcHandler, ...]:
-        """What the clients' port serves."""
-        parts = self._parts
-        catalogue, admission, metrics = parts.catalogue, parts.admission, parts.metrics
+    def _client_handlers(self, inference: InferenceServicer) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Return the handlers of the clients' port."""
+        app = self._app
+        catalogue, admission, metrics = app.catalogue, app.admission, app.metrics
         return (
             inference.handler(),
-            EngineDetailsServicer(catalogue, metrics, parts.clock).handler(),
-            RepositoryServicer(parts.model_control, catalogue).handler(),
-            JobsServicer(parts.jobs, parts.streamed).handler(),
-            FleetServicer(parts.dispatcher, catalogue, parts.profiles, parts.clock).handler(),
+            EngineDetailsServicer(catalogue, metrics, app.clock).handler(),
+            RepositoryServicer(app.model_control, catalogue).handler(),
+            JobsServicer(app.jobs, app.streamed).handler(),
+            FleetServicer(app.dispatcher, catalogue, app.profiles, app.clock).handler(),
             HealthServicer(catalogue, admission).handler(),
             *(_reflection() if self._settings.reflection else ()),
-            Elsewhere(
-                {**NOT_OFFERED, "/synergai.v1.Hub/": _port_of(self.hub_address, "agents")},
-                "there is no such call here",
+            UnimplementedHandler(
+                {
+                    **UNSUPPORTED_METHODS,
+                    "/synergai.v1.Hub/": _port_hint(self.hub_address, "agents"),
+                },
+                "this port does not serve the method",
             ),
         )
 
     # --- stop ---------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
-        admission = self._parts.admission
+        admission = self._app.admission
         async with self._stopped:
             admission.close()
             if admission.requests:
-                _log.info("stopping: %d requests are under way", admission.requests)
+                _log.info("shutting down: draining %d requests", admission.requests)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.drain_s):
                         await admission.wait_idle()
@@ -183,11 +190,11 @@ class Gateway:
 
 
 class GatewayProcess(Gateway):
-    """A gateway that is all of its process: once told to stop, it ends even if a step hangs."""
+    """A gateway with a process of its own, which exits even if a step of the shutdown hangs."""
 
     def stop(self) -> None:
-        """Begin to stop; again is harmless."""
-        if not self._stop_asked.is_set():
+        """Start to shut down; idempotent."""
+        if not self._stop_requested.is_set():
             timer = threading.Timer(self._settings.drain_s + _HARD_EXIT_S, _exit_hard)
             timer.daemon = True
             timer.start()
@@ -195,17 +202,17 @@ class GatewayProcess(Gateway):
 
 
 def _exit_hard() -> None:
-    _log.critical("stopping took too long: the process ends at once")
+    _log.critical("the shutdown timed out: exiting at once")
     os._exit(1)
 
 
-def _port_of(address: str, who: str) -> str:
-    """Where `who` should have connected; the host that is listened on may be none to dial."""
-    return f"{who} connect to port {address.rpartition(':')[2]}"
+def _port_hint(address: str, peers: str) -> str:
+    """Return where `peers` should connect; the host listened on may not be dialable."""
+    return f"{peers} connect to port {address.rpartition(':')[2]}"
 
 
 def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
-    # Imported only where it is asked for: it costs memory.
+    # Imported on demand: it costs memory.
     from gateway.servicers.reflection import reflection_handlers
 
     return reflection_handlers(SERVICES)
@@ -215,8 +222,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [
         *rpc.server_options(max_message_bytes),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
-        # Beyond its own bounds, 1000 and 3000, gRPC cancels calls that no handler has seen yet,
-        # where admission would say what is the matter.
+        # Beyond its default limits, 1000 and 3000, gRPC cancels calls before a handler sees them;
+        # admission control answers with a reason instead.
         ("grpc.server.max_pending_requests", _MAX_STREAMS),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_STREAMS),
     ]

@@ -1,4 +1,4 @@
-"""What the operator chooses about a gateway."""
+"""The gateway's settings."""
 
 from __future__ import annotations
 
@@ -16,136 +16,130 @@ _SCHEDULING = SchedulingSettings()
 
 
 class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
-    """One gateway's settings; times are seconds."""
+    """Settings of ``synergai gateway``; times are in seconds."""
 
     listen: Address = Field(
         default="127.0.0.1:8001",
-        description="Where clients connect (Open Inference Protocol, jobs, fleet). Port 0 takes "
-        "a free one.",
+        description="Address for clients (Open Inference Protocol, jobs, fleet). Port 0 picks "
+        "a free port.",
     )
-    hub: Address = Field(default="127.0.0.1:8010", description="Where agents connect.")
+    hub: Address = Field(default="127.0.0.1:8010", description="Address for agents.")
     work_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="Port of the hub's host where agents open the sockets that requests go over; 0 "
-        "takes a free one. Agents that cannot reach it, and all of them under TLS, use the hub's.",
+        description="Port on the hub's host for the agents' work sockets; 0 picks a free port. "
+        "Agents that cannot reach it, and all agents with TLS, use the hub port instead.",
     )
-    http: Address = Field(
-        default="127.0.0.1:8002", description="Where /metrics and /healthz are served."
-    )
+    http: Address = Field(default="127.0.0.1:8002", description="Address of /metrics and /healthz.")
     state: Path = Field(
         default_factory=gateway_state,
-        description="Directory of the journal; one gateway at a time.",
+        description="Directory of the journal; used by one gateway at a time.",
     )
     dictionary: Path | None = Field(
         default=None,
-        description="Configuration dictionary, as the profiler writes it; what is learned in "
-        "service goes there too. dictionary.db in the state directory if not given; engines "
-        "that it lacks are measured as they are first used.",
+        description="Configuration dictionary written by the profiler and updated in service; "
+        "default: dictionary.db in the state directory. Engines without entries are measured at "
+        "first use.",
     )
-    policy: str = Field(default="synergai", description="Scheduling policy, by name.")
+    policy: str = Field(default="synergai", description="Name of the scheduling policy.")
     policy_options: dict[str, str] = Field(
-        default_factory=dict, description="Options of the policy itself."
+        default_factory=dict, description="Options of the scheduling policy."
     )
     objective: Literal["latency", "energy"] = Field(
         default="latency",
-        description="What is chosen among what meets the deadline: the soonest done, or the least "
-        "energy by the dictionary's watts.",
+        description="Choice among assignments that meet the deadline: earliest completion, or "
+        "least energy by the dictionary's watts.",
     )
     infeasible: Literal["defer", "reject"] = Field(
         default="defer",
-        description="What becomes of work that no worker can finish in time: run last, or refused.",
+        description="Handling of jobs that no worker can complete in time: run last, or reject.",
     )
     pace_half_life_s: float = Field(
         default=_SCHEDULING.pace_half_life_s,
         gt=0.0,
-        description="Observed time after which what was believed of a worker's pace weighs half.",
+        description="Half-life, in observed run time, of earlier observations of a worker's pace.",
     )
     reassess_s: float = Field(
         default=_SCHEDULING.reassess_s,
         gt=0.0,
-        description="How long paces may drift before waiting jobs are ranked anew.",
+        description="Interval at which queued jobs are reranked as paces change.",
     )
     fair_burst_s: float = Field(
         default=_SCHEDULING.fair_burst_s,
         ge=0.0,
-        description="Worker time that a tenant may have had beyond its equal share before its work "
-        "yields to that of others with the same priority; inf for no fair shares.",
+        description="Worker time that a tenant may use beyond its equal share before its jobs "
+        "yield to those of other tenants at the same priority; inf turns fair sharing off.",
     )
     fair_half_life_s: float = Field(
         default=_SCHEDULING.fair_half_life_s,
         gt=0.0,
-        description="After how long worker time that a tenant has had counts half.",
+        description="Half-life of the worker time that a tenant has used.",
     )
     mode_switch_s: float = Field(
         default=_SCHEDULING.mode_switch_s,
         ge=0.0,
-        description="What a change of a worker's power mode is taken to cost until one was seen.",
+        description="Assumed duration of a worker's power mode switch until one was measured.",
     )
     heartbeat_s: float = Field(
         default=1.0,
         ge=0.05,
         le=3600.0,
-        description="How often agents give a sign of life; after three missed ones a worker is "
-        "lost.",
+        description="Heartbeat interval of agents; a worker is lost after three missed heartbeats.",
     )
     max_message_bytes: int = Field(
         default=64 * _MIB,
         ge=1 * _MIB,
         le=1024 * _MIB,
-        description="Largest gRPC message that agents are sent; clients may send a little less.",
+        description="Largest gRPC message to an agent; the limit for clients is slightly lower.",
     )
-    max_requests: int = Field(
-        default=4096, ge=1, description="How many requests may wait or run at a time."
-    )
+    max_requests: int = Field(default=4096, ge=1, description="Limit of requests in flight.")
     max_request_bytes: int = Field(
         default=1024 * _MIB,
         ge=1 * _MIB,
-        description="How many bytes of waiting and running requests are held.",
+        description="Limit of the bytes of requests in flight.",
     )
-    max_jobs: int = Field(
-        default=100_000, ge=1, description="How many jobs may be unfinished at a time."
-    )
+    max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(
-        default=100_000, ge=0, description="How many ended jobs are remembered, the newest."
+        default=100_000, ge=0, description="Ended jobs kept in the journal; older ones are deleted."
     )
     drain_s: float = Field(
         default=10.0,
         ge=0.0,
-        description="How long requests under way may take when the gateway stops; jobs go on "
-        "after the next start.",
+        description="Time that requests in flight get to complete on shutdown; jobs resume after "
+        "the next start.",
     )
     tls_cert: Path | None = Field(
         default=None,
-        description="Certificate (PEM) for clients and agents; with it and --tls-key, their "
-        "connections are encrypted.",
+        description="Server certificate (PEM); with --tls-key, it enables TLS for clients and "
+        "agents.",
     )
     tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="Authority (PEM) that agents have to show a certificate of; clients need none.",
+        description="Certificate authority (PEM) for agents, which then must present a client "
+        "certificate; clients need none.",
     )
     reflection: bool = Field(
         default=False,
-        description="Let tools such as grpcurl ask which services and messages there are.",
+        description="Serve gRPC reflection for tools such as grpcurl.",
     )
     event_log: Path | None = Field(
         default=None,
-        description="File for everything the scheduler is told and answers, to replay it.",
+        description="File to record the scheduler's events and commands in, for replay.",
     )
     ready_file: Path | None = Field(
         default=None,
-        description="File that is written once the gateway serves: its addresses and process "
-        "id, as JSON.",
+        description="File to write the bound addresses and the process id to, as JSON, once the "
+        "gateway is serving.",
     )
     log_level: LogLevel = Field(
-        default="info", description="How much is logged, to standard error."
+        default="info", description="Lowest level of messages logged to standard error."
     )
 
     @property
     def scheduling(self) -> SchedulingSettings:
-        """The scheduler's part."""
+        """Return the scheduler's settings."""
         return SchedulingSettings(
             policy=self.policy,
             objective=self.objective,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from profiler.measurement import Measurement
-    from profiler.modes import MeasuredModes
+    from profiler.modes import ProfiledModes
     from synergai.domain import Session
 
 
@@ -32,13 +32,13 @@ def profile(settings: ProfilerSettings) -> None:
     soon as it is measured; Ctrl-C keeps those that are.
     """
     require("mlperf_loadgen")
-    from profiler.modes import MeasuredModes
+    from profiler.modes import ProfiledModes
     from profiler.sessions import sessions
     from worker_agent.power.files import Files
 
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        MeasuredModes(settings.power, settings.modes, Files(settings.root)) as modes,
+        ProfiledModes(settings.power, settings.modes, Files(settings.root)) as modes,
     ):
         wanted = sessions(
             settings.models, settings.engines, settings.threads, modes.modes, settings.cores
@@ -71,7 +71,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _measure(
-    settings: ProfilerSettings, sessions: Sequence[Session], modes: MeasuredModes
+    settings: ProfilerSettings, sessions: Sequence[Session], modes: ProfiledModes
 ) -> Iterator[Measurement]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -89,7 +89,7 @@ def _measure(
         for session in sessions:
             mode = session.configuration.power_mode
             if mode != in_force:
-                seconds = modes.put_in_force(mode)
+                seconds = modes.activate(mode)
                 in_force = mode
                 progress.console.print(f"power mode {mode}: in force after {seconds:.2f} s")
             name = f"{session.engine}, {session.configuration}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class MeasuredModes:
+class ProfiledModes:
     """Puts modes in force, and in the end the one that was found. A context manager.
 
     Args:
@@ -50,7 +50,7 @@ class MeasuredModes:
             self._controller.close()
             raise
 
-    def put_in_force(self, mode: str) -> float:
+    def activate(self, mode: str) -> float:
         """Switch, wait until the machine has settled, and verify; return the seconds it took.
 
         Raises:

@@ -1,1 +1,1 @@
-"""Admission control: limits and load shedding."""
+"""Admission control: limits, and load shedding."""

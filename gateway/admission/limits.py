@@ -1,4 +1,4 @@
-"""How much the gateway takes on: refused at the door what it could not hold."""
+"""Limits on the requests that the gateway holds at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from synergai.errors import Overloaded, Unavailable
 
 
 class Admission:
-    """Counts the clients that wait on the line, and the bytes that are held for them.
+    """Counts requests in flight and the bytes of their inputs.
 
     Args:
-        max_requests: at most so many at a time.
-        max_bytes: at most so many bytes of inputs at a time; one request alone may exceed them.
+        max_requests: most requests at a time.
+        max_bytes: most bytes of inputs at a time; a single request may exceed them.
+
+    Attributes:
+        open: whether new work is accepted.
+        requests: requests in flight.
+        bytes: bytes of their inputs.
     """
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
@@ -25,41 +30,43 @@ class Admission:
         self.bytes = 0
 
     def check_open(self) -> None:
-        """Check that new work may come.
+        """Check that new work is accepted.
 
         Raises:
-            Unavailable: the gateway is about to stop.
+            Unavailable: the gateway is stopping.
         """
         if not self.open:
             raise Unavailable("the gateway is stopping; try another one, or later")
 
-    def enter(self, size_bytes: int) -> None:
-        """Let a request in.
+    def acquire(self, size_bytes: int) -> None:
+        """Reserve room for a request.
 
         Raises:
-            Unavailable: the gateway is about to stop.
-            Overloaded: it holds as much as it may.
+            Unavailable: the gateway is stopping.
+            Overloaded: a limit is reached.
         """
         self.check_open()
         if self.requests >= self._max_requests:
-            raise Overloaded(f"{self.requests:,} requests are waiting already; try later")
+            raise Overloaded(f"{self.requests:,} requests are in flight, the limit; try later")
         if self.requests and self.bytes + size_bytes > self._max_bytes:
-            raise Overloaded(f"requests of {self.bytes:,} bytes are waiting already; try later")
+            raise Overloaded(
+                f"requests of {self.bytes:,} bytes are in flight, near the limit; try later"
+            )
         self.requests += 1
         self.bytes += size_bytes
         self._idle.clear()
 
-    def leave(self, size_bytes: int) -> None:
-        """Let the place of a request of this size go."""
+    def release(self, size_bytes: int) -> None:
+        """Free the room of a request of this size."""
         self.requests -= 1
         self.bytes -= size_bytes
         if not self.requests:
             self._idle.set()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse new work from now on."""
         self.open = False
 
     async def wait_idle(self) -> None:
-        """Return once nobody waits on the line."""
+        """Wait until no request is in flight."""
         await self._idle.wait()

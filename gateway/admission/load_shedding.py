@@ -1,9 +1,8 @@
-"""Whether a request that comes now would still be answered in time, or had better not wait.
+"""Load shedding: reject a request at once if it would miss its deadline in the queue.
 
-Left to itself, a queue in the order of deadlines does the wrong thing under overload: it grows
-until those at its head have just enough time left, so that every answer is late by a hair. A
-request that would come too late is therefore refused at once, when its client can still ask
-elsewhere, and those that wait have time to spare.
+Under overload, a queue in deadline order grows until the requests at its head have just enough
+time left, so that every response is slightly late. Rejecting the requests that would be late keeps
+the others on time, and their clients can still try elsewhere.
 """
 
 from __future__ import annotations
@@ -17,89 +16,89 @@ from synergai.errors import Overloaded
 if TYPE_CHECKING:
     from synergai.domain import Job
 
-MARGIN: Final = 0.8
-"""Part of the time left that the expected answer may take: expectations are wrong by some."""
-MEMORY: Final = 32
-"""About so many of the last dispatches say how fast the backlog goes."""
-FORGET_S: Final = 10.0
-"""What was seen so long ago says nothing any more: workers come, go and change."""
+DEADLINE_SHARE: Final = 0.8
+"""Share of the remaining time that the expected response time may take, as a safety margin."""
+SMOOTHING: Final = 32
+"""Number of recent dispatches that the mean dispatch interval covers."""
+STALE_AFTER_S: Final = 10.0
+"""Age at which observations are discarded, since workers join, leave and change."""
 
 
-class Backlog:
-    """The requests of one engine that wait for a worker, in the order of priority and deadline.
+class LoadShedder:
+    """The queued requests of one engine, ordered by priority and deadline.
 
-    How fast they go is observed: the time from one dispatch to the next while somebody waits,
-    however many workers there are and whatever else they do. Policies differ in their order; the
-    one here does a new request the most good, so that none is refused that might have been in time.
+    The queue's throughput is observed as the time between successive dispatches while requests
+    wait, whatever the number of workers and their other work. Scheduling policies differ in their
+    order; this one favours a new request the most, so none that could be in time is rejected.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, float]] = []
-        self._interval_s = 0.0
+        self._queued: list[tuple[int, float]] = []
+        self._mean_interval_s = 0.0
         self._run_s = 0.0
-        self._seen = 0
-        self._seen_at = -math.inf
-        self._waited_for_since: float | None = None
+        self._samples = 0
+        self._last_sample_at = -math.inf
+        self._interval_began_at: float | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queued)
 
     def check(self, priority: int, left_s: float | None, now: float) -> None:
-        """Check that a request would be answered in time if it were to wait now.
+        """Check that a request queued now would complete in time.
 
         Args:
-            priority: 0 to 9 (first).
-            left_s: until its deadline; None if it has none.
-            now: the present instant.
+            priority: 0 (lowest) to 9 (highest).
+            left_s: seconds until its deadline; None if it has none.
+            now: current time in monotonic seconds.
 
         Raises:
-            Overloaded: it would not.
+            Overloaded: it would miss its deadline.
         """
-        if not self._waiting or left_s is None:
+        if not self._queued or left_s is None:
             return
-        ahead = bisect_left(self._waiting, (-priority, now + left_s))
+        ahead = bisect_left(self._queued, (-priority, now + left_s))
         if not ahead:
             return
-        expected_s = ahead * self._pace_s(now) + self._run_s
-        if expected_s > MARGIN * left_s:
+        expected_s = ahead * self._dispatch_interval_s(now) + self._run_s
+        if expected_s > DEADLINE_SHARE * left_s:
             raise Overloaded(
-                f"{ahead:,} requests come first: an answer would take about {expected_s:.2g} s, "
-                f"but {left_s:.2g} s are left; try later"
+                f"{ahead:,} requests are ahead in the queue: a response would take about "
+                f"{expected_s:.2g} s, but the deadline is in {left_s:.2g} s; try later"
             )
 
-    def _pace_s(self, now: float) -> float:
-        """Seconds from one dispatch to the next; 0 as long as nothing is known of it."""
-        if now - self._seen_at > max(FORGET_S, MEMORY * self._interval_s):
-            self._seen = 0
-            self._interval_s = 0.0
-        return self._interval_s
+    def _dispatch_interval_s(self, now: float) -> float:
+        """Return the mean seconds between dispatches; 0 if unknown."""
+        if now - self._last_sample_at > max(STALE_AFTER_S, SMOOTHING * self._mean_interval_s):
+            self._samples = 0
+            self._mean_interval_s = 0.0
+        return self._mean_interval_s
 
-    def enter(self, job: Job) -> None:
-        """Have the request wait."""
-        insort(self._waiting, (-job.priority, job.deadline))
+    def add(self, job: Job) -> None:
+        """Add a queued request."""
+        insort(self._queued, (-job.priority, job.deadline))
 
-    def dispatched(self, job: Job, run_s: float, now: float) -> None:
-        """The request waits no more: it was given to a worker.
+    def dispatch(self, job: Job, run_s: float, now: float) -> None:
+        """Remove a request that was dispatched to a worker.
 
         Args:
             job: the request.
-            run_s: what it is estimated to take from now on.
-            now: the present instant.
+            run_s: its estimated seconds to completion.
+            now: current time in monotonic seconds.
         """
         self._run_s = run_s
-        if self._waited_for_since is not None:
-            self._see(now - self._waited_for_since, now)
-        self.leave(job)
-        if self._waiting:
-            self._waited_for_since = now
+        if self._interval_began_at is not None:
+            self._observe(now - self._interval_began_at, now)
+        self.remove(job)
+        if self._queued:
+            self._interval_began_at = now
 
-    def leave(self, job: Job) -> None:
-        """The request waits no more, however it came."""
-        del self._waiting[bisect_left(self._waiting, (-job.priority, job.deadline))]
-        if not self._waiting:
-            self._waited_for_since = None
+    def remove(self, job: Job) -> None:
+        """Remove a request from the queue."""
+        del self._queued[bisect_left(self._queued, (-job.priority, job.deadline))]
+        if not self._queued:
+            self._interval_began_at = None
 
-    def _see(self, interval_s: float, now: float) -> None:
-        self._seen = min(self._seen + 1, MEMORY)
-        self._interval_s += (interval_s - self._interval_s) / self._seen
-        self._seen_at = now
+    def _observe(self, interval_s: float, now: float) -> None:
+        self._samples = min(self._samples + 1, SMOOTHING)
+        self._mean_interval_s += (interval_s - self._mean_interval_s) / self._samples
+        self._last_sample_at = now

@@ -293,7 +293,7 @@ class Dispatcher:
             new_s = max(0.0, outstanding.compute_s - computed_s)
             metrics = self._metrics.engine(outstanding.assignment.engine)
             metrics.queries += new
-            metrics.statistics.computed(new, new_s, now, outstanding.batch)
+            metrics.statistics.record_compute(new, new_s, now, outstanding.batch)
             worker.power.computed(outstanding.assignment.engine, new_s / outstanding.batch)
             if work is not None:
                 work.recorded(worker, outstanding, responses, now)

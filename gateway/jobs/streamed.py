@@ -178,7 +178,7 @@ class StreamedJobs:
             Overloaded: there are too many.
         """
         engine = self._catalogue.find(spec.engine)
-        self._admission.enter(self._window_bytes)
+        self._admission.acquire(self._window_bytes)
         tracker = JobTracker(new_status(spec, self._clock), self._clock)
         job = StreamedJob(tracker, engine, self._metrics, self._window_bytes)
         scheduled = job_of(tracker.status, self._clock, with_tensors=True)
@@ -198,7 +198,7 @@ class StreamedJobs:
         finally:
             reader.cancel()
             self._dispatcher.cancel(scheduled.id)
-            self._admission.leave(self._window_bytes)
+            self._admission.release(self._window_bytes)
             await asyncio.wait([reader])
 
     async def _read(self, job: StreamedJob, queries: AsyncIterator[Query]) -> None:

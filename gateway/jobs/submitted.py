@@ -79,15 +79,15 @@ def execution_of(worker: ConnectedWorker, outstanding: Outstanding, now: float) 
 def account(metrics: Metrics, status: JobStatus) -> None:
     """Count and measure a job that has ended."""
     engine = metrics.engine(status.spec.engine)
-    engine.ended(status.state)
+    engine.count_job(status.state)
     if status.dispatched_at is not None:
-        engine.waited(status.waited_s)
+        engine.observe_wait(status.waited_s)
     if status.actual_s is not None:
-        engine.completed(status.estimated_s, status.actual_s)
+        engine.observe_completion(status.estimated_s, status.actual_s)
     if status.violated:
-        engine.violated(status.excess_s)
+        engine.count_violation(status.excess_s)
     elif status.state is JobState.SUCCEEDED:
-        engine.met()
+        engine.count_met()
 
 
 class SubmittedJob:

@@ -1,1 +1,1 @@
-"""What the gateway counts, and how it is read."""
+"""Metrics and statistics of the gateway, and the HTTP server that exposes them."""

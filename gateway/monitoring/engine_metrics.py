@@ -1,7 +1,7 @@
-"""What is counted and measured per engine: plain numbers, and how Prometheus is shown them.
+"""Per-engine counters and histograms, and their Prometheus collector.
 
-Every request passes here several times. Prometheus' own counters take a lock at each step, which
-only the event loop would ever hold; these are added to by the loop alone, and read when asked for.
+Several of them change with every request. The instruments of ``prometheus_client`` take a lock
+each time; these are plain numbers that only the event loop changes, read when scraped.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _DURATIONS: Final = {
 }
 
 
-class Durations:
-    """How many durations were of which length, and their sum in seconds."""
+class Histogram:
+    """Distribution of durations in seconds."""
 
     __slots__ = ("_counts", "_sum")
 
@@ -49,23 +49,23 @@ class Durations:
         self._counts = [0] * len(_BOUNDS)
         self._sum = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one."""
+    def observe(self, seconds: float) -> None:
+        """Record a duration."""
         self._counts[bisect_left(_BOUNDS_S, seconds)] += 1
         self._sum += seconds
 
-    def shown(self) -> tuple[list[tuple[str, float]], float]:
-        """How many were no longer than each bound; and the sum."""
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Return the cumulative count up to each bound, and the sum of all durations."""
         return list(zip(_BOUNDS, accumulate(self._counts), strict=True)), self._sum
 
 
 class EngineMetrics:
-    """The figures of one engine.
+    """Metrics of one engine.
 
     Attributes:
-        requests: single requests answered, by the name of their status code.
-        jobs: jobs ended, by state.
-        statistics: the same from the protocol's point of view.
+        requests: completed requests by the name of their status code.
+        jobs: ended jobs by final state.
+        statistics: figures for the protocol's ModelStatistics.
     """
 
     __slots__ = ("jobs", "requests", "statistics", *_COUNTERS, *_DURATIONS)
@@ -76,56 +76,56 @@ class EngineMetrics:
         self.queries = 0
         self.violations = 0
         self.goodput = 0
-        self.waiting = Durations()
-        self.estimated = Durations()
-        self.actual = Durations()
-        self.excess = Durations()
+        self.waiting = Histogram()
+        self.estimated = Histogram()
+        self.actual = Histogram()
+        self.excess = Histogram()
         self.statistics = EngineStatistics()
 
-    def answered(self, code: str) -> None:
-        """Count a request by the name of its status code."""
+    def count_request(self, code: str) -> None:
+        """Count a completed request by the name of its status code."""
         self.requests[code] = self.requests.get(code, 0) + 1
 
-    def ended(self, state: JobState) -> None:
-        """Count a job by the state that it ended in."""
+    def count_job(self, state: JobState) -> None:
+        """Count an ended job by its final state."""
         name = state.name.lower()
         self.jobs[name] = self.jobs.get(name, 0) + 1
 
-    def waited(self, seconds: float) -> None:
-        """Measure the time to the first dispatch."""
-        self.waiting.add(seconds)
+    def observe_wait(self, seconds: float) -> None:
+        """Record the time from acceptance to the first dispatch."""
+        self.waiting.observe(seconds)
 
-    def completed(self, estimated_s: float | None, actual_s: float) -> None:
-        """Measure the time from dispatch to completion beside its estimate, if there was one."""
-        self.actual.add(actual_s)
+    def observe_completion(self, estimated_s: float | None, actual_s: float) -> None:
+        """Record the time from dispatch to completion and its estimate, if there was one."""
+        self.actual.observe(actual_s)
         if estimated_s:
-            self.estimated.add(estimated_s)
+            self.estimated.observe(estimated_s)
 
-    def met(self) -> None:
-        """Count what was done in time."""
+    def count_met(self) -> None:
+        """Count a request or job that completed in time."""
         self.goodput += 1
 
-    def violated(self, excess_s: float) -> None:
-        """Count what was not, and measure by how much."""
+    def count_violation(self, excess_s: float) -> None:
+        """Count a missed deadline and record by how much it was missed."""
         self.violations += 1
-        self.excess.add(excess_s)
+        self.excess.observe(excess_s)
 
 
 class EngineCollector(Collector):
-    """Shows Prometheus the figures of all engines; it does so in another thread.
+    """Collects the metrics of all engines; called from another thread than the loop's.
 
     Args:
-        engines: by name; whoever adds to it may do so meanwhile.
+        engines: metrics by engine name; the event loop may add to it at any time.
     """
 
     def __init__(self, engines: dict[str, EngineMetrics]) -> None:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        """All that there is."""
+        """Yield all metric families."""
         engines = list(self._engines.items())
-        yield _counted("requests", "Single requests answered", "code", engines)
-        yield _counted("jobs", "Jobs ended", "state", engines)
+        yield _labelled_counter("requests", "Single requests answered", "code", engines)
+        yield _labelled_counter("jobs", "Jobs ended", "state", engines)
         for name, text in _COUNTERS.items():
             counter = CounterMetricFamily(f"synergai_{name}", text, labels=["engine"])
             for engine, metrics in engines:
@@ -134,14 +134,14 @@ class EngineCollector(Collector):
         for name, text in _DURATIONS.items():
             histogram = HistogramMetricFamily(f"synergai_{name}_seconds", text, labels=["engine"])
             for engine, metrics in engines:
-                histogram.add_metric([engine], *getattr(metrics, name).shown())
+                histogram.add_metric([engine], *getattr(metrics, name).buckets())
             yield histogram
 
 
-def _counted(
+def _labelled_counter(
     name: str, text: str, label: str, engines: Iterable[tuple[str, EngineMetrics]]
 ) -> Metric:
-    """A counter with one more label."""
+    """Return a counter with one label beside the engine."""
     counter = CounterMetricFamily(f"synergai_{name}", text, labels=["engine", label])
     for engine, metrics in engines:
         for value, count in list(getattr(metrics, name).items()):

@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/healthz`` over HTTP/1.1: one request per connection, all of it bounded."""
+"""Minimal HTTP/1.1 server for ``/metrics`` and ``/healthz``: one request per connection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _MAX_HEAD_BYTES: Final = 8192
 _MAX_CONNECTIONS: Final = 64
-_PATIENCE_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class Answer(NamedTuple):
-    """A response."""
+class Response(NamedTuple):
+    """An HTTP response."""
 
     status: HTTPStatus
     body: bytes
@@ -31,11 +31,11 @@ class Answer(NamedTuple):
 
 
 class HttpServer:
-    """Serves what monitoring asks for.
+    """Serves metrics and health checks.
 
     Args:
-        registry: what ``/metrics`` shows; collected in a thread, beside the loop.
-        ready: whether ``/healthz`` says that requests are served.
+        registry: metrics to expose; collected in a thread so as not to block the event loop.
+        ready: returns whether the gateway accepts requests, for ``/healthz``.
     """
 
     def __init__(self, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
@@ -45,10 +45,10 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> str:
-        """Listen on ``host:port``; the address that it really is.
+        """Listen on ``host:port`` and return the bound address.
 
         Raises:
-            Unavailable: the port is in use, or the host is not one of this machine.
+            Unavailable: the port is in use, or the host is not an address of this machine.
         """
         host, _, port = address.rpartition(":")
         try:
@@ -57,8 +57,8 @@ class HttpServer:
             )
         except OSError:
             raise Unavailable(
-                f"cannot listen on {address}: the port is in use, or the address is not this "
-                "machine's; choose another one"
+                f"cannot listen on {address}: the port is in use, or the host is not an address "
+                "of this machine; choose another one"
             ) from None
         return f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
@@ -72,41 +72,41 @@ class HttpServer:
         self._connections += 1
         try:
             if self._connections <= _MAX_CONNECTIONS:
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_serialised(await self._answer(head)))
+                    writer.write(_serialise(await self._respond(head)))
                     await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, TimeoutError):
-            pass  # whoever asked is gone, slow, or does not speak HTTP
+            pass  # the client disconnected, is slow, or does not speak HTTP
         finally:
             self._connections -= 1
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, head: bytes) -> Answer:
+    async def _respond(self, head: bytes) -> Response:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is offered here\n")
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is supported\n")
         match path:
             case b"/metrics":
                 body = await asyncio.to_thread(generate_latest, self._registry)
-                answer = Answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
+                response = Response(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
             case b"/healthz" if self._ready():
-                answer = Answer(HTTPStatus.OK, b"serving\n")
+                response = Response(HTTPStatus.OK, b"serving\n")
             case b"/healthz":
-                answer = Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not serving\n")
+                response = Response(HTTPStatus.SERVICE_UNAVAILABLE, b"not serving\n")
             case _:
-                answer = Answer(HTTPStatus.NOT_FOUND, b"there are /metrics and /healthz\n")
-        return answer if method == b"GET" else answer._replace(body=b"")
+                response = Response(HTTPStatus.NOT_FOUND, b"not found; try /metrics or /healthz\n")
+        return response if method == b"GET" else response._replace(body=b"")
 
 
-def _serialised(answer: Answer) -> bytes:
+def _serialise(response: Response) -> bytes:
     head = (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
-        f"Content-Type: {answer.content_type}\r\n"
-        f"Content-Length: {len(answer.body)}\r\n"
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\n"
+        f"Content-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode("ascii") + answer.body
+    return head.encode("ascii") + response.body

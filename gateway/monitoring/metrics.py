@@ -1,4 +1,4 @@
-"""What the gateway counts and measures, for Prometheus."""
+"""The gateway's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """The instruments, in a registry of their own."""
+    """The gateway's instruments, in their own registry."""
 
     def __init__(self) -> None:
-        # Otherwise every counter brings another series: when it began.
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own omission
+        # Otherwise every counter adds a `_created` series.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped in the library
         self.registry = CollectorRegistry()
         for collector in (GCCollector, PlatformCollector, ProcessCollector):
             collector(registry=self.registry)
@@ -38,12 +38,12 @@ class Metrics:
         self.registry.register(EngineCollector(self._engines))
 
     def engine(self, name: str) -> EngineMetrics:
-        """The figures of one engine; only of engines that exist, lest labels run over."""
-        found = self._engines.get(name)
-        if found is None:
-            found = self._engines[name] = EngineMetrics()
-        return found
+        """Return the metrics of an engine, which must exist to keep the label set bounded."""
+        metrics = self._engines.get(name)
+        if metrics is None:
+            metrics = self._engines[name] = EngineMetrics()
+        return metrics
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show what `read` returns; it is called from another thread."""
+        """Register a gauge that calls `read` at each scrape, from another thread."""
         Gauge(f"synergai_{name}", text, registry=self.registry).set_function(read)

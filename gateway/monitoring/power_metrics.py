@@ -1,4 +1,4 @@
-"""How monitoring is shown what the machines of the fleet draw."""
+"""Prometheus collector of the workers' power and energy."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class PowerCollector(Collector):
-    """Shows the power of the fleet to monitoring.
+    """Collects power and energy per worker.
 
     Args:
-        workers: those that are connected; called from another thread than the loop's.
+        workers: returns the connected workers; called from another thread than the loop's.
     """
 
     def __init__(self, workers: Callable[[], Iterable[ConnectedWorker]]) -> None:
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
-        """The series of all workers whose power is measured."""
+        """Yield the metric families of all workers with a power meter."""
         watts = GaugeMetricFamily(
             "synergai_worker_watts", "Power of the worker's machine", labels=["worker"]
         )

@@ -1,6 +1,6 @@
-"""What each engine has done since the gateway started, for the protocol's ModelStatistics.
+"""Statistics per engine since the gateway started, for the protocol's ModelStatistics.
 
-Plain numbers that the event loop adds to: a request is counted in less than a microsecond.
+Plain numbers that the event loop adds to; counting a request takes less than a microsecond.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Duration:
-    """So many of something, and how many seconds they took together."""
+    """Number of events and their total duration."""
 
     count: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one more."""
+        """Count an event."""
         self.count += 1
         self.seconds += seconds
 
 
 @dataclass(slots=True)
 class EngineStatistics:
-    """The counts of one engine.
+    """Statistics of one engine.
 
     Attributes:
-        success: requests answered, from arrival to result.
-        queue: their part that they waited for a worker.
-        transfer: their part between dispatch and result that was not computing.
-        fail: requests that failed by the engine, the worker or their own input.
-        rejected: those that were turned away: too many, or no worker in time.
-        expired: those whose deadline passed.
-        cancelled: those whose client left.
-        compute: all queries, those of jobs included, inside the engine; each of a batch counts
-            with the time of the whole batch.
-        batches: those of them that were computed together with others, by the batch's size.
-        last_query_at: when the last query was done, on the gateway's clock; None if none was.
+        success: successful requests, from arrival to result.
+        queue: their time in the queue.
+        transfer: their time between dispatch and result, less compute time.
+        fail: requests that failed because of the engine, the worker or their input.
+        rejected: requests rejected for overload.
+        expired: requests whose deadline passed.
+        cancelled: requests whose client cancelled.
+        compute: queries of requests and jobs in the engine; each query of a batch counts with the
+            time of the whole batch.
+        batches: the queries among them that ran in batches, by batch size.
+        last_query_at: completion time of the last query in monotonic seconds; None before it.
     """
 
     success: Duration = field(default_factory=Duration)
@@ -57,8 +57,8 @@ class EngineStatistics:
     batches: dict[int, Duration] = field(default_factory=dict)
     last_query_at: float | None = None
 
-    def computed(self, queries: int, seconds: float, now: float, batch: int = 1) -> None:
-        """A worker is further by so many queries, `batch` of which were computed at once."""
+    def record_compute(self, queries: int, seconds: float, now: float, batch: int = 1) -> None:
+        """Record queries that a worker computed, in batches of `batch`."""
         self.compute.count += queries
         self.compute.seconds += seconds
         self.last_query_at = now
@@ -66,19 +66,19 @@ class EngineStatistics:
             self.batches.setdefault(batch, Duration()).add(seconds)
 
     def executions(self) -> dict[int, Duration]:
-        """How often the engine ran, and for how long, by how many queries it ran with."""
+        """Return the engine's executions by batch size."""
         single = Duration(self.compute.count, self.compute.seconds)
-        found = {1: single}
+        by_size = {1: single}
         for size, queries in sorted(self.batches.items()):
             single.count -= queries.count
             single.seconds = max(0.0, single.seconds - queries.seconds)
-            # Of a batch, single queries may have been given up and never reported.
-            found[size] = Duration(math.ceil(queries.count / size), queries.seconds / size)
-        return {size: duration for size, duration in found.items() if duration.count}
+            # Single queries of a batch may have been cancelled and never reported.
+            by_size[size] = Duration(math.ceil(queries.count / size), queries.seconds / size)
+        return {size: duration for size, duration in by_size.items() if duration.count}
 
-    def answered(self, queue_s: float, transfer_s: float, compute_s: float) -> None:
-        """A request has its response, after these times one after the other."""
-        # Every request passes here: calls of `add` would cost more than the sums.
+    def record_success(self, queue_s: float, transfer_s: float, compute_s: float) -> None:
+        """Record a successful request and the consecutive parts of its time."""
+        # On the path of every request: calls of `add` would cost more than the sums.
         success, queue, transfer = self.success, self.queue, self.transfer
         success.count += 1
         success.seconds += queue_s + transfer_s + compute_s
@@ -87,8 +87,8 @@ class EngineStatistics:
         transfer.count += 1
         transfer.seconds += transfer_s
 
-    def failed(self, error: SynergaiError, seconds: float = 0.0) -> None:
-        """A request ended otherwise, so long after its arrival."""
+    def record_failure(self, error: SynergaiError, seconds: float = 0.0) -> None:
+        """Record a request that failed `seconds` after its arrival."""
         match error:
             case Cancelled():
                 self.cancelled.add(seconds)

@@ -1,1 +1,1 @@
-"""Single requests: checked, admitted, answered, timed."""
+"""Inference requests: options, admission, dispatch, timings."""

@@ -1,4 +1,4 @@
-"""Single requests: one query each, whose client waits on the line."""
+"""Inference requests: jobs of one query whose client waits for the response."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from gateway.admission.load_shedding import Backlog
+from gateway.admission.load_shedding import LoadShedder
 from gateway.dispatch.job_handler import failure
-from gateway.requests.parameters import NOTHING, asked_by
+from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
@@ -35,17 +35,21 @@ _OK: Final = "OK"
 
 
 class Request:
-    """One query on its way.
+    """A request in flight; the dispatcher's handler of its job.
 
     Attributes:
-        result: the serialised response, or the error that the client is to see.
+        job: the job of one query.
+        data: the serialised ``ModelInferRequest``.
+        dispatched_at: time of the first dispatch; None before it.
+        estimate_s: estimated seconds from the last dispatch to completion.
+        result: the serialised ``ModelInferResponse``, or the error for the client.
     """
 
     __slots__ = (
-        "_backlog",
         "_inference",
         "_outstanding",
         "_response",
+        "_shedder",
         "_timings",
         "data",
         "dispatched_at",
@@ -63,12 +67,12 @@ class Request:
         job: Job,
         data: bytes,
         metrics: EngineMetrics,
-        backlog: Backlog,
+        shedder: LoadShedder,
         *,
         timings: bool,
     ) -> None:
         self._inference = inference
-        self._backlog = backlog
+        self._shedder = shedder
         self._outstanding: Outstanding | None = None
         self._response: Buffer = b""
         self._timings = timings
@@ -80,15 +84,15 @@ class Request:
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """Its one request."""
+        """Return the request as the job's only query."""
         return (self.data,)
 
     def dispatched(self, assignment: Assignment, now: float) -> None:
-        """Note when, and what is estimated."""
+        """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now
-            self._backlog.dispatched(self.job, assignment.estimate_s, now)
-            self.metrics.waited(now - self.job.arrival)
+            self._shedder.dispatch(self.job, assignment.estimate_s, now)
+            self.metrics.observe_wait(now - self.job.arrival)
         self.estimate_s = assignment.estimate_s
 
     def recorded(
@@ -98,53 +102,53 @@ class Request:
         responses: Sequence[Buffer],
         _now: float,
     ) -> None:
-        """Keep the response until the core says that the job is done."""
+        """Keep the response until the scheduler ends the job."""
         self._outstanding = outstanding
         self._response = responses[0]
 
     def ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
-        """Let the client have its response, or know why there is none."""
+        """Complete the client's call with the response or an error."""
         if self.dispatched_at is None:
-            self._backlog.leave(self.job)
+            self._shedder.remove(self.job)
         error = None
         if state is not JobState.SUCCEEDED:
             error = failure(self.job.engine, state, reason, fault)
-        self._inference.leave(self, error, now)
+        self._inference.release(self, error, now)
         if self.result.done():
             return
         if error is None:
-            self._answer(now)
+            self._respond(now)
         else:
             self.result.set_exception(error)
 
-    def _answer(self, now: float) -> None:
-        """Let the client have its response, and account for the time that it took."""
+    def _respond(self, now: float) -> None:
+        """Hand over the response and account for its time."""
         response = self._response
         outstanding = self._outstanding
         if outstanding is not None:
             queue_s = outstanding.dispatched_at - self.job.arrival
-            worked_s = now - outstanding.dispatched_at
-            # What a worker says of itself counts up to the time that it had.
-            compute_s = min(outstanding.compute_s, worked_s)
-            self.metrics.statistics.answered(queue_s, worked_s - compute_s, compute_s)
+            worker_s = now - outstanding.dispatched_at
+            # Workers report their compute time themselves; bound it by the elapsed time.
+            compute_s = min(outstanding.compute_s, worker_s)
+            self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
             if self._timings:
                 assignment = outstanding.assignment
-                more = serialised_timings(
+                timings = serialised_timings(
                     queue_s=queue_s,
-                    transfer_s=worked_s - compute_s,
+                    transfer_s=worker_s - compute_s,
                     estimated_s=assignment.estimate_s,
                     worker=assignment.worker_id,
                     configuration=assignment.configuration,
                 )
-                response = b"".join((response, more))
+                response = b"".join((response, timings))
         self.result.set_result(response)
 
 
 class Inference:
-    """Turns inference requests into jobs of one query, and their ends into responses.
+    """Runs inference requests as jobs of one query.
 
     Attributes:
-        loop: where all of that happens.
+        loop: the event loop that completes their results.
     """
 
     def __init__(
@@ -164,20 +168,20 @@ class Inference:
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
         self._count = 0
-        self._backlogs: defaultdict[EngineName, Backlog] = defaultdict(Backlog)
+        self._shedders: defaultdict[EngineName, LoadShedder] = defaultdict(LoadShedder)
 
     async def infer(
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
     ) -> bytes:
-        """The serialised response to a request.
+        """Run a request and return the serialised response.
 
         Args:
             raw: the request.
-            budget_s: what is left of the call's deadline; None if it has none.
-            tenant: whom it is for, unless it says so itself.
+            budget_s: seconds until the call's deadline; None if it has none.
+            tenant: the tenant, if the request's parameters name none.
 
         Raises:
-            SynergaiError: as `begin` and the work itself say.
+            SynergaiError: see `begin`; or the request failed on its worker.
         """
         request = self.begin(raw, budget_s, tenant)
         try:
@@ -189,37 +193,42 @@ class Inference:
     def begin(
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
     ) -> Request:
-        """Accept a request; its result comes by its future.
+        """Accept and enqueue a request; see `infer` for the arguments.
 
         Raises:
-            InvalidInput: it does not fit its engine, or a parameter is wrong.
+            InvalidInput: it does not match its engine, or a parameter is invalid.
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
-            NotSupported: it needs a model with a state.
-            DeadlineExceeded: its deadline is over.
-            Overloaded: there are too many, or too many come first for its deadline.
+            NotSupported: it needs a stateful model.
+            DeadlineExceeded: its deadline has passed.
+            Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
         header, data = raw.parsed, raw.data
         try:
             engine = self._catalogue.find(header.message.model_name)
         except SynergaiError as error:
-            # Names that do not exist share one label, or clients could make labels up.
-            self._metrics.engine("unknown").answered(code_of(error).name)
+            # Unknown names share one label: clients must not be able to create series.
+            self._metrics.engine("unknown").count_request(code_of(error).name)
             raise
         metrics = self._metrics.engine(engine.name)
         try:
             check_header(header, engine)
-            asked = asked_by(parameters) if (parameters := header.message.parameters) else NOTHING
-            if asked.timeout_s is not None and (budget_s is None or asked.timeout_s < budget_s):
-                budget_s = asked.timeout_s
+            options = (
+                parse_options(header.message.parameters)
+                if header.message.parameters
+                else DEFAULT_OPTIONS
+            )
+            timeout_s = options.timeout_s
+            if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
+                budget_s = timeout_s
             if budget_s is not None and budget_s <= 0:
-                raise DeadlineExceeded("the deadline was over when the request came")
+                raise DeadlineExceeded("the deadline had passed when the request arrived")
             now = self._clock.now()
-            backlog = self._backlogs[engine.name]
-            backlog.check(asked.priority, budget_s, now)
-            self._admission.enter(len(data))
+            shedder = self._shedders[engine.name]
+            shedder.check(options.priority, budget_s, now)
+            self._admission.acquire(len(data))
         except SynergaiError as error:
-            metrics.answered(code_of(error).name)
-            metrics.statistics.failed(error)
+            metrics.count_request(code_of(error).name)
+            metrics.statistics.record_failure(error)
             raise
         self._count += 1
         job = Job(
@@ -228,33 +237,33 @@ class Inference:
             queries=1,
             arrival=now,
             deadline=math.inf if budget_s is None else now + budget_s,
-            priority=asked.priority,
-            tenant=asked.tenant or tenant,
+            priority=options.priority,
+            tenant=options.tenant or tenant,
             perishable=True,
             with_tensors=True,
         )
-        request = Request(self, job, data, metrics, backlog, timings=asked.timings)
-        backlog.enter(job)
+        request = Request(self, job, data, metrics, shedder, timings=options.timings)
+        shedder.add(job)
         self._dispatcher.start(job, request, ready=1)
         return request
 
     def abandon(self, request: Request) -> None:
-        """Nobody waits for the request any more: its place is free at once."""
+        """Cancel a request whose client is gone."""
         request.result.cancel()
         self._dispatcher.cancel(request.job.id)
 
-    def leave(self, request: Request, error: SynergaiError | None, now: float) -> None:
-        """Account for a request that has ended."""
-        self._admission.leave(len(request.data))
+    def release(self, request: Request, error: SynergaiError | None, now: float) -> None:
+        """Free the room of an ended request and count its outcome."""
+        self._admission.release(len(request.data))
         metrics, deadline = request.metrics, request.job.deadline
         if error is None:
-            metrics.answered(_OK)
+            metrics.count_request(_OK)
             if request.dispatched_at is not None:
-                metrics.completed(request.estimate_s, now - request.dispatched_at)
+                metrics.observe_completion(request.estimate_s, now - request.dispatched_at)
         else:
-            metrics.answered(code_of(error).name)
-            metrics.statistics.failed(error, now - request.job.arrival)
+            metrics.count_request(code_of(error).name)
+            metrics.statistics.record_failure(error, now - request.job.arrival)
         if error is None and now <= deadline:
-            metrics.met()
+            metrics.count_met()
         elif not isinstance(error, Cancelled) and not math.isinf(deadline):
-            metrics.violated(max(0.0, now - deadline))
+            metrics.count_violation(max(0.0, now - deadline))

@@ -1,4 +1,4 @@
-"""What a request asks for beside its inference: the protocol's parameters, and ours."""
+"""Request parameters: those of the protocol, and SynergAI's extensions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from synergai.oip.inference_pb2 import InferParameter
 
 TENANT_METADATA: Final = "synergai-tenant"
-"""Header of a call that names the tenant of all requests in it that do not name one."""
+"""Call metadata with the tenant of all requests in the call that name none themselves."""
 
 
 @value(kw_only=True)
-class Asked:
-    """What the parameters of a request ask for.
+class RequestOptions:
+    """Options that a request's parameters set.
 
     Attributes:
-        priority: 0 (default) to 9 (first).
-        timeout_s: its own bound on the time from here on; None if it sets none.
-        tenant: whom it is for; empty if it does not say.
-        timings: its response is to say where the time went, see ``gateway.requests.timings``.
+        priority: 0 (default, lowest) to 9 (highest).
+        timeout_s: seconds within which it must complete; None for no limit.
+        tenant: its tenant; empty if not given.
+        timings: add timings to the response; see ``gateway.requests.timings``.
     """
 
     priority: int = 0
@@ -34,74 +34,79 @@ class Asked:
     timings: bool = False
 
 
-NOTHING: Final = Asked()
-"""Of a request without parameters, as nearly all are."""
+DEFAULT_OPTIONS: Final = RequestOptions()
+"""Options of a request without parameters."""
 
 
-def asked_by(parameters: Mapping[str, InferParameter]) -> Asked:
-    """What `parameters` ask the gateway for; the others may be the worker's, and are left alone.
+def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
+    """Parse the parameters meant for the gateway; ignore others, which may be for the worker.
 
-    The protocol's priority 1 is the highest and 0 means default; ours grow from 0, the default,
-    to 9. 1 to 9 therefore become 9 to 1, and what is lower becomes the default.
+    In the protocol, priority 1 is the highest and 0 means default; ours range from 0, the default,
+    to 9, the highest. 1 to 9 therefore map to 9 to 1, and lower priorities to the default.
 
     Raises:
-        InvalidInput: one has the wrong type or an impossible value.
-        NotSupported: it asks for a sequence.
+        InvalidInput: a parameter has the wrong type or an invalid value.
+        NotSupported: the request belongs to a sequence.
     """
     if "sequence_id" in parameters:
-        raise NotSupported("sequences are not supported: engines here keep no state")
+        raise NotSupported("sequences are not supported: engines are stateless; drop 'sequence_id'")
     priority, timeout_s, tenant, timings = 0, None, "", False
     for name, parameter in parameters.items():
         match name:
             case "priority":
-                asked = _integer(parameter, name)
-                priority = MAX_PRIORITY + 1 - asked if 1 <= asked <= MAX_PRIORITY else 0
+                level = int_parameter(parameter, name)
+                priority = MAX_PRIORITY + 1 - level if 1 <= level <= MAX_PRIORITY else 0
             case "timeout":
-                timeout_s = _integer(parameter, name) / 1e6 or None
+                timeout_s = int_parameter(parameter, name) / 1e6 or None
             case "synergai_tenant":
                 if parameter.WhichOneof("parameter_choice") != "string_param":
                     raise InvalidInput(f"the parameter {name!r} must be a string")
-                tenant = tenant_name(parameter.string_param)
+                tenant = checked_tenant(parameter.string_param)
             case "synergai_timings":
-                timings = flag(parameter, name)
+                timings = bool_parameter(parameter, name)
             case _:
                 pass
-    return Asked(priority=priority, timeout_s=timeout_s, tenant=tenant, timings=timings)
+    return RequestOptions(priority=priority, timeout_s=timeout_s, tenant=tenant, timings=timings)
 
 
-def tenant_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The tenant that a call's metadata name; empty if they name none.
+def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Return the tenant in a call's metadata; empty if there is none.
 
     Raises:
         InvalidInput: the name is not valid.
     """
     for key, content in metadata:
         if key == TENANT_METADATA:
-            return tenant_name(str(content))
+            return checked_tenant(str(content))
     return ""
 
 
-def tenant_name(text: str) -> str:
-    """Return `text` if it can name a tenant; empty names the tenant of whoever does not say.
+def checked_tenant(text: str) -> str:
+    """Return `text` if it is a valid tenant name; empty is the default tenant.
 
     Raises:
-        InvalidInput: it cannot.
+        InvalidInput: it is not.
     """
     return validate_name(text, "tenant name") if text else ""
 
 
-def flag(parameter: InferParameter, name: str) -> bool:
-    """The value of a parameter that is true or false.
+def bool_parameter(parameter: InferParameter, name: str) -> bool:
+    """Return the value of a boolean parameter.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: it is not boolean.
     """
     if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise InvalidInput(f"the parameter {name!r} must be true or false")
+        raise InvalidInput(f"the parameter {name!r} must be a boolean")
     return parameter.bool_param
 
 
-def _integer(parameter: InferParameter, name: str) -> int:
+def int_parameter(parameter: InferParameter, name: str) -> int:
+    """Return the value of a nonnegative integer parameter.
+
+    Raises:
+        InvalidInput: it is negative or not an integer.
+    """
     match parameter.WhichOneof("parameter_choice"):
         case "int64_param":
             number = parameter.int64_param
@@ -110,5 +115,5 @@ def _integer(parameter: InferParameter, name: str) -> int:
         case _:
             raise InvalidInput(f"the parameter {name!r} must be an integer")
     if number < 0:
-        raise InvalidInput(f"the parameter {name!r} must not be negative, but is {number}")
+        raise InvalidInput(f"the parameter {name!r} must be 0 or more, not {number}")
     return number

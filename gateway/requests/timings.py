@@ -1,8 +1,8 @@
-"""Where the time of one request went, told in its response's parameters.
+"""Timings of one request as response parameters.
 
-The worker has told already what it did inside the engine host; this adds what only the gateway
-knows. Queue, transfer and computing add up to the time that the gateway had the request.
-Serialised messages may be continued by further fields, so a response is not parsed for this.
+The worker adds the time spent in its engine host; the gateway appends the rest. Queue, transfer
+and compute time add up to the request's time in the gateway. Serialised messages may be extended
+by appending fields, so the response is not parsed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ def serialised_timings(
     worker: WorkerId,
     configuration: Configuration,
 ) -> bytes:
-    """What follows a serialised ``ModelInferResponse`` to give it these parameters.
+    """Return bytes to append to a serialised ``ModelInferResponse`` to add the timings.
 
     Args:
-        queue_s: from the request's arrival until it was given to the worker that answered it;
-            what earlier workers failed at included.
-        transfer_s: from there to its result, without computing: the way there and back, the
-            wait behind other work on the worker, loading its engine, pre- and post-processing.
-        estimated_s: what the scheduler had expected from dispatch to result; 0 if nothing.
-        worker: who answered it.
-        configuration: how the engine was run.
+        queue_s: seconds from arrival to the last dispatch, failed attempts included.
+        transfer_s: seconds from that dispatch to the result, less compute time: network, queue
+            on the worker, engine load, pre- and postprocessing.
+        estimated_s: the scheduler's estimate from dispatch to result; 0 if it had none.
+        worker: the worker that ran the request.
+        configuration: the engine's configuration.
     """
     response = ModelInferResponse(
         parameters={

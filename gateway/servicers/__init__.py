@@ -1,1 +1,1 @@
-"""The gateway's public gRPC services: they convert, delegate, and convert back."""
+"""The gateway's public gRPC services: converters between messages and the domain."""

@@ -1,4 +1,4 @@
-"""Triton's ModelConfig and ModelStatistics: an engine in its words, and what it has done."""
+"""Triton's ModelConfig and ModelStatistics calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.servicers.oip import SERVICE, engine_of, properties_of
+from gateway.servicers.oip import SERVICE, engine_properties, find_engine
 from synergai.oip import model_config_pb2, statistics_pb2
 from synergai.protocol import rpc
 
@@ -22,7 +22,7 @@ _STRING: Final = "BYTES"
 
 
 class EngineDetailsServicer:
-    """Serves these two calls of ``inference.GRPCInferenceService``."""
+    """Serves ModelConfig and ModelStatistics of ``inference.GRPCInferenceService``."""
 
     def __init__(self, catalogue: Catalogue, metrics: Metrics, clock: Clock) -> None:
         self._catalogue = catalogue
@@ -30,7 +30,7 @@ class EngineDetailsServicer:
         self._clock = clock
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -44,31 +44,31 @@ class EngineDetailsServicer:
     async def model_config(
         self, request: model_config_pb2.ModelConfigRequest, _context: Context
     ) -> model_config_pb2.ModelConfigResponse:
-        """An engine as Triton would have it configured."""
-        engine = engine_of(self._catalogue, request.name, request.version)
-        return model_config_pb2.ModelConfigResponse(config=config_of(engine))
+        """Return an engine's configuration in Triton's format."""
+        engine = find_engine(self._catalogue, request.name, request.version)
+        return model_config_pb2.ModelConfigResponse(config=engine_config(engine))
 
     async def model_statistics(
         self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
     ) -> statistics_pb2.ModelStatisticsResponse:
-        """The counts of one engine, or of all that are in service."""
+        """Return the statistics of one engine, or of all in service."""
         if request.name:
-            engines = [engine_of(self._catalogue, request.name, request.version)]
+            engines = [find_engine(self._catalogue, request.name, request.version)]
         else:
             engines = [self._catalogue.find(name) for name in self._catalogue.in_service()]
         return statistics_pb2.ModelStatisticsResponse(
             model_stats=[
-                statistics_of(engine, self._metrics.engine(engine.name).statistics, self._clock)
+                engine_statistics(engine, self._metrics.engine(engine.name).statistics, self._clock)
                 for engine in engines
             ]
         )
 
 
-def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
-    """The configuration of `engine` in Triton's words.
+def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
+    """Return the configuration of `engine` as Triton's ``ModelConfig``.
 
-    Its shapes are whole, with the batch dimension if it has one, which is what a largest batch
-    of 0 means. Those of an engine with batching are without it, as Triton's are.
+    As in Triton, shapes exclude the batch dimension if the engine supports batching; otherwise
+    ``max_batch_size`` is 0 and shapes are complete.
     """
     batched = engine.max_batch > 1
     leading = 1 if batched else 0
@@ -93,14 +93,14 @@ def config_of(engine: Engine) -> model_config_pb2.ModelConfig:
         ],
         parameters={
             name: model_config_pb2.ModelParameter(string_value=value)
-            for name, value in properties_of(engine).items()
+            for name, value in engine_properties(engine).items()
         },
         model_transaction_policy=model_config_pb2.ModelTransactionPolicy(decoupled=False),
     )
 
 
 def _version_policy(version: str) -> model_config_pb2.ModelVersionPolicy:
-    """The one version there is; Triton's are numbers, ours may be any text."""
+    """Return a policy for the single version; Triton's are integers, ours any text."""
     policy = model_config_pb2.ModelVersionPolicy
     if version.isdecimal():
         return policy(specific=policy.Specific(versions=[int(version)]))
@@ -112,10 +112,10 @@ def _data_type(datatype: str) -> model_config_pb2.DataType.ValueType:
     return model_config_pb2.DataType.Value(f"TYPE_{name}")
 
 
-def statistics_of(
+def engine_statistics(
     engine: Engine, statistics: EngineStatistics, clock: Clock
 ) -> statistics_pb2.ModelStatistics:
-    """The message for `statistics`."""
+    """Convert `statistics` to Triton's ``ModelStatistics``."""
     last = statistics.last_query_at
     infer, queries = _message(statistics.compute), statistics.compute.count
     executions = statistics.executions()
@@ -141,14 +141,14 @@ def statistics_of(
         batch_stats=[
             statistics_pb2.InferBatchStatistics(
                 batch_size=size,
-                # What is not computing is not told apart by size.
+                # Transfer time is not known by batch size.
                 compute_input=transfer if size == 1 else None,
                 compute_infer=_message(duration),
                 compute_output=output if size == 1 else None,
             )
             for size, duration in executions.items()
         ],
-        # Where Triton's own tools look for cancellations.
+        # Triton's own tools read cancellations from here.
         response_stats={
             "0": statistics_pb2.InferResponseStatistics(
                 success=_message(statistics.success),

@@ -1,4 +1,4 @@
-"""``synergai.v1.Fleet``: the workers, and what is known of their speed."""
+"""``synergai.v1.Fleet``: connected workers, and the configuration dictionary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FleetServicer:
         self._clock = clock
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         return grpc.method_handlers_generic_handler(
             "synergai.v1.Fleet",
             {
@@ -50,7 +50,7 @@ class FleetServicer:
     async def list_workers(
         self, _request: fleet_pb2.ListWorkersRequest, _context: Context
     ) -> fleet_pb2.ListWorkersResponse:
-        """The workers that can be given work."""
+        """Return the connected workers."""
         return fleet_pb2.ListWorkersResponse(
             workers=[self._worker(worker) for worker in self._dispatcher.workers()]
         )
@@ -58,7 +58,7 @@ class FleetServicer:
     async def get_dictionary(
         self, request: fleet_pb2.GetDictionaryRequest, _context: Context
     ) -> fleet_pb2.Dictionary:
-        """The dictionary, or a part of it."""
+        """Return the dictionary entries of an engine or worker class, or all."""
         return fleet_pb2.Dictionary(
             entries=[
                 profile_entry_to_proto(entry)
@@ -71,7 +71,7 @@ class FleetServicer:
     async def put_dictionary(
         self, request: fleet_pb2.Dictionary, _context: Context
     ) -> fleet_pb2.PutDictionaryResponse:
-        """Add or replace entries: all of them or none."""
+        """Add or replace entries atomically."""
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
         await self._profiles.store(entries)
         self._catalogue.learn(entry.engine for entry in entries)

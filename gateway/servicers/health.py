@@ -1,4 +1,4 @@
-"""``grpc.health.v1.Health``: the gateway as a whole (""), and each engine by its name."""
+"""``grpc.health.v1.Health``: health of the gateway (service "") and of each engine by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
 
 _POLL_S: Final = 0.5
-"""How old what a watcher sees may be."""
+"""Greatest age of the status that a watcher sees."""
 _SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
 _SERVICE_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -33,7 +33,7 @@ class HealthServicer:
         self._admission = admission
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         return grpc.method_handlers_generic_handler(
             "grpc.health.v1.Health",
             {
@@ -43,7 +43,7 @@ class HealthServicer:
         )
 
     def status(self, service: str) -> int:
-        """The status of the gateway or of an engine, as the protocol's number."""
+        """Return the protocol's status number of the gateway or of an engine."""
         if service:
             try:
                 self._catalogue.find(service)
@@ -58,7 +58,7 @@ class HealthServicer:
     async def check(
         self, request: health_pb2.HealthCheckRequest, _context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """The status now."""
+        """Return the current status."""
         status = self.status(request.service)
         if status == _SERVICE_UNKNOWN:
             raise NotFound(f"there is no engine {request.service!r}")
@@ -67,11 +67,11 @@ class HealthServicer:
     async def watch(
         self, request: health_pb2.HealthCheckRequest, _context: Context
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
-        """The status now, and again whenever it is another."""
-        seen = None
+        """Yield the current status, and again at every change."""
+        sent = None
         while True:
             status = self.status(request.service)
-            if status != seen:
-                seen = status
+            if status != sent:
+                sent = status
                 yield health_pb2.HealthCheckResponse(status=status)
             await asyncio.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""``synergai.v1.Jobs``: q queries of an engine, to be done within a QoS time."""
+"""``synergai.v1.Jobs``: jobs of many queries with a QoS time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JobsServicer:
         self._streamed = streamed
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         return grpc.method_handlers_generic_handler(
             "synergai.v1.Jobs",
             {
@@ -50,24 +50,24 @@ class JobsServicer:
         )
 
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
-        """Accept a job into the journal."""
+        """Accept a job and write it to the journal."""
         spec = spec_from_proto(request.spec)
         return job_to_proto(await self._jobs.submit(spec, request.idempotency_key))
 
     async def watch(
         self, request: jobs_pb2.WatchRequest, _context: Context
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
-        """A job, again at every change."""
+        """Yield a job's status, and again at every change."""
         async with aclosing(self._jobs.watch(request.job_id)) as statuses:
             async for status in statuses:
                 yield job_to_proto(status)
 
     async def get(self, request: jobs_pb2.GetRequest, _context: Context) -> jobs_pb2.Job:
-        """A job as it is now."""
+        """Return a job's current status."""
         return job_to_proto(await self._jobs.get(request.job_id))
 
     async def list(self, request: jobs_pb2.ListRequest, _context: Context) -> jobs_pb2.ListResponse:
-        """The newest jobs."""
+        """Return the newest jobs, of given states if any are named."""
         states = [_STATES[state] for state in request.states if state in _STATES]
         if len(states) != len(request.states):
             raise InvalidInput(f"states must be from 1 to {len(JobState)}")
@@ -75,13 +75,13 @@ class JobsServicer:
         return jobs_pb2.ListResponse(jobs=map(job_to_proto, found))
 
     async def cancel(self, request: jobs_pb2.CancelRequest, _context: Context) -> jobs_pb2.Job:
-        """Stop a job at its next query."""
+        """Cancel a job at its next query boundary."""
         return job_to_proto(await self._jobs.cancel(request.job_id))
 
     async def run(
         self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Context
     ) -> AsyncGenerator[jobs_pb2.RunResponse, None]:
-        """Run a job whose tensors are streamed."""
+        """Run a job whose queries are streamed by the client."""
         budget_s = context.time_remaining()
         opening = await anext(requests, None)
         if opening is None or opening.WhichOneof("message") != "open":
@@ -105,10 +105,10 @@ async def _queries(requests: AsyncIterator[jobs_pb2.RunRequest]) -> AsyncGenerat
 
 
 def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
-    """What a client asks for.
+    """Convert a client's job specification.
 
     Raises:
-        InvalidInput: a field is out of its range.
+        InvalidInput: a field is out of range.
     """
     return JobSpec(
         engine=EngineName(message.engine),
@@ -120,7 +120,7 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
 
 
 def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
-    """The message for `spec`."""
+    """Convert a job specification to its message."""
     return jobs_pb2.JobSpec(
         engine=spec.engine,
         queries=spec.queries,
@@ -131,7 +131,7 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
 
 
 def job_to_proto(status: JobStatus) -> jobs_pb2.Job:
-    """The message for a job's status."""
+    """Convert a job's status to its message."""
     message = jobs_pb2.Job(
         id=status.id,
         spec=spec_to_proto(status.spec),

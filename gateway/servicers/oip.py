@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe V2): the six calls of its core, and Triton's stream."""
+"""The Open Inference Protocol (KServe V2): its six core calls, and Triton's stream."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.requests.parameters import tenant_of
-from gateway.servicers.oip_stream import InferenceStream, window_of
+from gateway.requests.parameters import tenant_from_metadata
+from gateway.servicers.oip_stream import InferenceStream, window_from_metadata
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
-"""Header with which a stream asks to end with the first error; see `InferenceStream`."""
+"""Metadata with which a client asks to end its stream at the first error."""
 _EXTENSIONS: Final = (
     "classification",
     "model_configuration",
@@ -53,7 +53,7 @@ class InferenceServicer:
         self._streams: set[InferenceStream] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         read = RequestDecoder().parse
         return grpc.method_handlers_generic_handler(
             SERVICE,
@@ -73,19 +73,19 @@ class InferenceServicer:
     async def server_live(
         self, _request: oip.ServerLiveRequest, _context: Context
     ) -> oip.ServerLiveResponse:
-        """The process is there."""
+        """Report that the process is running."""
         return oip.ServerLiveResponse(live=True)
 
     async def server_ready(
         self, _request: oip.ServerReadyRequest, _context: Context
     ) -> oip.ServerReadyResponse:
-        """Requests are taken."""
+        """Report whether requests are accepted."""
         return oip.ServerReadyResponse(ready=self._admission.open)
 
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
     ) -> oip.ModelReadyResponse:
-        """Some worker serves the engine now."""
+        """Report whether a worker serves the engine."""
         try:
             engine = self._catalogue.find(request.name)
         except SynergaiError:
@@ -95,7 +95,7 @@ class InferenceServicer:
     async def server_metadata(
         self, _request: oip.ServerMetadataRequest, _context: Context
     ) -> oip.ServerMetadataResponse:
-        """Name, version and extensions."""
+        """Return name, version and extensions."""
         return oip.ServerMetadataResponse(
             name="synergai", version=version("synergai"), extensions=_EXTENSIONS
         )
@@ -103,20 +103,20 @@ class InferenceServicer:
     async def model_metadata(
         self, request: oip.ModelMetadataRequest, _context: Context
     ) -> oip.ModelMetadataResponse:
-        """The engine's inputs and outputs."""
-        engine = engine_of(self._catalogue, request.name, request.version)
+        """Return an engine's inputs and outputs."""
+        engine = find_engine(self._catalogue, request.name, request.version)
         return oip.ModelMetadataResponse(
             name=engine.name,
             versions=[engine.version] if engine.version else [],
             platform=engine.backend,
             inputs=map(_tensor, engine.inputs),
             outputs=map(_tensor, engine.outputs),
-            properties=properties_of(engine),
+            properties=engine_properties(engine),
         )
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
-        """One request, one response; the tensors' bytes pass through."""
-        tenant = tenant_of(context.invocation_metadata() or ())
+        """Run one request; its tensors are not decoded."""
+        tenant = tenant_from_metadata(context.invocation_metadata() or ())
         return await self._inference.infer(request, context.time_remaining(), tenant)
 
     async def model_stream_infer(
@@ -124,23 +124,23 @@ class InferenceServicer:
         requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
         context: Context,
     ) -> AsyncGenerator[bytes, None]:
-        """Requests as they come, answers as they are ready; one fails without the others."""
+        """Run a stream of independent requests; yield responses as they complete."""
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
             self._inference,
             context.time_remaining(),
-            tenant_of(metadata),
-            window=window_of(metadata),
-            ends_with_error=STREAM_ERROR_METADATA in metadata,
+            tenant_from_metadata(metadata),
+            window=window_from_metadata(metadata),
+            end_on_error=STREAM_ERROR_METADATA in metadata,
         )
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
-        reader.add_done_callback(stream.reader_ended)
+        reader.add_done_callback(stream.on_reader_done)
         try:
-            while answers := await stream.answers.take():
-                for answer in answers:
-                    yield answer
-                    stream.answered(answer)
+            while responses := await stream.responses.take():
+                for response in responses:
+                    yield response
+                    stream.on_sent(response)
             if stream.failure is not None:
                 raise stream.failure
         finally:
@@ -150,7 +150,7 @@ class InferenceServicer:
             await asyncio.wait([reader])
 
     def stop_streams(self) -> None:
-        """End all streams; clients keep them open, and would hold up the server's end."""
+        """End all streams, which clients keep open and would delay the server's shutdown."""
         for stream in self._streams:
             stream.stop()
 
@@ -161,26 +161,26 @@ def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:
     )
 
 
-def properties_of(engine: Engine) -> dict[str, str]:
-    """What an engine is beyond the protocol's own words; only what there is to say."""
-    said = {
+def engine_properties(engine: Engine) -> dict[str, str]:
+    """Return the engine's nonempty properties beyond the protocol's own fields."""
+    properties = {
         "digest": engine.digest,
         "preprocess": engine.preprocess,
         "postprocess": engine.postprocess,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in properties.items() if value}
 
 
-def engine_of(catalogue: Catalogue, name: str, asked_version: str) -> Engine:
-    """The engine of this name that is in service; an empty version means any.
+def find_engine(catalogue: Catalogue, name: str, wanted_version: str) -> Engine:
+    """Return the engine in service under `name`; an empty version matches any.
 
     Raises:
         NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
-        InvalidInput: it is here in another version.
+        InvalidInput: the fleet serves another version.
     """
     engine = catalogue.find(name)
-    if asked_version not in ("", engine.version):
+    if wanted_version not in ("", engine.version):
         raise InvalidInput(
-            f"engine {engine.name!r} is here in version {engine.version!r}, not {asked_version!r}"
+            f"engine {engine.name!r} has version {engine.version!r}, not {wanted_version!r}"
         )
     return engine

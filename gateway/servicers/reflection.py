@@ -1,4 +1,4 @@
-"""gRPC server reflection, with which tools such as grpcurl find out what a port serves."""
+"""gRPC server reflection, for tools such as grpcurl."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _VERSIONS: Final = ("v1", "v1alpha")
-"""Their messages are the same on the wire; the library only has the older name."""
+"""Wire-compatible versions; the library has stubs for v1alpha only."""
 
 
 def reflection_handlers(services: Iterable[str]) -> tuple[grpc.GenericRpcHandler, ...]:
-    """The service under each of its names, describing `services` and what they use."""
+    """Return handlers of the service in each version, describing `services`."""
     names = [f"grpc.reflection.{version}.ServerReflection" for version in _VERSIONS]
     servicer = reflection.aio.ReflectionServicer([*services, *names[-1:]])
     handler = rpc.stream(servicer.ServerReflectionInfo, reflection_pb2.ServerReflectionRequest)

@@ -1,4 +1,4 @@
-"""Triton's and KServe's control of models: which there are, loaded and unloaded by hand."""
+"""Triton's and KServe's model repository calls: list, load and unload engines."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
 
 _READY: Final = "READY"
-_HARMLESS: Final = frozenset({"unload_dependents"})
-"""Parameters that change nothing here: no engine consists of others."""
+_IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
+"""Parameters without effect: no engine consists of others."""
 
 
 class RepositoryServicer:
-    """Serves the repository's calls of ``inference.GRPCInferenceService``."""
+    """Serves the model repository calls of ``inference.GRPCInferenceService``."""
 
     def __init__(self, control: ModelControl, catalogue: Catalogue) -> None:
         self._control = control
         self._catalogue = catalogue
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the handler to add to a server."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -47,7 +47,7 @@ class RepositoryServicer:
     async def index(
         self, request: repository_pb2.RepositoryIndexRequest, _context: Context
     ) -> repository_pb2.RepositoryIndexResponse:
-        """Every engine that is here or was, with its state."""
+        """Return every known engine with its state."""
         models = map(self._entry, self._catalogue.known())
         return repository_pb2.RepositoryIndexResponse(
             models=[model for model in models if model.state == _READY or not request.ready]
@@ -56,16 +56,16 @@ class RepositoryServicer:
     async def load(
         self, request: repository_pb2.RepositoryModelLoadRequest, context: Context
     ) -> repository_pb2.RepositoryModelLoadResponse:
-        """Have an engine in memory on the workers that have it, and in service."""
-        name = _checked(request)
+        """Load an engine on the workers that have it, and put it in service."""
+        name = _model_name(request)
         await self._control.load(name, context.time_remaining())
         return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def unload(
         self, request: repository_pb2.RepositoryModelUnloadRequest, _context: Context
     ) -> repository_pb2.RepositoryModelUnloadResponse:
-        """Take an engine out of service, and out of memory as soon as nothing runs on it."""
-        name = _checked(request)
+        """Take an engine out of service, and unload it once idle."""
+        name = _model_name(request)
         await self._control.unload(name)
         return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
@@ -84,19 +84,19 @@ class RepositoryServicer:
         )
 
 
-def _checked(
+def _model_name(
     request: repository_pb2.RepositoryModelLoadRequest
     | repository_pb2.RepositoryModelUnloadRequest,
 ) -> str:
-    """The engine that a request names, as Triton does or as KServe does.
+    """Return the engine named in a request in Triton's or in KServe's field.
 
     Raises:
-        NotSupported: it comes with parameters that would make another engine of it.
+        NotSupported: the request has parameters that would change the engine.
     """
     for parameter in request.parameters:
-        if parameter not in _HARMLESS:
+        if parameter not in _IGNORED_PARAMETERS:
             raise NotSupported(
-                f"the parameter {parameter!r} is not offered: engines are what the workers' model "
-                "directories hold; add or change them there"
+                f"the parameter {parameter!r} is not supported: engines are defined in the "
+                "workers' model directories; add or change them there"
             )
     return request.model_name or request.repository_name

@@ -1,4 +1,4 @@
-"""Calls that a port does not serve: said in words that help, instead of "Method not found!"."""
+"""Helpful errors for calls that a port does not serve, instead of "Method not found!"."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
 
 _INFERENCE: Final = "/inference.GRPCInferenceService/"
 
-NOT_OFFERED: Final[Mapping[str, str]] = {
+UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
     **{
-        f"{_INFERENCE}{kind}SharedMemory{call}": "shared memory is not offered: send tensors in "
+        f"{_INFERENCE}{kind}SharedMemory{call}": "shared memory is not supported: send tensors in "
         "raw_input_contents"
         for kind in ("System", "Cuda")
         for call in ("Status", "Register", "Unregister")
     },
-    f"{_INFERENCE}TraceSetting": "tracing is not offered: ask for 'synergai_timings' in a "
-    "request's parameters, or see /metrics",
-    f"{_INFERENCE}LogSettings": "logging is set when the gateway starts: --log-level",
+    f"{_INFERENCE}TraceSetting": "tracing is not supported: set the request parameter "
+    "'synergai_timings', or see /metrics",
+    f"{_INFERENCE}LogSettings": "log settings cannot change at run time: start the gateway with "
+    "--log-level",
 }
-"""Parts of Triton's protocol that are left out, and what there is instead."""
+"""Unsupported calls of Triton's protocol, with the alternative for each."""
 
 
-class Elsewhere(grpc.GenericRpcHandler):
-    """Takes every call that no handler before it did, and refuses it with UNIMPLEMENTED.
+class UnimplementedHandler(grpc.GenericRpcHandler):
+    """Rejects every call without an earlier handler as UNIMPLEMENTED.
 
     Args:
-        texts: what to say, by the method's full path, or by the path up to its last slash, which
-            stands for a whole service.
-        otherwise: what to say of all others.
+        texts: error messages by full method path, or by path up to the last slash for a service.
+        default: error message of all other methods.
     """
 
-    def __init__(self, texts: Mapping[str, str], otherwise: str) -> None:
+    def __init__(self, texts: Mapping[str, str], default: str) -> None:
         self._texts = texts
-        self._otherwise = otherwise
+        self._default = default
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """A handler that refuses the call; as a stream, which is right for any kind of call."""
+        """Return a stream handler, which suits any kind of call, that rejects the call."""
         method = handler_call_details.method
         service = method[: method.rfind("/") + 1]
-        text = self._texts.get(method) or self._texts.get(service) or self._otherwise
+        text = self._texts.get(method) or self._texts.get(service) or self._default
 
-        async def refuse(_requests: object, context: rpc.Context) -> NoReturn:
+        async def reject(_requests: object, context: rpc.Context) -> NoReturn:
             await rpc.abort(context, NotSupported(text))
 
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(reject)

@@ -13,15 +13,15 @@ from rich.text import Text
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import plain, print_facts, print_json, print_table, rate, seconds
-from synergai.loadgen.outcome import raise_if_failed
+from synergai.loadgen.outcome import raise_on_failures
 from synergai.loadgen.traces.settings import LoadSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from synergai.loadgen.traces.request_log import Figures
+    from synergai.loadgen.traces.request_log import RunSummary
     from synergai.loadgen.traces.run import TraceRun
-    from synergai.loadgen.traces.search import Found, Trial
+    from synergai.loadgen.traces.search import SearchResult, Trial
 
 
 _SAY_S: Final = 0.5
@@ -58,13 +58,13 @@ def _run(settings: LoadSettings) -> None:
     if settings.plot is not None:
         from synergai.loadgen.traces.plot import plot_run
 
-        plot_run(result.ledger, settings.engine, settings.plot)
+        plot_run(result.log, settings.engine, settings.plot)
     if settings.as_json:
         print_json(_record(settings, result))
     else:
         _print(settings, result)
     figures = result.figures
-    raise_if_failed(figures.failed, figures.requests, figures.first_failure)
+    raise_on_failures(figures.failed, figures.requests, figures.first_failure)
 
 
 def _driven(settings: LoadSettings) -> TraceRun:
@@ -92,7 +92,7 @@ def _search(settings: LoadSettings) -> None:
         print_json({"engine": settings.engine, "target": settings.target, **plain(found)})
     else:
         _print_search(settings, found)
-    raise_if_failed(
+    raise_on_failures(
         sum(trial.failed for trial in found.trials),
         sum(trial.requests for trial in found.trials),
         next((trial.first_failure for trial in found.trials if trial.failed), ""),
@@ -123,7 +123,7 @@ def _line() -> Iterator[Callable[[str], None]]:
 
 
 def _record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
-    from synergai.loadgen.traces.request_log import seconds_of
+    from synergai.loadgen.traces.request_log import by_second
 
     figures = result.figures
     return {
@@ -132,11 +132,11 @@ def _record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
         "trace": settings.trace,
         "deadline_ms": settings.deadline_ms,
         "inputs": result.origin,
-        "valid": figures.punctuality.is_valid,
+        "valid": figures.send_delay.is_valid,
         **plain(figures),
         "violations": figures.violations,
         "attainment": figures.attainment,
-        "by_second": seconds_of(result.ledger),
+        "by_second": by_second(result.log),
     }
 
 
@@ -155,36 +155,36 @@ def _print(settings: LoadSettings, result: TraceRun) -> None:
         ("failed", f"{figures.failed:,}"),
         ("answered", f"{answered:,}, of which {figures.late:,} late"),
         *((f"p{p:g}", seconds(value)) for p, value in figures.latency_s.items()),
-        ("slowest", seconds(figures.most_s)),
+        ("slowest", seconds(figures.max_s)),
         ("sent late", _punctuality(settings, figures)),
     ]
     if figures.first_failure:
         facts.append(("first failure", Text(figures.first_failure, "red")))
     print_facts(facts)
-    valid = figures.punctuality.is_valid
+    valid = figures.send_delay.is_valid
     typer.echo(f"The run is {'valid' if valid else 'INVALID: this machine could not keep up'}")
 
 
-def _violations(figures: Figures, deadline_ms: float | None) -> Text:
+def _violations(figures: RunSummary, deadline_ms: float | None) -> Text:
     text = f"{figures.violations:,} of {figures.requests:,}"
     if deadline_ms is not None:
         text += f" not answered within {deadline_ms:g} ms"
     return Text(text, "red" if figures.violations else "green")
 
 
-def _rejected(figures: Figures) -> str:
+def _rejected(figures: RunSummary) -> str:
     if not figures.rejected:
         return "0"
     return f"{figures.rejected:,}, within {seconds(figures.rejection_s[99.0])} at p99"
 
 
-def _punctuality(settings: LoadSettings, figures: Figures) -> Text:
-    found = figures.punctuality
-    text = f"{found.late:,} by more than {settings.late_ms:g} ms, at most {seconds(found.most_s)}"
+def _punctuality(settings: LoadSettings, figures: RunSummary) -> Text:
+    found = figures.send_delay
+    text = f"{found.late:,} by more than {settings.late_ms:g} ms, at most {seconds(found.max_s)}"
     return Text(text, "" if found.is_valid else "red")
 
 
-def _print_search(settings: LoadSettings, found: Found) -> None:
+def _print_search(settings: LoadSettings, found: SearchResult) -> None:
     print_table(
         ("requests/s", "in time", "goodput", "verdict"),
         [

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import plain, print_facts, print_json, rate, seconds
-from synergai.loadgen.outcome import raise_if_failed
+from synergai.loadgen.outcome import raise_on_failures
 from synergai.loadgen.settings import LoadgenSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.loadgen.measurement import Measurement
-    from synergai.loadgen.messages import Progressed
+    from synergai.loadgen.messages import RunProgress
     from synergai.loadgen.summary import Summary
 
 
@@ -36,7 +36,7 @@ def loadgen(settings: LoadgenSettings) -> None:
     else:
         _print(settings, measurement)
     counted = measurement.counted
-    raise_if_failed(counted.failed, counted.queries, counted.first_failure)
+    raise_on_failures(counted.failed, counted.queries, counted.first_failure)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -55,7 +55,7 @@ def _measure(settings: LoadgenSettings) -> Measurement:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(settings.engine, total=1.0)
 
-        def report(so_far: Progressed) -> None:
+        def report(so_far: RunProgress) -> None:
             by_time = so_far.seconds / settings.min_duration if settings.min_duration else 1.0
             share = min(1.0, by_time, so_far.queries / settings.queries)
             text = f"{settings.engine}, {so_far.queries:,} queries"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import uvloop
 
 from synergai.errors import SynergaiError, Unavailable
-from synergai.loadgen.completion import NO_ANSWER
+from synergai.loadgen.completion import EMPTY_RESPONSE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from synergai.client.client import Client
     from synergai.loadgen.completion import Completion
     from synergai.loadgen.library import SampleLibrary
-    from synergai.loadgen.query_counter import Scoreboard
+    from synergai.loadgen.query_counter import QueryCounter
 
     Issued: TypeAlias = tuple[int, int, float]
 
 
-class FlowingSystem:
+class AsyncSystem:
     """Asks the gateway for every sample that LoadGen issues; a context manager.
 
     Args:
@@ -58,7 +58,7 @@ class FlowingSystem:
         deadline_s: float | None,
         window: int | None,
         completion: Completion,
-        board: Scoreboard,
+        board: QueryCounter,
     ) -> None:
         self._client = client
         self._engine = engine
@@ -144,7 +144,7 @@ class FlowingSystem:
         left_s = None
         if self._deadline_s is not None:
             left_s = max(0.0, since + self._deadline_s - time.monotonic())
-        kept, failure = NO_ANSWER, None
+        kept, failure = EMPTY_RESPONSE, None
         try:
             result = await self._client.infer(
                 self._engine,

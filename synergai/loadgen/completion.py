@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from synergai.loadgen.library import SampleLibrary
 
-NO_ANSWER = b""
+EMPTY_RESPONSE = b""
 """A sample that failed is complete as well: LoadGen would wait for it for ever."""
 
 
@@ -35,7 +35,7 @@ class Completion:
 
     def kept(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
         """What is kept of a sample's outputs."""
-        return NO_ANSWER if self._library is None else self._library.answer(index, outputs)
+        return EMPTY_RESPONSE if self._library is None else self._library.answer(index, outputs)
 
     def complete(self, answered: Sequence[tuple[int, bytes]]) -> None:
         """Complete samples, with what is kept of their answers, by LoadGen's ids."""

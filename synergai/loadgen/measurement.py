@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalFault, InvalidInput, SynergaiError
-from synergai.loadgen.messages import MESSAGES, Counted, Failed, Progressed
+from synergai.loadgen.messages import MESSAGES, RunCounts, RunFailed, RunProgress
 from synergai.loadgen.summary import SUMMARY_FILE, Summary, read_summary
 from synergai.runtime.report_pipe import run_with_report_pipe
 
@@ -31,11 +31,11 @@ class Measurement:
     """
 
     summary: Summary | None
-    counted: Counted
+    counted: RunCounts
     logs: Path
 
 
-def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Measurement:
+def measure(settings: LoadgenSettings, report: Callable[[RunProgress], None]) -> Measurement:
     """Run LoadGen against the gateway.
 
     Args:
@@ -58,15 +58,15 @@ def measure(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> 
     return Measurement(summary, counted, settings.output)
 
 
-def _run(settings: LoadgenSettings, report: Callable[[Progressed], None]) -> Counted:
+def _run(settings: LoadgenSettings, report: Callable[[RunProgress], None]) -> RunCounts:
     command = [sys.executable, "-m", "synergai.loadgen.run", settings.packed()]
     with run_with_report_pipe(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGES.decode(line):
-                case Progressed() as progress:
+                case RunProgress() as progress:
                     report(progress)
-                case Failed(reason):
+                case RunFailed(reason):
                     raise SynergaiError(reason)
-                case Counted() as counted:
+                case RunCounts() as counted:
                     return counted
     raise InternalFault(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")

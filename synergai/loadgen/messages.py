@@ -9,7 +9,7 @@ from synergai.runtime.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class RunProgress:
     """So many queries are complete, after so many seconds."""
 
     queries: int
@@ -17,14 +17,14 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RunFailed:
     """The run is over before its end, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class RunCounts:
     """Our own count, beside LoadGen's figures.
 
     Attributes:
@@ -64,6 +64,6 @@ class Counted:
         return (self.queries - self.violations) / self.seconds if self.seconds else 0.0
 
 
-Message: TypeAlias = Progressed | Failed | Counted
+Message: TypeAlias = RunProgress | RunFailed | RunCounts
 
-MESSAGES: Final = MessageCodec[Message](Progressed, Failed, Counted)
+MESSAGES: Final = MessageCodec[Message](RunProgress, RunFailed, RunCounts)

@@ -36,7 +36,7 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
             return Outcome.FAILED
 
 
-def raise_if_failed(failed: int, asked: int, first_failure: str) -> None:
+def raise_on_failures(failed: int, asked: int, first_failure: str) -> None:
     """Have a command end as failed that has already told its figures.
 
     A gateway that refuses what would come too late does as it should, and what is late is measured;

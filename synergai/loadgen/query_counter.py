@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from synergai.loadgen.messages import Counted
+from synergai.loadgen.messages import RunCounts
 from synergai.loadgen.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from synergai.errors import SynergaiError
 
 
-class Scoreboard:
+class QueryCounter:
     """Counts issues and ends of queries; written by one thread, and read by another.
 
     Args:
@@ -61,10 +61,10 @@ class Scoreboard:
         """Since the run began."""
         return time.monotonic() - self._began_at
 
-    def counted(self, inputs: str) -> Counted:
+    def counted(self, inputs: str) -> RunCounts:
         """The count; `inputs` says what was sent, for people."""
         outcomes = self._outcomes
-        return Counted(
+        return RunCounts(
             inputs=inputs,
             queries=self.done,
             failed=outcomes[Outcome.FAILED],

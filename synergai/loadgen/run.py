@@ -21,17 +21,17 @@ import mlperf_loadgen
 from synergai.client.client import Client
 from synergai.errors import SynergaiError, Unavailable
 from synergai.loadgen.accuracy_log import ACCURACY_FILE
-from synergai.loadgen.async_system import FlowingSystem
+from synergai.loadgen.async_system import AsyncSystem
 from synergai.loadgen.completion import Completion
 from synergai.loadgen.dataset_library import dataset_library
-from synergai.loadgen.messages import MESSAGES, Counted, Failed, Message, Progressed
-from synergai.loadgen.query_counter import Scoreboard
+from synergai.loadgen.messages import MESSAGES, Message, RunCounts, RunFailed, RunProgress
+from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
 from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.settings import LoadgenSettings
 from synergai.loadgen.single_stream import log_settings
-from synergai.loadgen.sync_client import GatewayLine
-from synergai.loadgen.sync_system import WaitingSystem
+from synergai.loadgen.sync_client import SyncClient
+from synergai.loadgen.sync_system import SyncSystem
 from synergai.models.postprocess import CLASSES
 
 if TYPE_CHECKING:
@@ -72,29 +72,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os._exit(1)  # nobody waits for the result any more
 
     settings = LoadgenSettings.unpacked(options.settings)
-    board = Scoreboard(None if settings.qos_ms is None else settings.qos_ms / 1e3)
+    board = QueryCounter(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
         report(_run(settings, board, report))
     except SynergaiError as error:
-        report(Failed(str(error)))
+        report(RunFailed(str(error)))
         return 1
     return 0
 
 
 def _run(
-    settings: LoadgenSettings, board: Scoreboard, report: Callable[[Message], None]
-) -> Counted:
+    settings: LoadgenSettings, board: QueryCounter, report: Callable[[Message], None]
+) -> RunCounts:
     """Run the test, and return our count of it.
 
     Raises:
         SynergaiError: the gateway could not be asked, or the samples are no good.
     """
     with ExitStack() as stack:
-        line = stack.enter_context(GatewayLine(settings.target, settings.tls_ca))
+        line = stack.enter_context(SyncClient(settings.target, settings.tls_ca))
         library = _library(settings, line.engine(settings.engine))
         completion = Completion(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
-        waiting = WaitingSystem(
+        waiting = SyncSystem(
             line,
             settings.engine,
             library,
@@ -107,7 +107,7 @@ def _run(
             client = Client(
                 settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca
             )
-            flowing = FlowingSystem(
+            flowing = AsyncSystem(
                 client,
                 settings.engine,
                 library,
@@ -144,7 +144,7 @@ def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
     return SampleSet(samples, origin, engine.outputs[0].name, has_classes=has_classes)
 
 
-def _evaluated(counted: Counted, library: SampleLibrary, settings: LoadgenSettings) -> Counted:
+def _evaluated(counted: RunCounts, library: SampleLibrary, settings: LoadgenSettings) -> RunCounts:
     """The count, with the accuracy of the answers if they were kept and somebody knows better."""
     if settings.mode != "accuracy":
         return counted
@@ -160,7 +160,7 @@ def _evaluated(counted: Counted, library: SampleLibrary, settings: LoadgenSettin
 
 
 def _attend(
-    board: Scoreboard,
+    board: QueryCounter,
     test: threading.Thread,
     query_timeout: float,
     report: Callable[[Message], None],
@@ -172,9 +172,11 @@ def _attend(
         if fault is None and board.silent_s() > query_timeout:
             fault = Unavailable(f"no answer for {query_timeout:g} s")
         if fault is not None:
-            report(Failed(f"{fault} (after {board.done:,} queries)" if board.done else str(fault)))
+            report(
+                RunFailed(f"{fault} (after {board.done:,} queries)" if board.done else str(fault))
+            )
             os._exit(1)  # there is no way out of a running test but the process's end
-        report(Progressed(board.done, board.elapsed_s()))
+        report(RunProgress(board.done, board.elapsed_s()))
 
 
 def _test(
@@ -182,7 +184,7 @@ def _test(
     library: SampleLibrary,
     prepare: Callable[[], mlperf_loadgen.TestSettings],
     logs: mlperf_loadgen.LogSettings,
-    board: Scoreboard,
+    board: QueryCounter,
 ) -> None:
     """The warm-up, and the whole of LoadGen's run."""
     try:

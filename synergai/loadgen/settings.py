@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from synergai.errors import InvalidInput
-from synergai.loadgen.target_settings import AskingSettings
+from synergai.loadgen.target_settings import TargetSettings
 from synergai.runtime.settings import OptionName
 
 _SCENARIOS: Final = {
@@ -27,7 +27,7 @@ _NEEDS: Final = {
 """What a setting is nothing without."""
 
 
-class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
+class LoadgenSettings(TargetSettings, env_prefix="SYNERGAI_LOADGEN_"):
     """Settings of ``synergai loadgen``."""
 
     scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"] = Field(
@@ -98,7 +98,7 @@ class LoadgenSettings(AskingSettings, env_prefix="SYNERGAI_LOADGEN_"):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         """Refuse what LoadGen or the samples would be asked in vain, before anything is loaded."""
-        self.check_known_to("scenario", _SCENARIOS)
+        self.check_applicable("scenario", _SCENARIOS)
         for name, needed in _NEEDS.items():
             if getattr(self, name) and not getattr(self, needed):
                 raise InvalidInput(f"--{self.option(name)} needs --{self.option(needed)}")

@@ -36,7 +36,7 @@ _CALL_TIMEOUT_S: Final = 10.0
 _STREAM: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class GatewayLine:
+class SyncClient:
     """A connection to a gateway for one thread that asks and waits.
 
     Args:

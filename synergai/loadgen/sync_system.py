@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
-from synergai.loadgen.completion import NO_ANSWER
+from synergai.loadgen.completion import EMPTY_RESPONSE
 from synergai.protocol import arrays
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from synergai.loadgen.completion import Completion
     from synergai.loadgen.library import SampleLibrary
-    from synergai.loadgen.query_counter import Scoreboard
-    from synergai.loadgen.sync_client import Answer, GatewayLine
+    from synergai.loadgen.query_counter import QueryCounter
+    from synergai.loadgen.sync_client import Answer, SyncClient
 
 WARM_UP_QUERIES: Final = 5
 
 
-class WaitingSystem:
+class SyncSystem:
     """Issues each query on LoadGen's own thread, and completes its samples as they are answered.
 
     Args:
@@ -38,13 +38,13 @@ class WaitingSystem:
 
     def __init__(
         self,
-        line: GatewayLine,
+        line: SyncClient,
         engine: str,
         library: SampleLibrary,
         *,
         deadline_s: float | None,
         completion: Completion,
-        board: Scoreboard,
+        board: QueryCounter,
     ) -> None:
         self._line = line
         self._engine = engine
@@ -116,5 +116,5 @@ class WaitingSystem:
 
     def _kept(self, index: int, answer: Answer) -> bytes:
         if isinstance(answer, SynergaiError) or not self._completion.keeps_answers:
-            return NO_ANSWER
+            return EMPTY_RESPONSE
         return self._completion.kept(index, arrays.outputs_of(answer))

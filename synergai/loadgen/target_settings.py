@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class AskingSettings(Settings):
+class TargetSettings(Settings):
     """Whom to ask for what, and with which inputs."""
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
@@ -33,7 +33,7 @@ class AskingSettings(Settings):
         default=None, description="Send this sample set instead: an .npz of one array per input."
     )
 
-    def check_known_to(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
+    def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Refuse options that what was chosen would pass over in silence.
 
         Args:

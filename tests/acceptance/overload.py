@@ -63,7 +63,7 @@ class Point:
             f"{self.times:>4g}x {report['offered']:>8.1f} {self.goodput:>8.1f} "
             f"{report['rejected']:>8,} {1e3 * self.rejection_s:>8.1f} {report['expired']:>8,} "
             f"{report['late']:>6,} {report['failed']:>6,} {latency_ms:>8.0f} "
-            f"{1e3 * report['punctuality']['most_s']:>8.1f}"
+            f"{1e3 * report['send_delay']['max_s']:>8.1f}"
         )
 
 

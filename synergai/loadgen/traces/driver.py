@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.errors import SynergaiError
-from synergai.loadgen.traces.request_log import Ledger
+from synergai.loadgen.traces.request_log import RequestLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -24,13 +24,13 @@ Ask: TypeAlias = "Callable[[int, float | None], Awaitable[object]]"
 has one; raises the `SynergaiError` that it ended with."""
 
 
-async def drive(
+async def send_open_loop(
     ask: Ask,
     arrivals: Iterable[float],
     *,
     deadline_s: float = math.inf,
     progress: Callable[[int], None] = lambda _: None,
-) -> Ledger:
+) -> RequestLog:
     """Send requests at `arrivals`, and return once all of them have ended.
 
     Nothing is held back: what the gateway does not answer does not keep the next one from being
@@ -42,7 +42,7 @@ async def drive(
         deadline_s: within which answers are wanted, from when they are due.
         progress: told how many were sent, every now and then.
     """
-    ledger = Ledger()
+    log = RequestLog()
     # Not the loop's own clock: that one stands still during a turn.
     began = time.monotonic() + START_S
 
@@ -55,7 +55,7 @@ async def drive(
         except SynergaiError as failure:
             error = failure
         ended = time.monotonic() - began
-        ledger.add(due=due, sent=sent, ended=ended, deadline_s=deadline_s, error=error)
+        log.add(due=due, sent=sent, ended=ended, deadline_s=deadline_s, error=error)
 
     async with asyncio.TaskGroup() as requests:
         for number, due in enumerate(arrivals):
@@ -66,4 +66,4 @@ async def drive(
             while (ahead_s := began + due - time.monotonic()) > 0:  # noqa: ASYNC110 - for a time
                 await asyncio.sleep(ahead_s)
             requests.create_task(request(number, due))
-    return ledger
+    return log

@@ -8,14 +8,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from synergai.loadgen.outcome import Outcome
-from synergai.loadgen.traces.request_log import seconds_of
+from synergai.loadgen.traces.request_log import by_second
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
 
-    from synergai.loadgen.traces.request_log import Ledger, Second
+    from synergai.loadgen.traces.request_log import RequestLog, Second
 
 _COLOURS: Final = {
     Outcome.MET: "#1b7837",
@@ -27,7 +27,7 @@ _COLOURS: Final = {
 _DPI: Final = 120
 
 
-def plot_run(ledger: Ledger, title: str, path: Path) -> None:
+def plot_run(log: RequestLog, title: str, path: Path) -> None:
     """Write a PNG with two panels: requests per second, and the time that each one took.
 
     Raises:
@@ -35,8 +35,8 @@ def plot_run(ledger: Ledger, title: str, path: Path) -> None:
     """
     figure = Figure(figsize=(9.0, 6.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    _rates(above, seconds_of(ledger))
-    _latencies(below, ledger)
+    _rates(above, by_second(log))
+    _latencies(below, log)
     above.set_title(title)
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure)
@@ -53,13 +53,13 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
     axes.legend()
 
 
-def _latencies(axes: Axes, ledger: Ledger) -> None:
+def _latencies(axes: Axes, log: RequestLog) -> None:
     for outcome, colour in _COLOURS.items():
-        rows = [row for row, each in enumerate(ledger.outcomes) if each is outcome]
+        rows = [row for row, each in enumerate(log.outcomes) if each is outcome]
         if rows:
             axes.plot(
-                [ledger.due[row] for row in rows],
-                [ledger.latencies[row] * 1e3 for row in rows],
+                [log.due[row] for row in rows],
+                [log.latencies[row] * 1e3 for row in rows],
                 ".",
                 color=colour,
                 markersize=2,

@@ -28,7 +28,7 @@ _DIGITS: Final = 3
 
 
 @dataclass(slots=True)
-class Ledger:
+class RequestLog:
     """All requests of a run, a row for each, in the order of their ends.
 
     Attributes:
@@ -68,7 +68,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Punctuality:
+class SendDelay:
     """Whether the generator kept to the trace.
 
     Attributes:
@@ -80,12 +80,12 @@ class Punctuality:
 
     late: int
     share: float
-    most_s: float
+    max_s: float
     is_valid: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class RunSummary:
     """A run in figures.
 
     Attributes:
@@ -104,7 +104,7 @@ class Figures:
 
     requests: int
     seconds: float
-    answering_s: float
+    goodput_window_s: float
     met: int
     late: int
     expired: int
@@ -114,9 +114,9 @@ class Figures:
     goodput: float
     latency_s: dict[float, float]
     mean_s: float
-    most_s: float
+    max_s: float
     rejection_s: dict[float, float]
-    punctuality: Punctuality
+    send_delay: SendDelay
     first_failure: str
 
     @property
@@ -130,49 +130,49 @@ class Figures:
         return self.met / self.requests if self.requests else 0.0
 
 
-def figures_of(ledger: Ledger, seconds: float, late_s: float, late_share: float) -> Figures:
+def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
     """The figures of a run.
 
     Args:
-        ledger: all its requests.
+        log: all its requests.
         seconds: for how long they were sent.
         late_s: a request that is sent so much later than due is late.
         late_share: more late ones than this make the run invalid.
     """
-    counts = Counter(ledger.outcomes)
-    answered = _histogram(ledger, (Outcome.MET, Outcome.LATE))
-    rejected = _histogram(ledger, (Outcome.REJECTED,))
-    late = sum(delay > late_s for delay in ledger.delays)
-    share = late / len(ledger) if len(ledger) else 0.0
-    answering_s = max(seconds, _last_met(ledger))
-    return Figures(
-        requests=len(ledger),
+    counts = Counter(log.outcomes)
+    answered = _histogram(log, (Outcome.MET, Outcome.LATE))
+    rejected = _histogram(log, (Outcome.REJECTED,))
+    late = sum(delay > late_s for delay in log.delays)
+    share = late / len(log) if len(log) else 0.0
+    goodput_window_s = max(seconds, _last_met(log))
+    return RunSummary(
+        requests=len(log),
         seconds=seconds,
-        answering_s=answering_s,
+        goodput_window_s=goodput_window_s,
         met=counts[Outcome.MET],
         late=counts[Outcome.LATE],
         expired=counts[Outcome.EXPIRED],
         rejected=counts[Outcome.REJECTED],
         failed=counts[Outcome.FAILED],
-        offered=len(ledger) / seconds,
-        goodput=counts[Outcome.MET] / answering_s,
+        offered=len(log) / seconds,
+        goodput=counts[Outcome.MET] / goodput_window_s,
         latency_s=_percentiles(answered),
         mean_s=answered.get_mean_value() / 1e6 if answered.total_count else math.nan,
-        most_s=answered.get_max_value() / 1e6 if answered.total_count else math.nan,
+        max_s=answered.get_max_value() / 1e6 if answered.total_count else math.nan,
         rejection_s=_percentiles(rejected),
-        punctuality=Punctuality(
+        send_delay=SendDelay(
             late=late,
             share=share,
-            most_s=max(ledger.delays, default=0.0),
+            max_s=max(log.delays, default=0.0),
             is_valid=share <= late_share,
         ),
-        first_failure=ledger.first_failure,
+        first_failure=log.first_failure,
     )
 
 
-def _last_met(ledger: Ledger) -> float:
+def _last_met(log: RequestLog) -> float:
     """When the last answer in time came; 0 without any."""
-    rows = zip(ledger.due, ledger.latencies, ledger.outcomes, strict=True)
+    rows = zip(log.due, log.latencies, log.outcomes, strict=True)
     ends = (due + latency for due, latency, outcome in rows if outcome is Outcome.MET)
     return max(ends, default=0.0)
 
@@ -194,20 +194,20 @@ class Second:
     latency_s: dict[float, float]
 
 
-def seconds_of(ledger: Ledger) -> list[Second]:
+def by_second(log: RequestLog) -> list[Second]:
     """A run second by second."""
-    if not len(ledger):
+    if not len(log):
         return []
-    rows: list[list[int]] = [[] for _ in range(int(max(ledger.due)) + 1)]
-    for row, due in enumerate(ledger.due):
+    rows: list[list[int]] = [[] for _ in range(int(max(log.due)) + 1)]
+    for row, due in enumerate(log.due):
         rows[int(due)].append(row)
-    return [_second(ledger, at, those) for at, those in enumerate(rows)]
+    return [_second(log, at, those) for at, those in enumerate(rows)]
 
 
-def _second(ledger: Ledger, at: int, rows: list[int]) -> Second:
-    outcomes = [ledger.outcomes[row] for row in rows]
+def _second(log: RequestLog, at: int, rows: list[int]) -> Second:
+    outcomes = [log.outcomes[row] for row in rows]
     latencies = sorted(
-        ledger.latencies[row]
+        log.latencies[row]
         for row, outcome in zip(rows, outcomes, strict=True)
         if outcome in (Outcome.MET, Outcome.LATE)
     )
@@ -220,11 +220,11 @@ def _nearest(percentile: float, count: int) -> int:
     return max(0, math.ceil(percentile / 100 * count) - 1)
 
 
-def _histogram(ledger: Ledger, outcomes: Iterable[Outcome]) -> HdrHistogram:
+def _histogram(log: RequestLog, outcomes: Iterable[Outcome]) -> HdrHistogram:
     """Latencies in microseconds, to three digits."""
     wanted = frozenset(outcomes)
     histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
-    for latency, outcome in zip(ledger.latencies, ledger.outcomes, strict=True):
+    for latency, outcome in zip(log.latencies, log.outcomes, strict=True):
         if outcome in wanted:
             histogram.record_value(min(_HIGHEST_US, max(_LOWEST_US, round(latency * 1e6))))
     return histogram

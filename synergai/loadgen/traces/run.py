@@ -17,8 +17,8 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.loadgen.sample_set import samples_for
-from synergai.loadgen.traces.driver import drive
-from synergai.loadgen.traces.request_log import Figures, Ledger, figures_of
+from synergai.loadgen.traces.driver import send_open_loop
+from synergai.loadgen.traces.request_log import RequestLog, RunSummary, summarise
 from synergai.loadgen.traces.search import Trial, find_goodput
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from synergai.client.streaming import InferResult
     from synergai.loadgen.traces.driver import Ask
-    from synergai.loadgen.traces.search import Found
+    from synergai.loadgen.traces.search import SearchResult
     from synergai.loadgen.traces.settings import LoadSettings
 
 WARM_UP_S: Final = 60.0
@@ -43,8 +43,8 @@ class TraceRun:
         origin: where the inputs are from, for people.
     """
 
-    ledger: Ledger
-    figures: Figures
+    log: RequestLog
+    figures: RunSummary
     origin: str
 
 
@@ -60,11 +60,13 @@ async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> 
         raise InvalidInput("the trace has no request; raise its rate or its duration")
     async with _client(settings) as client:
         ask, origin = await _asking(client, settings)
-        ledger = await drive(ask, instants, deadline_s=_deadline_s(settings), progress=progress)
-    return TraceRun(ledger, _figures(settings, ledger, settings.curve().duration), origin)
+        log = await send_open_loop(
+            ask, instants, deadline_s=_deadline_s(settings), progress=progress
+        )
+    return TraceRun(log, _figures(settings, log, settings.curve().duration), origin)
 
 
-async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]) -> Found:
+async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]) -> SearchResult:
     """Search the highest rate at which enough requests meet the deadline.
 
     Args:
@@ -90,13 +92,13 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
             trial = settings.model_copy(update={"rate": rate, "seed": settings.seed + made})
             made += 1
             instants = list(trial.arrivals())
-            ledger = await drive(ask, instants, deadline_s=_deadline_s(settings))
-            figures = _figures(settings, ledger, settings.duration)
+            log = await send_open_loop(ask, instants, deadline_s=_deadline_s(settings))
+            figures = _figures(settings, log, settings.duration)
             found = Trial(
                 rate=rate,
                 attainment=figures.attainment if instants else 1.0,
                 goodput=figures.goodput,
-                is_valid=figures.punctuality.is_valid,
+                is_valid=figures.send_delay.is_valid,
                 requests=figures.requests,
                 failed=figures.failed,
                 first_failure=figures.first_failure,
@@ -171,5 +173,5 @@ def _deadline_s(settings: LoadSettings) -> float:
     return math.inf if settings.deadline_ms is None else settings.deadline_ms / 1e3
 
 
-def _figures(settings: LoadSettings, ledger: Ledger, seconds: float) -> Figures:
-    return figures_of(ledger, seconds, settings.late_ms / 1e3, settings.late_share)
+def _figures(settings: LoadSettings, log: RequestLog, seconds: float) -> RunSummary:
+    return summarise(log, seconds, settings.late_ms / 1e3, settings.late_share)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-MOST_RATES: Final = 30
+MAX_RATES: Final = 30
 """However far the first rate is off: enough to find one a hundred thousand times as high."""
 
 
@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """A search from its first trial to its last.
 
     Attributes:
@@ -70,7 +70,7 @@ async def find_goodput(
     attainment: float,
     precision: float,
     trials: int,
-) -> Found:
+) -> SearchResult:
     """Double or halve the rate until the goal lies between two, then halve what is between them.
 
     At each rate most of the trials decide, since one alone may be hit by a passing disturbance; no
@@ -106,7 +106,7 @@ async def find_goodput(
     lowest_missed = math.inf
     rate = first
     tried = 0
-    while high - low > precision * low and rate >= lowest and tried < MOST_RATES:
+    while high - low > precision * low and rate >= lowest and tried < MAX_RATES:
         tried += 1
         found = await verdict(rate)
         if found is Verdict.MET:
@@ -121,7 +121,7 @@ async def find_goodput(
             rate = high / 2
         else:
             rate = (low + high) / 2
-    return Found(
+    return SearchResult(
         rate=low,
         above=lowest_missed,
         trials=tuple(made),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from synergai.errors import InvalidInput
-from synergai.loadgen.target_settings import AskingSettings
+from synergai.loadgen.target_settings import TargetSettings
 from synergai.loadgen.traces.arrivals import (
     MAX_RATE,
     Exponential,
@@ -34,7 +34,7 @@ _TRACES: Final = {
 """The traces that know a setting."""
 
 
-class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
+class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
     """Settings of ``synergai load``."""
 
     trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
@@ -105,7 +105,7 @@ class LoadSettings(AskingSettings, env_prefix="SYNERGAI_LOAD_"):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         """Refuse what would be asked in vain."""
-        self.check_known_to("trace", _TRACES)
+        self.check_applicable("trace", _TRACES)
         if self.find_goodput and self.plot:
             raise InvalidInput("--plot draws a run; --find-goodput makes many")
         return self

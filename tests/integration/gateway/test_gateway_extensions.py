@@ -140,7 +140,7 @@ async def test_each_port_names_the_other_to_whoever_is_wrong_there(
         failure = await caller.failure(call(b"", timeout=5))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
     port = gateway.address.rpartition(":")[2]
-    assert failure.details() == f"agents connect here; clients connect to port {port}"
+    assert failure.details() == f"this port is for agents; clients connect to port {port}"
     call = caller.channel.unary_unary("/synergai.v1.Hub/Control")
     failure = await caller.failure(call(b"", timeout=5))
     assert f"port {gateway.hub_address.rpartition(':')[2]}" in (failure.details() or "")

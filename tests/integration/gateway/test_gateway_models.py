@@ -166,7 +166,7 @@ async def test_kserves_form_of_the_same_calls_works_too(caller: Any, method: str
         ("CudaSharedMemoryRegister", "raw_input_contents"),
         ("TraceSetting", "synergai_timings"),
         ("LogSettings", "--log-level"),
-        ("Mistyped", "no such call"),
+        ("Mistyped", "does not serve the method"),
     ],
 )
 async def test_what_is_not_offered_says_what_there_is_instead(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from profiler.cli import profile
-from profiler.modes import MeasuredModes
+from profiler.modes import ProfiledModes
 from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
@@ -95,19 +95,19 @@ def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
 
 
 def test_all_modes_without_a_reboot_are_measured_unless_some_are_named(agx: EmulatedBoard) -> None:
-    with MeasuredModes("auto", [], agx.files) as modes:
+    with ProfiledModes("auto", [], agx.files) as modes:
         names = {mode.name for mode in modes.modes}
     assert "MAXN" in names
     assert "MODE_10W" not in names  # it powers another part of the GPU
     with pytest.raises(ModeRefused, match="MODE_10W: it needs a reboot"):
-        MeasuredModes("auto", ["MODE_10W"], agx.files)
+        ProfiledModes("auto", ["MODE_10W"], agx.files)
     with pytest.raises(InvalidInput, match="no power mode 'MODE_99W'"):
-        MeasuredModes("auto", ["MODE_99W"], agx.files)
+        ProfiledModes("auto", ["MODE_99W"], agx.files)
 
 
 def test_figures_of_a_mode_that_somebody_else_left_are_not_kept(agx: EmulatedBoard) -> None:
-    with MeasuredModes("auto", [], agx.files) as modes:
-        modes.put_in_force("MAXN")
+    with ProfiledModes("auto", [], agx.files) as modes:
+        modes.activate("MAXN")
         modes.check("MAXN")
         Nvpmodel(agx.files).switch("MODE_30W_ALL")
         with pytest.raises(Unavailable, match=r"MAXN did not stay in force .*MODE_30W_ALL"):
@@ -117,14 +117,14 @@ def test_figures_of_a_mode_that_somebody_else_left_are_not_kept(agx: EmulatedBoa
 def test_a_board_that_cannot_be_put_back_is_reported(
     agx: EmulatedBoard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with MeasuredModes("auto", ["MAXN"], agx.files) as modes:
-        modes.put_in_force("MAXN")
+    with ProfiledModes("auto", ["MAXN"], agx.files) as modes:
+        modes.activate("MAXN")
         agx.fail("refuses")
     assert "the power mode was not given back" in caplog.text
 
 
 def test_a_mode_that_is_not_reached_is_not_measured(agx: EmulatedBoard) -> None:
-    with MeasuredModes("auto", ["MAXN"], agx.files) as modes:
+    with ProfiledModes("auto", ["MAXN"], agx.files) as modes:
         agx.fail("half-cores", once=True)
         with pytest.raises(SwitchFailed):
-            modes.put_in_force("MAXN")
+            modes.activate("MAXN")

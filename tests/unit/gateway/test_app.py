@@ -104,23 +104,23 @@ async def test_outbox_does_not_gather_for_longer_than_it_may() -> None:
 
 async def test_admission_bounds_requests_and_bytes_but_lets_one_large_request_in() -> None:
     admission = Admission(max_requests=2, max_bytes=10)
-    admission.enter(100)
+    admission.acquire(100)
     with pytest.raises(Overloaded, match="bytes"):
-        admission.enter(1)
-    admission.leave(100)
-    admission.enter(5)
-    admission.enter(5)
+        admission.acquire(1)
+    admission.release(100)
+    admission.acquire(5)
+    admission.acquire(5)
     with pytest.raises(Overloaded, match="requests"):
-        admission.enter(0)
+        admission.acquire(0)
 
 
 async def test_admission_is_idle_when_everybody_has_left() -> None:
     admission = Admission(2, 10)
-    admission.enter(1)
+    admission.acquire(1)
     waiting = asyncio.create_task(admission.wait_idle())
     await asyncio.sleep(0)
     assert not waiting.done()
-    admission.leave(1)
+    admission.release(1)
     await waiting
 
 

@@ -1,4 +1,4 @@
-"""Our own counting against that of Prometheus' client."""
+"""Our histograms and counters against those of prometheus_client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOUNDS = (
 )
 
 
-def shown(metrics: list[Metric], name: str) -> list[str]:
+def exposed(metrics: list[Metric], name: str) -> list[str]:
     registry = CollectorRegistry()
     registry.register(type("Given", (), {"collect": lambda _: metrics})())
     lines = generate_latest(registry).decode().splitlines()
@@ -27,23 +27,23 @@ def shown(metrics: list[Metric], name: str) -> list[str]:
 
 
 @given(st.lists(st.sampled_from(BOUNDS) | st.floats(0.0, 1e5), max_size=12))
-def test_durations_are_shown_as_prometheus_client_shows_them(seconds: list[float]) -> None:
+def test_histogram_is_exposed_as_by_prometheus_client(seconds: list[float]) -> None:
     name = "synergai_waiting_seconds"
     theirs = Histogram(name, "", ["engine"], buckets=BOUNDS, registry=None)
     ours = EngineMetrics()
     theirs.labels("digits")
     for each in seconds:
         theirs.labels("digits").observe(each)
-        ours.waited(each)
+        ours.observe_wait(each)
     collected = list(EngineCollector({"digits": ours}).collect())
-    assert shown(collected, name) == shown(list(theirs.collect()), name)
+    assert exposed(collected, name) == exposed(list(theirs.collect()), name)
 
 
-def test_requests_are_counted_by_their_code() -> None:
+def test_requests_are_counted_by_status_code() -> None:
     metrics = EngineMetrics()
     for code in ("OK", "OK", "CANCELLED"):
-        metrics.answered(code)
-    lines = shown(list(EngineCollector({"digits": metrics}).collect()), "synergai_requests_total")
+        metrics.count_request(code)
+    lines = exposed(list(EngineCollector({"digits": metrics}).collect()), "synergai_requests_total")
     assert lines == [
         'synergai_requests_total{code="OK",engine="digits"} 2.0',
         'synergai_requests_total{code="CANCELLED",engine="digits"} 1.0',

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gateway.servicers.oip_stream import (
+    MAX_UNREAD_BYTES,
+    MAX_WINDOW,
     STREAM_WINDOW,
-    UNREAD_BYTES,
-    WIDEST_WINDOW,
     InferenceStream,
-    window_of,
+    window_from_metadata,
 )
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
@@ -66,7 +66,7 @@ class Streaming:
     def __init__(self, window: int) -> None:
         self.inference = FakeInference()
         self.stream = InferenceStream(
-            cast("Inference", self.inference), None, "", window=window, ends_with_error=False
+            cast("Inference", self.inference), None, "", window=window, end_on_error=False
         )
 
     @asynccontextmanager
@@ -76,7 +76,7 @@ class Streaming:
                 yield a_message(message)
 
         reader = asyncio.create_task(self.stream.read(arriving()))
-        reader.add_done_callback(self.stream.reader_ended)
+        reader.add_done_callback(self.stream.on_reader_done)
         await settle()
         try:
             yield
@@ -92,10 +92,10 @@ class Streaming:
         """Id and status of what is ready; the status is empty where nothing went wrong."""
         await settle()
         found = []
-        for data in self.stream.answers.take_nowait():
+        for data in self.stream.responses.take_nowait():
             response = oip.ModelStreamInferResponse.FromString(data).infer_response
             found.append((response.id, response.parameters["status"].string_param))
-            self.stream.answered(data)
+            self.stream.on_sent(data)
         await settle()
         return found
 
@@ -122,7 +122,7 @@ async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -
     async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
-        streaming.inference.begun[0].answer(UNREAD_BYTES)
+        streaming.inference.begun[0].answer(MAX_UNREAD_BYTES)
         await settle()
         yield a_message(*requests("b"))
 
@@ -178,22 +178,22 @@ async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
 async def test_stream_whose_requests_are_all_answered_ends() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
-        assert not streaming.stream.answers.closed
+        assert not streaming.stream.responses.closed
         streaming.inference.begun[0].answer()
         assert sorted(await streaming.answers()) == [("a", ""), ("b", "CANCELLED")]
-        assert streaming.stream.answers.closed
+        assert streaming.stream.responses.closed
 
 
 @pytest.mark.parametrize(
     ("said", "window"),
-    [("1", 1), ("1024", 1024), (str(2**63 - 1), WIDEST_WINDOW), (None, STREAM_WINDOW)],
+    [("1", 1), ("1024", 1024), (str(2**63 - 1), MAX_WINDOW), (None, STREAM_WINDOW)],
 )
 def test_window_is_what_the_client_says_up_to_a_bound(said: str | None, window: int) -> None:
     metadata = [("user-agent", "7"), *([] if said is None else [(WINDOW_METADATA, said)])]
-    assert window_of(metadata) == window
+    assert window_from_metadata(metadata) == window
 
 
 @pytest.mark.parametrize("said", ["", "0", "-1", "1.5", "²", "9" * 5000])
 def test_window_that_is_no_number_is_refused(said: str) -> None:
     with pytest.raises(InvalidInput, match=WINDOW_METADATA):
-        window_of([(WINDOW_METADATA, said)])
+        window_from_metadata([(WINDOW_METADATA, said)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.requests.parameters import Asked, asked_by, tenant_of
+from gateway.requests.parameters import RequestOptions, parse_options, tenant_from_metadata
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip.inference_pb2 import InferParameter
 
@@ -16,25 +16,25 @@ def parameters(**values: Any) -> dict[str, InferParameter]:
 
 @pytest.mark.parametrize(("given", "ours"), [(0, 0), (1, 9), (9, 1), (10, 0), (2**40, 0)])
 def test_priority_one_is_the_highest_and_becomes_our_nine(given: int, ours: int) -> None:
-    assert asked_by(parameters(priority=given)) == Asked(priority=ours)
+    assert parse_options(parameters(priority=given)) == RequestOptions(priority=ours)
 
 
 def test_unsigned_numbers_mean_the_same() -> None:
-    assert asked_by({"priority": InferParameter(uint64_param=2)}).priority == 8
+    assert parse_options({"priority": InferParameter(uint64_param=2)}).priority == 8
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(1_500_000, 1.5), (0, None)])
 def test_timeout_is_in_microseconds_and_none_at_zero(given: int, seconds: float | None) -> None:
-    assert asked_by(parameters(timeout=given)).timeout_s == seconds
+    assert parse_options(parameters(timeout=given)).timeout_s == seconds
 
 
 def test_tenant_and_timings_are_asked_for_by_name() -> None:
-    asked = asked_by(parameters(synergai_tenant="lab", synergai_timings=True))
-    assert asked == Asked(tenant="lab", timings=True)
+    asked = parse_options(parameters(synergai_tenant="lab", synergai_timings=True))
+    assert asked == RequestOptions(tenant="lab", timings=True)
 
 
 def test_parameters_of_others_are_left_alone() -> None:
-    assert asked_by(parameters(content_type="np", weight=0.5)) == Asked()
+    assert parse_options(parameters(content_type="np", weight=0.5)) == RequestOptions()
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_parameters_of_others_are_left_alone() -> None:
 def test_parameter_of_the_wrong_kind_is_refused_by_name(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(InvalidInput, match=name.removeprefix("synergai_")):
-        asked_by(parameters(**wrong))
+        parse_options(parameters(**wrong))
 
 
 def test_sequences_are_not_supported() -> None:
     with pytest.raises(NotSupported):
-        asked_by(parameters(sequence_id=1))
+        parse_options(parameters(sequence_id=1))
 
 
 def test_header_names_the_tenant_of_a_call() -> None:
-    assert tenant_of((("user-agent", "x"), ("synergai-tenant", "lab"))) == "lab"
-    assert tenant_of((("user-agent", "x"),)) == ""
+    assert tenant_from_metadata((("user-agent", "x"), ("synergai-tenant", "lab"))) == "lab"
+    assert tenant_from_metadata((("user-agent", "x"),)) == ""
     with pytest.raises(InvalidInput):
-        tenant_of((("synergai-tenant", "two words"),))
+        tenant_from_metadata((("synergai-tenant", "two words"),))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.servicers.engine_details import config_of, statistics_of
+from gateway.servicers.engine_details import engine_config, engine_statistics
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
@@ -69,10 +69,10 @@ async def test_rejected_expired_cancelled_and_failed_requests_are_counted_apart(
 
 async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engine: Engine) -> None:
     found = statistics(office)
-    found.computed(4, 2.0, office.clock.now())
-    found.answered(0.25, 0.5, 1.0)
+    found.record_compute(4, 2.0, office.clock.now())
+    found.record_success(0.25, 0.5, 1.0)
     found.cancelled.add(3.0)
-    message = statistics_of(engine, found, office.clock)
+    message = engine_statistics(engine, found, office.clock)
     assert (message.inference_count, message.execution_count) == (4, 4)
     assert message.last_inference > 1.6e12
     stats = message.inference_stats
@@ -85,10 +85,10 @@ async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engi
 
 async def test_batch_counts_as_one_execution_of_its_size(office: Any, engine: Engine) -> None:
     found = statistics(office)
-    found.computed(3, 0.5, 0.0)
+    found.record_compute(3, 0.5, 0.0)
     for _ in range(8):
-        found.computed(1, 0.25, 0.0, batch=4)
-    message = statistics_of(engine, found, office.clock)
+        found.record_compute(1, 0.25, 0.0, batch=4)
+    message = engine_statistics(engine, found, office.clock)
     assert (message.inference_count, message.execution_count) == (11, 5)
     assert message.inference_stats.compute_infer.ns == 2_500_000_000
     sizes = {each.batch_size: each.compute_infer for each in message.batch_stats}
@@ -105,7 +105,7 @@ async def test_worker_cannot_claim_a_batch_that_was_never_allowed(office: Any) -
 
 
 def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -> None:
-    config = config_of(replace(engine, max_batch=8))
+    config = engine_config(replace(engine, max_batch=8))
     assert config.max_batch_size == 8
     assert config.HasField("dynamic_batching")
     assert [list(tensor.dims) for tensor in config.input] == [[]]
@@ -113,7 +113,7 @@ def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -
 
 
 def test_configuration_has_whole_shapes_and_tritons_names_of_datatypes(engine: Engine) -> None:
-    config = config_of(engine)
+    config = engine_config(engine)
     assert config.max_batch_size == 0
     (tensor,) = config.input
     assert (tensor.name, tensor.data_type, list(tensor.dims)) == ("x", 11, [-1])
@@ -125,6 +125,6 @@ def test_every_datatype_has_a_number_in_the_configuration(
     engine: Engine, datatype: str, number: int
 ) -> None:
     changed = replace(engine, version="main", outputs=(TensorSpec("y", datatype, (2,)),))
-    config = config_of(changed)
+    config = engine_config(changed)
     assert config.output[0].data_type == number
     assert config.version_policy.latest.num_versions == 1

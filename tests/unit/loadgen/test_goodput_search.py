@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.loadgen.traces.search import Found, Trial, find_goodput
+from synergai.loadgen.traces.search import SearchResult, Trial, find_goodput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ def capacity(
     return attempt
 
 
-async def search(attempt: Callable[[float], Awaitable[Trial]], first: float = 10.0) -> Found:
+async def search(attempt: Callable[[float], Awaitable[Trial]], first: float = 10.0) -> SearchResult:
     return await find_goodput(
         attempt, first=first, lowest=0.01, attainment=0.99, precision=0.05, trials=3
     )

@@ -17,7 +17,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.loadgen.accuracy_log import read_answers
-from synergai.loadgen.query_counter import Scoreboard
+from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet
 from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.settings import LoadgenSettings
@@ -125,7 +125,7 @@ def test_the_gateway_is_the_one_that_other_commands_ask(
 
 
 def test_violations_are_counted_by_what_became_of_the_query() -> None:
-    board = Scoreboard(qos_s=1e6)
+    board = QueryCounter(qos_s=1e6)
     board.issued(4)
     for error in (None, Overloaded("full"), DeadlineExceeded("late"), Unavailable("gone")):
         board.ended(0.0, error)
@@ -136,7 +136,7 @@ def test_violations_are_counted_by_what_became_of_the_query() -> None:
 
 
 def test_the_warm_up_is_not_counted() -> None:
-    board = Scoreboard(qos_s=None)
+    board = QueryCounter(qos_s=None)
     board.issued(1)
     board.ended(0.0, Overloaded("full"))
     board.begin()
@@ -144,7 +144,7 @@ def test_the_warm_up_is_not_counted() -> None:
 
 
 def test_nobody_is_silent_while_nothing_is_asked() -> None:
-    board = Scoreboard(qos_s=None)
+    board = QueryCounter(qos_s=None)
     assert board.silent_s() == 0
     board.issued(2)
     board.ended(0.0, None)

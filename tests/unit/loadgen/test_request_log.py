@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.loadgen.outcome import Outcome, outcome_of
-from synergai.loadgen.traces.request_log import Ledger, figures_of, seconds_of
+from synergai.loadgen.traces.request_log import RequestLog, by_second, summarise
 
 LATE_S = 0.01
 
 
-def ledger(*requests: tuple[float, float, float, SynergaiError | None]) -> Ledger:
+def log_of(*requests: tuple[float, float, float, SynergaiError | None]) -> RequestLog:
     """A run of requests (due, sent, ended, error) with a deadline of 0.1 s."""
-    made = Ledger()
+    made = RequestLog()
     for due, sent, ended, error in requests:
         made.add(due=due, sent=sent, ended=ended, deadline_s=0.1, error=error)
     return made
@@ -41,14 +41,14 @@ def test_requests_end_in_one_of_five_ways(
 
 def test_latency_counts_from_when_a_request_was_to_be_sent() -> None:
     # Sent 90 ms late and answered 20 ms after that: its user has waited 110 ms.
-    figures = figures_of(ledger((1.0, 1.09, 1.11, None)), 2.0, LATE_S, 0.01)
+    figures = summarise(log_of((1.0, 1.09, 1.11, None)), 2.0, LATE_S, 0.01)
     assert (figures.late, figures.met) == (1, 0)
     assert figures.latency_s[50.0] == pytest.approx(0.11, rel=1e-3)
 
 
 def test_rejections_and_expirations_are_apart_and_not_in_the_latencies() -> None:
-    figures = figures_of(
-        ledger(
+    figures = summarise(
+        log_of(
             (0.0, 0.0, 0.05, None),
             (0.1, 0.1, 0.102, Overloaded("too much")),
             (0.2, 0.2, 0.3, DeadlineExceeded("too late")),
@@ -61,13 +61,13 @@ def test_rejections_and_expirations_are_apart_and_not_in_the_latencies() -> None
     assert (figures.met, figures.rejected, figures.expired, figures.failed) == (1, 1, 1, 1)
     assert (figures.violations, figures.attainment) == (3, 0.25)
     assert (figures.offered, figures.goodput) == (2.0, 0.5)
-    assert figures.most_s == pytest.approx(0.05, rel=1e-3)
+    assert figures.max_s == pytest.approx(0.05, rel=1e-3)
     assert figures.rejection_s[99.0] == pytest.approx(0.002, rel=1e-3)
     assert figures.first_failure == "nobody"
 
 
 def test_a_queue_that_is_worked_off_after_the_run_is_no_goodput_within_it() -> None:
-    figures = figures_of(ledger((0.0, 0.0, 0.05, None), (3.95, 3.95, 4.0, None)), 2.0, LATE_S, 0.01)
+    figures = summarise(log_of((0.0, 0.0, 0.05, None), (3.95, 3.95, 4.0, None)), 2.0, LATE_S, 0.01)
     assert (figures.offered, figures.goodput) == (1.0, 0.5)
 
 
@@ -76,13 +76,13 @@ def test_too_many_requests_sent_late_make_a_run_invalid(late: int, is_valid: boo
     requests = [
         (i * 0.1, i * 0.1 + (0.02 if i < late else 0.0), i * 0.1 + 0.03, None) for i in range(100)
     ]
-    found = figures_of(ledger(*requests), 10.0, LATE_S, 0.01).punctuality
+    found = summarise(log_of(*requests), 10.0, LATE_S, 0.01).send_delay
     assert (found.late, found.is_valid) == (late, is_valid)
-    assert found.most_s == pytest.approx(0.02)
+    assert found.max_s == pytest.approx(0.02)
 
 
 def test_a_run_without_answers_has_no_percentiles() -> None:
-    figures = figures_of(ledger((0.0, 0.0, 0.1, DeadlineExceeded("late"))), 1.0, LATE_S, 0.01)
+    figures = summarise(log_of((0.0, 0.0, 0.1, DeadlineExceeded("late"))), 1.0, LATE_S, 0.01)
     assert (figures.latency_s, figures.rejection_s) == ({}, {})
     assert math.isnan(figures.mean_s)
 
@@ -90,10 +90,10 @@ def test_a_run_without_answers_has_no_percentiles() -> None:
 @given(st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=50))
 @settings(max_examples=25, deadline=None)
 def test_percentiles_are_right_to_three_digits(latencies: list[float]) -> None:
-    made = Ledger()
+    made = RequestLog()
     for latency in latencies:
         made.add(due=0.0, sent=0.0, ended=latency, deadline_s=math.inf, error=None)
-    found = figures_of(made, 1.0, LATE_S, 0.01).latency_s
+    found = summarise(made, 1.0, LATE_S, 0.01).latency_s
     ordered = sorted(latencies)
     for percentile, value in found.items():
         rank = max(1, int(percentile / 100 * len(ordered) + 0.5))
@@ -101,8 +101,8 @@ def test_percentiles_are_right_to_three_digits(latencies: list[float]) -> None:
 
 
 def test_seconds_go_by_when_requests_were_to_be_sent() -> None:
-    rows = seconds_of(
-        ledger((0.2, 0.2, 0.25, None), (0.9, 0.9, 1.3, None), (2.0, 2.0, 2.0, Overloaded("")))
+    rows = by_second(
+        log_of((0.2, 0.2, 0.25, None), (0.9, 0.9, 1.3, None), (2.0, 2.0, 2.0, Overloaded("")))
     )
     assert [(row.at, row.offered, row.met) for row in rows] == [(0, 2, 1), (1, 0, 0), (2, 1, 0)]
     assert rows[0].latency_s == {50.0: pytest.approx(0.05), 99.0: pytest.approx(0.4)}

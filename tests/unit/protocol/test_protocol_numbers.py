@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.servicers.unimplemented import NOT_OFFERED
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 
 if TYPE_CHECKING:
@@ -62,6 +62,6 @@ def test_every_field_that_we_share_with_triton_has_its_number_and_type(triton: A
 def test_every_call_of_triton_is_served_or_said_not_to_be(triton: Any) -> None:
     (service,) = inference_pb2.DESCRIPTOR.services_by_name.values()
     served = {method.name for method in service.methods}
-    refused = {method.rpartition("/")[2] for method in NOT_OFFERED}
+    refused = {method.rpartition("/")[2] for method in UNSUPPORTED_METHODS}
     assert served | refused == set(triton["methods"])
     assert not served & refused

@@ -162,7 +162,7 @@ class World:
         assert wakeup is None or wakeup > self.now
 
 
-def drive(world: World, data: Any, steps: int) -> None:
+def send_open_loop(world: World, data: Any, steps: int) -> None:
     """Let `steps` random things happen."""
     for number in range(steps):
         world.now += data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0]), label="gap")
@@ -328,7 +328,7 @@ def a_world(data: Any, policy: str) -> World:
 @given(data=st.data())
 def test_queries_are_conserved_and_nothing_is_lost_whatever_happens(policy: str, data: Any) -> None:
     world = a_world(data, policy)
-    drive(world, data, data.draw(st.integers(1, 40)))
+    send_open_loop(world, data, data.draw(st.integers(1, 40)))
     finish(world)
     assert set(world.jobs) == set(world.ended)
 
@@ -362,7 +362,7 @@ def finish(world: World) -> None:
 @given(data=st.data())
 def test_time_alone_comes_to_rest(policy: str, data: Any) -> None:
     world = a_world(data, policy)
-    drive(world, data, 25)
+    send_open_loop(world, data, 25)
     for _ in range(8 * (len(world.jobs) + len(world.workers)) + 20):
         wakeup = world.core.wakeup()
         if wakeup is None:
@@ -377,7 +377,7 @@ def test_time_alone_comes_to_rest(policy: str, data: Any) -> None:
 @given(data=st.data())
 def test_same_events_at_the_same_times_give_the_same_commands(policy: str, data: Any) -> None:
     world = a_world(data, policy)
-    drive(world, data, 30)
+    send_open_loop(world, data, 30)
     again = SchedulerCore(world.core._settings, a_dictionary())
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands
