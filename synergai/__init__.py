@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from synergai.client.jobs import JobStatus as JobStatus
     from synergai.client.streaming import InferResult as InferResult
     from synergai.client.streaming import JobRun as JobRun
+    from synergai.client.sync import SyncClient as SyncClient
+    from synergai.client.sync import SyncJobHandle as SyncJobHandle
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import JobSpec as JobSpec
@@ -40,6 +42,7 @@ _HOMES = {
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
     "synergai.client.jobs": ("Execution", "JobHandle", "JobStatus"),
     "synergai.client.streaming": ("InferResult", "JobRun"),
+    "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

@@ -60,6 +60,9 @@ APPLICATIONS: Final = {
         _SERVE,
         "agent",
     ),
+    "infer": Application(
+        "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "client"
+    ),
     "submit": Application(
         "synergai.cli.jobs:submit_app", "Submit a job: queries of an engine within a QoS.", _USE
     ),

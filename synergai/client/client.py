@@ -24,13 +24,14 @@ import uuid
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
+from synergai.client.casting import cast_inputs, needs_casting
 from synergai.client.connection import Connection
 from synergai.client.deadlines import checked_deadline, microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle, JobStatus, spec_to_proto, status_from_proto
 from synergai.client.priority_semaphore import Gate
 from synergai.client.shared_stream import Queries
-from synergai.client.streaming import InferResult, JobRun, result_of, stream
+from synergai.client.streaming import InferResult, JobRun, each, result_of, stream
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
@@ -92,6 +93,7 @@ class Client:
         self._credentials = channel_credentials(tls_ca)
         self._in_flight = in_flight
         self._open: Connection | None = None
+        self._engines: dict[str, Engine] = {}
 
     async def __aenter__(self) -> Self:
         # A channel belongs to the loop that runs now, so it is not made any earlier.
@@ -136,7 +138,8 @@ class Client:
 
         Args:
             engine: name of the engine.
-            inputs: an array for each of its inputs, of exactly the input's dtype and shape.
+            inputs: a value for each of its inputs. An array has exactly the input's dtype and
+                shape; lists and scalars are converted if nothing is lost.
             deadline: seconds within which the answer is wanted; later ones are not computed.
             priority: 0 to 9 (first).
             outputs: names of the outputs wanted; all of them if empty.
@@ -153,6 +156,7 @@ class Client:
         """
         request_of = self._requests(engine, outputs, version, priority, None, parameters)
         _ = self._connection.oip  # refuses here what would fail while making the request
+        inputs = await self._cast(engine, inputs)
         async with self._gate.passed(priority, checked_deadline(deadline)) as left:
             return result_of(await self._queries.ask(request_of(inputs, ""), left))
 
@@ -221,7 +225,7 @@ class Client:
             raise InvalidInput(f"the window must hold at least one query, not {window}")
         timeout = checked_deadline(deadline)
         request_of = self._requests(engine, outputs, version, priority, timeout, parameters)
-        answers = stream(self._connection, inputs, request_of, window)
+        answers = stream(self._connection, self._cast_each(engine, inputs), request_of, window)
         try:
             async for answer in answers:
                 if isinstance(answer, SynergaiError) and not return_exceptions:
@@ -328,7 +332,7 @@ class Client:
         _ = connection.oip  # refuses here what would fail in the middle of the call
         request_of = self._requests(engine, (), "", 0, None, None)
         spec = _spec(engine, queries, qos, priority, tenant)
-        return JobRun(connection, spec, inputs, request_of)
+        return JobRun(connection, spec, self._cast_each(engine, inputs), request_of)
 
     # --- the fleet ----------------------------------------------------------------------
 
@@ -414,6 +418,18 @@ class Client:
             return (await call(stub.ServerReady, server, timeout=_CALL_TIMEOUT_S)).ready
         except (NotFound, Unavailable):
             return False
+
+    async def _cast(self, engine: str, inputs: Inputs) -> Inputs:
+        """Convert lists and scalars to what the engine takes; its metadata is asked for once."""
+        if not needs_casting(inputs):
+            return inputs
+        if engine not in self._engines:
+            self._engines[engine] = await self.engine(engine)
+        return cast_inputs(inputs, self._engines[engine])
+
+    async def _cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
+        async for item in each(items):
+            yield await self._cast(engine, item)
 
     def _requests(
         self,

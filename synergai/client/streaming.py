@@ -72,7 +72,8 @@ def result_of(response: inference_pb2.ModelInferResponse) -> InferResult:
     )
 
 
-async def _each(items: ManyInputs) -> AsyncIterator[Inputs]:
+async def each(items: ManyInputs) -> AsyncIterator[Inputs]:
+    """Yield the items of an iterable, asynchronous or not."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -161,7 +162,7 @@ async def stream(
 
     async def write() -> None:
         nonlocal sent
-        async for item in _each(inputs):
+        async for item in each(inputs):
             await slots.acquire()
             request = request_of(item, str(sent))
             sent += 1
@@ -284,7 +285,7 @@ class JobRun:
     async def _write(self) -> None:
         await self._call.write(jobs_pb2.RunRequest(open=spec_to_proto(self._spec)))
         index = 0
-        async for item in _each(self._inputs):
+        async for item in each(self._inputs):
             request = self._request_of(item, str(index))
             query = jobs_pb2.Query(index=index, request=request.SerializeToString())
             await self._call.write(jobs_pb2.RunRequest(query=query))

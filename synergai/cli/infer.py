@@ -1,0 +1,203 @@
+"""``synergai infer``: one query from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from synergai.cli.ask import ask
+from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.output import print_facts, print_json, print_table, seconds
+from synergai.client.target import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from synergai.client.client import Client
+    from synergai.client.streaming import InferResult
+    from synergai.domain import Engine
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+_PREVIEW: Final = 8
+"""Elements of a tensor shown in a table."""
+WITH_BACKGROUND: Final = 1001
+_MAX_CLASSES: Final = 100_000
+"""Longest row that is read as the scores of classes."""
+_TIMINGS: Final = (
+    ("queue", "synergai_queue_us"),
+    ("transfer", "synergai_transfer_us"),
+    ("compute", "synergai_compute_us"),
+    ("estimated", "synergai_estimated_us"),
+)
+
+
+@app.command(epilog="Example: [bold]synergai infer onnx_resnet50_op11 --input @cat.jpg[/bold]")
+def infer(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="[NAME=]VALUE",
+            help="An input's value: @FILE (.npy, .npz, .json, .jpg, .png), a JSON literal, or text."
+            " The name may be left out for an engine with one input.",
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="NAME", help="Only this output; repeatable."),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Fail if there is no answer by then."),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="0 to 9 (first).")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs to a file.")
+    ] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show where the time went, and on which worker.")
+    ] = False,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Run one query and print its answer: classes, boxes, or the output tensors."""
+    # Imported late: help is printed without NumPy.
+    from synergai.cli.input_values import parse_inputs
+
+    async def answer(client: Client) -> tuple[Engine, InferResult]:
+        described = await client.engine(engine)
+        wanted = list(outputs or ())
+        if not wanted and described.postprocess:
+            wanted = [_answer_output(described)]
+        result = await client.infer(
+            engine,
+            parse_inputs(inputs or (), described),
+            deadline=deadline,
+            priority=priority,
+            outputs=wanted,
+            parameters={"synergai_timings": True} if timings else None,
+        )
+        return described, result
+
+    described, result = ask(target, tls_ca, answer)
+    if save is not None:
+        _save(save, result.outputs)
+    if as_json:
+        print_json(_as_json(result))
+        return
+    for name, array in result.outputs.items():
+        _print_output(described, name, array, top)
+    if timings:
+        _print_timings(result.parameters)
+
+
+def _answer_output(engine: Engine) -> str:
+    """Return the output that answers a query: class scores if there are any, or a derived one."""
+    first = engine.outputs[0]
+    if engine.postprocess == "classes" and first.datatype == "FP32" and len(first.shape) == 2:
+        return first.name
+    return engine.postprocess
+
+
+def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
+    import numpy as np
+
+    # Texts are object arrays, which np.savez would pickle.
+    plain = {
+        name: array.astype("S") if array.dtype.hasobject else array
+        for name, array in outputs.items()
+    }
+    with path.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **plain)
+
+
+def _as_json(result: InferResult) -> dict[str, Any]:
+    return {
+        "engine": result.engine,
+        "version": result.version,
+        "outputs": {
+            name: {
+                "datatype": _datatype(array),
+                "shape": list(array.shape),
+                "data": [_element(element) for element in array.ravel().tolist()],
+            }
+            for name, array in result.outputs.items()
+        },
+        "parameters": dict(result.parameters),
+    }
+
+
+def _datatype(array: NDArray[Any]) -> str:
+    from synergai.protocol.arrays import datatype_of
+
+    return "BYTES" if array.dtype.hasobject else datatype_of(array.dtype)
+
+
+def _element(element: object) -> object:
+    return element.decode(errors="replace") if isinstance(element, bytes) else element
+
+
+# --- tables -----------------------------------------------------------------------------
+
+
+def _print_output(engine: Engine, name: str, array: NDArray[Any], top: int) -> None:
+    if name == "boxes" and engine.postprocess == "boxes" and array.ndim == 2:
+        columns = ("image", "class", "score", "ymin", "xmin", "ymax", "xmax")
+        print_table(columns, (_box(row) for row in array.tolist()))
+    elif name == "classes" and engine.postprocess == "classes":
+        print_table(("image", "class"), ((str(n), str(c)) for n, c in enumerate(array.ravel())))
+    elif _has_scores(array):
+        # Networks for ImageNet have a class more than the labels: the background, at index 0.
+        background = int(engine.postprocess == "classes" and array.shape[1] == WITH_BACKGROUND)
+        print_table(("row", "class", name), _classes(array, top, background))
+    else:
+        print_table(("output", "datatype", "shape", "values"), [_summary(name, array)])
+
+
+def _box(row: list[float]) -> tuple[str, ...]:
+    image, ymin, xmin, ymax, xmax, score, number = row
+    corners = (f"{value:.3f}" for value in (ymin, xmin, ymax, xmax))
+    return (str(int(image)), str(int(number)), f"{score:.3f}", *corners)
+
+
+def _has_scores(array: NDArray[Any]) -> bool:
+    """Return whether each row of the output can be read as the scores of classes."""
+    return array.dtype.kind == "f" and array.ndim == 2 and 1 < array.shape[1] <= _MAX_CLASSES
+
+
+def _classes(array: NDArray[Any], top: int, first: int) -> Iterator[tuple[str, ...]]:
+    for number, row in enumerate(array):
+        for index in (-row).argsort(kind="stable")[:top]:
+            yield str(number), str(index - first), f"{row[index]:.4g}"
+
+
+def _summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
+    values = [str(_element(element)) for element in array.ravel()[:_PREVIEW].tolist()]
+    more = ", …" if array.size > _PREVIEW else ""
+    return name, _datatype(array), str(list(array.shape)), ", ".join(values) + more
+
+
+def _print_timings(parameters: Mapping[str, object]) -> None:
+    facts = [
+        (name, seconds(value / 1e6))
+        for name, key in _TIMINGS
+        if isinstance(value := parameters.get(key), int)
+    ]
+    facts += [
+        (name, str(parameters[key]))
+        for name, key in (
+            ("worker", "synergai_worker"),
+            ("configuration", "synergai_configuration"),
+        )
+        if key in parameters
+    ]
+    print_facts(facts)

@@ -1,0 +1,122 @@
+"""Inputs of an inference request as they are written on the command line.
+
+``NAME=VALUE`` gives one input its value, and ``VALUE`` alone the engine's only input. A value is
+``@FILE`` (.npy, .npz, .json, or an encoded image), a JSON number, list or text, or plain text.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import Engine
+
+_IMAGES: Final = frozenset((".jpg", ".jpeg", ".png"))
+_MAX_FILE_BYTES: Final = 1 << 30
+
+
+def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
+    """Return the value of each input by name: arrays, lists, scalars, texts, or encoded images.
+
+    Raises:
+        InvalidInput: an input is unknown, missing or given twice, or a file cannot be read as
+            what its suffix says. The message shows what the engine takes.
+    """
+    names = [spec.name for spec in engine.inputs]
+    values: dict[str, Any] = {}
+    for text in texts:
+        for name, value in _parse(text, names, engine).items():
+            if name not in names:
+                raise InvalidInput(f"engine {engine.name!r} has no input {name!r}: {usage(engine)}")
+            if name in values:
+                raise InvalidInput(f"input {name!r} is given twice")
+            values[name] = value
+    if missing := [name for name in names if name not in values]:
+        raise InvalidInput(f"no value for input {missing[0]!r}: {usage(engine)}")
+    return values
+
+
+def usage(engine: Engine) -> str:
+    """Return the ``--input`` options that the engine takes, with dtypes and shapes."""
+    image = f" or {engine.inputs[0].name}=@image.jpg" if engine.preprocess else ""
+    inputs = ", ".join(
+        f"--input {spec.name}=<{spec.datatype} {list(spec.shape)}>" for spec in engine.inputs
+    )
+    return f"it takes {inputs}{image}"
+
+
+def _parse(text: str, names: list[str], engine: Engine) -> dict[str, Any]:
+    # A name may contain '=' no more than an '@'; a literal may, so known names come first.
+    name, equals, rest = text.partition("=")
+    if not equals or (name not in names and text.startswith(("@", "[", "{", '"'))):
+        name, rest = "", text
+    value = _read(Path(rest[1:]), engine) if rest.startswith("@") else _literal(rest)
+    if isinstance(value, dict) and (not name or rest.startswith("@")):
+        return _choose(value, name)
+    if name:
+        return {name: value}
+    if len(names) != 1:
+        raise InvalidInput(f"{text!r} does not name its input: {usage(engine)}")
+    return {names[0]: value}
+
+
+def _choose(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return all values of a file, or the one for `name`."""
+    if not name:
+        return values
+    if name in values:
+        return {name: values[name]}
+    if len(values) == 1:
+        return {name: next(iter(values.values()))}
+    raise InvalidInput(f"the file has no {name!r}; it has {', '.join(values)}")
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text[:1] in ("[", "{"):
+            raise InvalidInput(f"{text!r} is not valid JSON") from None
+        return text
+
+
+def _read(path: Path, engine: Engine) -> Any:
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such file")
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise InvalidInput(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB")
+    try:
+        if suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return dict(archive)
+        if suffix == ".json":
+            return json.loads(path.read_text("utf-8"))
+        if suffix in _IMAGES:
+            return _image(path, engine)
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror or error}") from error
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{path} is not a readable {suffix} file: {error}") from error
+    raise InvalidInput(f"{path}: not a .npy, .npz, .json, .jpg or .png file")
+
+
+def _image(path: Path, engine: Engine) -> bytes:
+    if not engine.preprocess and engine.inputs[0].datatype != "BYTES":
+        raise InvalidInput(
+            f"engine {engine.name!r} takes tensors only; "
+            "set preprocess in its engine.toml to send it images"
+        )
+    return path.read_bytes()

@@ -1,0 +1,121 @@
+"""Conversion of plain Python values to the arrays that an engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synergai.errors import InvalidInput
+from synergai.protocol.arrays import DTYPES
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from synergai.domain import Engine, TensorSpec
+
+    Array = NDArray[Any]
+
+
+def needs_casting(inputs: object) -> bool:
+    """Return whether any input is a list or a scalar instead of an array."""
+    return isinstance(inputs, Mapping) and any(
+        not isinstance(value, np.ndarray) for value in inputs.values()
+    )
+
+
+def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Array]:
+    """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
+
+    Bytes stand for encoded images where the engine decodes them. A value with one dimension less
+    than the input gains a leading batch dimension of 1, and a scalar stands for an input with a
+    single element.
+
+    Raises:
+        InvalidInput: a value has no counterpart among the inputs, is ragged, or would change by
+            the conversion. Rounding to the nearest floating-point number is not a change.
+    """
+    specs = {spec.name: spec for spec in engine.inputs}
+    arrays: dict[str, Array] = {}
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+            continue
+        spec = specs.get(name)
+        if spec is None:
+            raise InvalidInput(
+                f"engine {engine.name!r} has no input {name!r}; its inputs are {', '.join(specs)}"
+            )
+        try:
+            if engine.preprocess and _is_encoded(value):
+                arrays[name] = np.atleast_1d(_texts(value))
+            else:
+                arrays[name] = _with_batch(_cast(value, spec.datatype), spec)
+        except InvalidInput as error:
+            raise InvalidInput(f"input {name!r}: {error}") from None
+    return arrays
+
+
+def _cast(value: ArrayLike, datatype: str) -> Array:
+    if datatype == "BYTES":
+        return _texts(value)
+    dtype = DTYPES[datatype]
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidInput("its rows differ in length") from None
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{datatype} takes numbers, not {_example(array)}")
+    if datatype == "BF16":
+        raise InvalidInput("BF16 takes arrays only; lists have no such numbers")
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    wrong = _changed(array, cast)
+    if wrong.any():
+        element = array[wrong].flat[0] if array.ndim else array[()]
+        raise InvalidInput(f"{element} cannot be represented as {datatype}")
+    return cast
+
+
+def _changed(array: Array, cast: Array) -> NDArray[np.bool_]:
+    """Return which elements a conversion changed by more than rounding."""
+    if cast.dtype.kind == "f" and array.dtype.kind == "f":
+        return np.asarray(np.isfinite(array) & ~np.isfinite(cast))
+    if cast.dtype.kind == "b" and array.dtype.kind != "b":
+        return np.ones(array.shape, np.bool_)
+    with np.errstate(all="ignore"):
+        back = cast.astype(array.dtype)
+    changed = np.asarray(back != array)
+    if cast.dtype.kind in "iu" and array.dtype.kind in "iu":
+        # Between signed and unsigned, a round trip hides a changed sign.
+        changed |= (cast < 0) != (array < 0)
+    return changed
+
+
+def _is_encoded(value: ArrayLike) -> bool:
+    return isinstance(value, bytes) or (
+        isinstance(value, list | tuple) and all(isinstance(element, bytes) for element in value)
+    )
+
+
+def _texts(value: ArrayLike) -> Array:
+    array = np.asarray(value, object)
+    for element in array.flat:
+        if not isinstance(element, bytes | str):
+            raise InvalidInput(f"BYTES takes texts or bytes, not {element!r}")
+    return array
+
+
+def _with_batch(array: Array, spec: TensorSpec) -> Array:
+    shape = spec.shape
+    if array.ndim == 0 and all(size in (-1, 1) for size in shape):
+        return array.reshape((1,) * len(shape))
+    if array.ndim and array.ndim == len(shape) - 1 and shape[0] in (-1, 1):
+        return array[np.newaxis]
+    return array
+
+
+def _example(array: Array) -> str:
+    elements = array.ravel().tolist()
+    return repr(elements[0]) if elements else f"elements of {array.dtype}"

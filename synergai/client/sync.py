@@ -1,0 +1,298 @@
+"""A blocking client, for scripts and notebooks.
+
+::
+
+    with synergai.SyncClient("127.0.0.1:8001") as client:
+        result = client.infer("onnx_digits", {"image": pixels}, deadline=0.5)
+        job = client.submit("onnx_digits", queries=500, qos=20.0)
+        print(job.wait().violated)
+
+It runs a `Client` on an event loop in a thread of its own. Any number of threads may use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from synergai.client.client import Client
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from synergai.client.client import Parameters
+    from synergai.client.fleet import WorkerStatus
+    from synergai.client.jobs import JobHandle, JobStatus
+    from synergai.client.streaming import InferResult, Inputs, ManyInputs
+    from synergai.domain import Engine, JobState
+
+T = TypeVar("T")
+
+_END: Any = object()
+
+
+class SyncClient:
+    """A connection to a gateway, used as a context manager; every call blocks.
+
+    Takes the arguments of `Client`. Interrupting a call (Ctrl-C) cancels it on the gateway.
+
+    Raises:
+        InvalidInput: an argument is not valid, or it is used inside a running event loop.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._client = Client(*args, **options)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        _refuse_running_loop()
+        if self._thread is not None:
+            raise InvalidInput("the client is open already")
+        self._thread = LoopThread()
+        try:
+            self._loop.run(self._client.__aenter__())
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._loop.run(self._client.__aexit__(kind, error, trace))
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+
+    @property
+    def _loop(self) -> LoopThread:
+        if self._thread is None:
+            raise InvalidInput("use the client in a `with SyncClient(...) as client:` block")
+        return self._thread
+
+    # --- inference ----------------------------------------------------------------------
+
+    def infer(
+        self,
+        engine: str,
+        inputs: Inputs,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        parameters: Parameters | None = None,
+    ) -> InferResult:
+        """Run one query; see `Client.infer`."""
+        return self._loop.run(
+            self._client.infer(
+                engine,
+                inputs,
+                deadline=deadline,
+                priority=priority,
+                outputs=outputs,
+                version=version,
+                parameters=parameters,
+            )
+        )
+
+    def stream(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        parameters: Parameters | None = None,
+        window: int = 16,
+    ) -> Iterator[InferResult]:
+        """Run many queries over one call and yield their results in order; see `Client.stream`."""
+        results = self._client.stream(
+            engine,
+            inputs,
+            deadline=deadline,
+            priority=priority,
+            outputs=outputs,
+            version=version,
+            parameters=parameters,
+            window=window,
+        )
+        return self._loop.iterate(results)
+
+    # --- jobs ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        engine: str,
+        *,
+        queries: int,
+        qos: float | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        idempotency_key: str = "",
+    ) -> SyncJobHandle:
+        """Submit a job; see `Client.submit`."""
+        handle = self._loop.run(
+            self._client.submit(
+                engine,
+                queries=queries,
+                qos=qos,
+                priority=priority,
+                tenant=tenant,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return SyncJobHandle(self._loop, handle)
+
+    def job(self, job_id: str) -> SyncJobHandle:
+        """Return the handle of a job; see `Client.job`."""
+        return SyncJobHandle(self._loop, self._client.job(job_id))
+
+    def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
+        """List jobs, newest first; see `Client.jobs`."""
+        return self._loop.run(self._client.jobs(states, limit))
+
+    def run(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        queries: int | None = None,
+        qos: float | None = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> list[InferResult]:
+        """Run a job on these inputs and return its results in order; see `Client.run`."""
+
+        async def results() -> list[InferResult]:
+            job = self._client.run(
+                engine, inputs, queries=queries, qos=qos, priority=priority, tenant=tenant
+            )
+            async with job:
+                return await job.results()
+
+        return self._loop.run(results())
+
+    # --- the fleet ----------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerStatus]:
+        """List the workers that have joined."""
+        return self._loop.run(self._client.workers())
+
+    def engine(self, name: str) -> Engine:
+        """Return an engine's inputs and outputs; see `Client.engine`."""
+        return self._loop.run(self._client.engine(name))
+
+    def load(self, engine: str, *, deadline: float | None = None) -> None:
+        """Load an engine on every worker that has it; see `Client.load`."""
+        self._loop.run(self._client.load(engine, deadline=deadline))
+
+    def unload(self, engine: str) -> None:
+        """Take an engine out of service until it is loaded again; see `Client.unload`."""
+        self._loop.run(self._client.unload(engine))
+
+    def ready(self, engine: str = "") -> bool:
+        """Return whether the gateway, or one of its engines, accepts work now."""
+        return self._loop.run(self._client.ready(engine))
+
+
+class SyncJobHandle:
+    """A submitted job; every call blocks.
+
+    Attributes:
+        id: the job's id.
+    """
+
+    def __init__(self, loop: LoopThread, handle: JobHandle) -> None:
+        self._loop = loop
+        self._handle = handle
+        self.id = handle.id
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}>"
+
+    def status(self) -> JobStatus:
+        """Return the job's status now; see `JobHandle.status`."""
+        return self._loop.run(self._handle.status())
+
+    def watch(self) -> Iterator[JobStatus]:
+        """Yield the status now and after each change, until the job ends."""
+        return self._loop.iterate(self._handle.watch())
+
+    def wait(self) -> JobStatus:
+        """Wait for the end of the job; see `JobHandle.wait`."""
+        return self._loop.run(self._handle.wait())
+
+    def cancel(self) -> JobStatus:
+        """Stop the job at its next query; see `JobHandle.cancel`."""
+        return self._loop.run(self._handle.cancel())
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for calls from other threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="synergai-client", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the loop and join its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call to its end and return its result; an interrupt cancels it.
+
+        Raises:
+            InvalidInput: the calling thread runs an event loop itself.
+        """
+        try:
+            _refuse_running_loop()
+        except InvalidInput:
+            call.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Yield the items of an asynchronous generator; close it when the caller stops."""
+
+        async def following() -> tuple[T, ...]:
+            return () if (item := await anext(items, _END)) is _END else (item,)
+
+        try:
+            while found := self.run(following()):
+                yield found[0]
+        finally:
+            self.run(items.aclose())
+
+
+def _refuse_running_loop() -> None:
+    """Raise if the calling thread runs an event loop, which a blocking call would stop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidInput("SyncClient blocks the running event loop; use synergai.Client there")

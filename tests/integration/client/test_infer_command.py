@@ -1,0 +1,100 @@
+"""Rules of ``synergai infer``, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from synergai.testing import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_only_input_needs_no_name(gateway: Any, run: Any) -> None:
+    ran = await run("infer", "identity", "--input", "[1, 2.5]", "--target", gateway.address)
+    assert (ran.code, ran.err) == (0, "")
+    assert "FP32" in ran.out
+    assert "1.0, 2.5" in ran.out
+
+
+async def test_long_output_is_previewed(gateway: Any, run: Any) -> None:
+    ran = await run("infer", "wide", "--input", "x=7", "--target", gateway.address)
+    assert ran.code == 0
+    assert "[1000]" in ran.out
+    assert ran.out.rstrip().endswith("…")
+
+
+async def test_json_has_every_element(gateway: Any, run: Any) -> None:
+    ran = await run("infer", "wide", "-i", "[7]", "--json", "--target", gateway.address)
+    answer = json.loads(ran.out)
+    assert answer["outputs"]["y"] == {"datatype": "FP32", "shape": [1000], "data": [7.0] * 1000}
+
+
+async def test_values_come_from_files(gateway: Any, run: Any, tmp_path: Path) -> None:
+    numbers = np.array([3, 4], np.float32)
+    np.save(tmp_path / "x.npy", numbers)
+    np.savez(tmp_path / "all.npz", x=numbers)
+    (tmp_path / "x.json").write_text("[3, 4]")
+    for value in ("x=@x.npy", "@all.npz", "@x.json"):
+        text = value.replace("@", f"@{tmp_path}/")
+        ran = await run("infer", "identity", "--input", text, "--target", gateway.address)
+        assert (ran.code, ran.err) == (0, "")
+        assert "3.0, 4.0" in ran.out
+
+
+async def test_outputs_are_saved_on_request(gateway: Any, run: Any, tmp_path: Path) -> None:
+    saved = tmp_path / "y.npz"
+    options = ("--save", str(saved), "--target", gateway.address)
+    ran = await run("infer", "identity", "--input", "[1]", *options)
+    assert ran.code == 0
+    with np.load(saved) as outputs:
+        assert outputs["y"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("z=[1]", "has no input 'z': it takes --input x=<FP32 [-1]>"),
+        ('["a"]', "input 'x': FP32 takes numbers, not 'a'"),
+        ("[1, [2]]", "input 'x': its rows differ in length"),
+        ("[1e300]", "input 'x': 1e+300 cannot be represented as FP32"),
+        ("[1", "'[1' is not valid JSON"),
+        ("@absent.npy", "absent.npy: no such file"),
+        ("@README.md", "not a .npy, .npz, .json, .jpg or .png file"),
+        ("@broken.npy", "broken.npy is not a readable .npy file"),
+        ("@photo.jpg", "takes tensors only"),
+    ],
+)
+async def test_bad_input_is_one_line_that_names_it(
+    gateway: Any,
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("text")
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8")
+    ran = await run("infer", "identity", "--input", value, "--target", gateway.address)
+    assert ran.code == 1
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+
+
+async def test_missing_input_shows_what_the_engine_takes(gateway: Any, run: Any) -> None:
+    ran = await run("infer", "identity", "--target", gateway.address)
+    assert ran.code == 1
+    assert "no value for input 'x': it takes --input x=<FP32 [-1]>" in ran.err
+
+
+async def test_unreachable_gateway_is_named(run: Any) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    ran = await run("infer", "identity", "--input", "[1]", "--target", target)
+    assert ran.code == 1
+    assert target in ran.err

@@ -1,0 +1,101 @@
+"""Rules of the blocking client, against the public protocols on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pytest
+
+import synergai
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+async def in_thread(gateway: Any, work: Callable[[synergai.SyncClient], T]) -> T:
+    """Run `work` with a blocking client in a thread, while the fake gateway's loop runs here."""
+
+    def run() -> T:
+        with synergai.SyncClient(gateway.address) as client:
+            return work(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_infer_casts_lists_to_the_engines_dtype(gateway: Any) -> None:
+    result = await in_thread(gateway, lambda client: client.infer("identity", {"x": [1, 2]}))
+    assert result["y"].tolist() == [1, 2]
+    assert result["y"].dtype == np.float32
+
+
+async def test_stream_yields_results_in_order(gateway: Any) -> None:
+    gateway.backwards = 4
+    queries = [{"x": [number]} for number in range(8)]
+    results = await in_thread(gateway, lambda client: list(client.stream("identity", queries)))
+    assert [result["y"].tolist() for result in results] == [[number] for number in range(8)]
+
+
+async def test_stream_left_early_ends_its_call(gateway: Any) -> None:
+    def first(client: synergai.SyncClient) -> float:
+        stream = client.stream("identity", ({"x": [number]} for number in range(10**6)))
+        for result in stream:
+            return float(result["y"][0])
+        raise AssertionError
+
+    assert await in_thread(gateway, first) == 0.0
+    assert gateway.most_under_way <= 16
+
+
+async def test_submitted_job_is_watched_and_awaited(gateway: Any) -> None:
+    def work(client: synergai.SyncClient) -> tuple[list[int], synergai.JobStatus]:
+        job = client.submit("identity", queries=10, qos=5.0)
+        return [status.queries_done for status in job.watch()], client.job(job.id).wait()
+
+    progress, status = await in_thread(gateway, work)
+    assert progress[-1] == 10
+    assert status.state is synergai.JobState.SUCCEEDED
+
+
+async def test_errors_are_those_of_the_asynchronous_client(gateway: Any) -> None:
+    with pytest.raises(synergai.NotFound):
+        await in_thread(gateway, lambda client: client.engine("absent"))
+
+
+async def test_threads_share_one_client(gateway: Any) -> None:
+    def work(client: synergai.SyncClient) -> list[float]:
+        answers: list[float] = []
+
+        def ask(number: int) -> None:
+            answers.append(float(client.infer("identity", {"x": [number]})["y"][0]))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+    assert sorted(await in_thread(gateway, work)) == list(range(8))
+
+
+async def test_use_inside_a_running_event_loop_is_refused() -> None:
+    with (
+        pytest.raises(synergai.InvalidInput, match=r"use synergai\.Client"),
+        synergai.SyncClient("127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_use_outside_its_block_is_refused() -> None:
+    with pytest.raises(synergai.InvalidInput, match="with SyncClient"):
+        synergai.SyncClient("127.0.0.1:1").ready()
+
+
+async def test_client_leaves_no_thread_behind(gateway: Any) -> None:
+    await in_thread(gateway, lambda client: client.ready())
+    assert all(thread.name != "synergai-client" for thread in threading.enumerate())

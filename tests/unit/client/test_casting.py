@@ -1,0 +1,120 @@
+"""Rules for converting lists and scalars to an engine's inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergai.client.casting import cast_inputs, needs_casting
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.protocol.arrays import DTYPES
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def an_engine(datatype: str, *shape: int, preprocess: str = "") -> Engine:
+    return Engine(
+        name=EngineName("engine"),
+        version="1",
+        backend="onnxruntime",
+        inputs=(TensorSpec("x", datatype, shape),),
+        outputs=(),
+        preprocess=preprocess,
+    )
+
+
+def cast(value: ArrayLike, engine: Engine) -> NDArray[Any]:
+    return cast_inputs({"x": value}, engine)["x"]
+
+
+@pytest.mark.parametrize("datatype", sorted(set(DTYPES) - {"BF16", "BYTES", "BOOL"}))
+def test_list_of_small_numbers_becomes_any_numeric_datatype(datatype: str) -> None:
+    array = cast([[1, 2, 3]], an_engine(datatype, -1, 3))
+    assert array.dtype == DTYPES[datatype]
+    assert array.tolist() == [[1, 2, 3]]
+
+
+def test_decimal_fractions_are_rounded_to_the_nearest_float() -> None:
+    assert cast([0.1], an_engine("FP32", -1)) == np.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [
+        ([0.5], "INT64"),
+        ([256], "UINT8"),
+        ([-1], "UINT64"),
+        ([2**63], "INT64"),
+        ([1e300], "FP32"),
+        ([2**24 + 1], "FP32"),
+        ([float("nan")], "INT32"),
+        ([1], "BOOL"),
+        ([1.5], "BOOL"),
+        (["1"], "INT32"),
+        ([1], "BYTES"),
+        ([None], "FP32"),
+        ([[1, 2], [3]], "FP32"),
+        ([1.0], "BF16"),
+        ([1j], "FP64"),
+    ],
+)
+def test_conversion_that_would_lose_something_is_refused_by_the_inputs_name(
+    value: ArrayLike, datatype: str
+) -> None:
+    with pytest.raises(InvalidInput, match="input 'x': "):
+        cast(value, an_engine(datatype, -1))
+
+
+def test_refusal_names_the_element_that_does_not_fit() -> None:
+    with pytest.raises(InvalidInput, match=r"input 'x': 300 cannot be represented as UINT8"):
+        cast([1, 300], an_engine("UINT8", -1))
+
+
+@given(st.lists(st.integers(-(2**70), 2**70), min_size=1))
+def test_integers_arrive_unchanged_or_not_at_all(numbers: list[int]) -> None:
+    try:
+        array = cast(numbers, an_engine("INT64", -1))
+    except InvalidInput:
+        assert any(not -(2**63) <= number < 2**63 for number in numbers)
+    else:
+        assert array.tolist() == numbers
+
+
+def test_value_without_the_batch_dimension_gains_one() -> None:
+    assert cast([1, 2], an_engine("FP32", -1, 2)).shape == (1, 2)
+    assert cast(3, an_engine("FP32", -1, 1)).shape == (1, 1)
+    assert cast(3, an_engine("FP32")).shape == ()
+
+
+def test_shape_is_otherwise_left_to_the_gateway_to_check() -> None:
+    assert cast([1, 2], an_engine("FP32", 4, 2)).shape == (2,)
+
+
+def test_arrays_are_passed_on_as_they_are() -> None:
+    array = np.zeros(3, np.float64)
+    assert not needs_casting({"x": array})
+    assert cast(array, an_engine("FP32", -1)) is array
+
+
+def test_texts_become_an_array_of_objects() -> None:
+    array = cast(["a", "b"], an_engine("BYTES", -1))
+    assert array.dtype == object
+    assert array.tolist() == ["a", "b"]
+    assert cast([b"b\0"], an_engine("BYTES", -1)).tolist() == [b"b\0"]
+
+
+def test_bytes_are_an_encoded_image_where_the_engine_decodes_them() -> None:
+    engine = an_engine("FP32", -1, 224, 224, 3, preprocess="imagenet")
+    assert cast(b"\xff\xd8", engine).tolist() == [b"\xff\xd8"]
+    assert cast([b"\xff\xd8", b"\xff\xd8"], engine).shape == (2,)
+
+
+def test_unknown_input_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(InvalidInput, match="no input 'y'; its inputs are x"):
+        cast_inputs({"y": [1]}, an_engine("FP32", -1))
