@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.fleet.power import WorkerPower
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.values import value
 
 if TYPE_CHECKING:

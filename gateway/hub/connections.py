@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:

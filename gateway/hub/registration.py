@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.converters import (

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.hub.orders import pack
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.hub import CONNECTION_METADATA
 from synergai.protocol.work_messages import decode_reports

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.jobs.status import JobStatus, JobTracker
 from gateway.jobs.submitted import account, execution_of, job_of, new_status
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.errors import InvalidInput
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header

@@ -6,8 +6,8 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
-from gateway.outbox import Outbox
 from gateway.requests.parameters import bool_parameter
+from gateway.send_queue import Outbox
 from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc

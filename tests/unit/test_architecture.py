@@ -47,7 +47,7 @@ ORDER = {
     "gateway": (
         "settings",
         "clock",
-        "outbox",
+        "send_queue",
         "fleet",
         "monitoring",
         "dispatch",

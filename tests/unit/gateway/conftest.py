@@ -15,8 +15,8 @@ from gateway.fleet.worker import ConnectedWorker, Order, Run
 from gateway.jobs.submitted import Jobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
-from gateway.outbox import Outbox
 from gateway.requests.inference import Inference, Request
+from gateway.send_queue import Outbox
 from synergai.domain import (
     Configuration,
     Engine,

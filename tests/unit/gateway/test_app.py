@@ -14,7 +14,7 @@ from gateway.clock import Clock
 from gateway.fleet.catalogue import Catalogue
 from gateway.jobs.executions import Execution
 from gateway.jobs.status import JobStatus, JobTracker
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
 from gateway.settings import GatewaySettings
 from synergai.domain import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.hub.model_control import ModelControl
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import (
     DeadlineExceeded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.outbox import Outbox
+from gateway.send_queue import Outbox
 
 LONG_S = 60.0
 
