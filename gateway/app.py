@@ -9,12 +9,12 @@ from gateway.admission.limits import Admission
 from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
-from gateway.hub.connections import Links
+from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.streamed import StreamedJobs
-from gateway.jobs.submitted import Jobs
+from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.power_metrics import PowerCollector
@@ -47,7 +47,7 @@ class App:
     profiles: ProfileService
     catalogue: Catalogue
     dispatcher: Dispatcher
-    jobs: Jobs
+    jobs: SubmittedJobs
     streamed: StreamedJobs
     inference: Inference
     model_control: ModelControl
@@ -76,36 +76,36 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         )
     known = await journal.engines()
     catalogue = Catalogue(
-        known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded()
+        known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded_engines()
     )
     dispatcher = Dispatcher(
-        core, journal, clock, metrics, learned=profiles.learned, recorder=recorder
+        core, journal, clock, metrics, on_learned=profiles.learned, recorder=recorder
     )
     stack.callback(dispatcher.close)
-    jobs = Jobs(
+    jobs = SubmittedJobs(
         dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
     )
     restored = await jobs.restore()
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
-    links = Links(metrics)
+    connections = AgentConnections(metrics)
     work_streams = WorkStreams(
-        links, dispatcher, clock, max_message_bytes=settings.max_message_bytes
+        connections, dispatcher, clock, max_message_bytes=settings.max_message_bytes
     )
     hub = Hub(
-        links,
+        connections,
         work_streams,
         dispatcher,
         catalogue,
         model_control,
         clock,
-        remember=journal.remember,
+        on_new_engines=journal.add_engines,
         heartbeat_s=settings.heartbeat_s,
     )
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
     metrics.gauge("queued", "Queued jobs and requests", lambda: dispatcher.queued)
     metrics.gauge("waiting_requests", "Requests in flight", lambda: admission.requests)
-    metrics.gauge("workers", "Connected workers", lambda: dispatcher.size)
+    metrics.gauge("workers", "Connected workers", lambda: dispatcher.worker_count)
     # A copy, because it is read in another thread while workers join and leave.
     metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
     return App(

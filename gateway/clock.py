@@ -1,4 +1,4 @@
-"""One clock for the whole gateway: monotonic, with a fixed relation to the calendar."""
+"""The gateway's clock: monotonic time with a fixed offset to Unix time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import time
 
 
 class Clock:
-    """Monotonic seconds, and the Unix time that belongs to an instant.
+    """Monotonic seconds, convertible to and from Unix time.
 
-    The relation is taken once: a jump of the machine's calendar then neither moves a deadline
-    nor bends a duration.
+    The offset is read once, so a step of the system clock changes neither deadlines nor durations.
     """
 
     def __init__(self) -> None:
         self._unix_at_zero = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """The present instant, in monotonic seconds."""
+        """Return the current time in monotonic seconds."""
         return time.monotonic()
 
-    def unix(self, instant: float) -> float:
-        """The Unix time of a monotonic instant."""
-        return instant + self._unix_at_zero
+    def to_unix(self, monotonic: float) -> float:
+        """Convert monotonic seconds to Unix time."""
+        return monotonic + self._unix_at_zero
 
-    def instant(self, unix: float) -> float:
-        """The monotonic instant of a Unix time."""
+    def to_monotonic(self, unix: float) -> float:
+        """Convert Unix time to monotonic seconds."""
         return unix - self._unix_at_zero

@@ -1,4 +1,4 @@
-"""What waits to be written to one stream."""
+"""Bounded queue of the messages waiting to be written to one stream."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Outbox(Generic[T]):
-    """A bounded mailbox between those who write to a stream and the handler that owns it.
+class SendQueue(Generic[T]):
+    """Bounded queue between the producers of a stream and the handler that writes it.
 
-    Everything put in during one turn of the loop, or while the peer was slow, is taken at once.
+    The handler receives everything that was put during one turn of the event loop, or while the
+    peer was slow, as one batch.
 
     Args:
-        limit: how many items may wait; beyond, the peer is taken for one that does not read,
-            and the stream ends.
+        limit: maximum number of queued items. Beyond it the peer is considered stuck, and the
+            queue is closed with `Overloaded`.
 
     Attributes:
-        closed: nothing more is taken in.
-        when_broken: called when the stream ends with an error: a handler that waits for its peer
-            would not notice.
+        closed: whether the queue refuses further items.
+        on_error: called when the queue is closed with an error, because a handler that waits for
+            its peer would not notice.
     """
 
     def __init__(self, limit: int) -> None:
@@ -34,38 +35,38 @@ class Outbox(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.closed = False
-        self.when_broken: Callable[[], object] = _nobody_waits
+        self.on_error: Callable[[], object] = _no_op
 
     def put(self, item: T) -> None:
-        """Add `item`, unless the stream has ended."""
+        """Enqueue `item`; do nothing if the queue is closed."""
         if self.closed:
             return
         if len(self._items) >= self._limit:
-            self.close(Overloaded(f"{self._limit} messages wait for a peer that does not read"))
+            self.close(Overloaded(f"{self._limit} messages are queued for a peer that reads none"))
             return
         self._items.append(item)
         self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the stream: after what waits, or at once and with `error`."""
+        """Close the queue: after the queued items, or at once if there is an `error`."""
         if self.closed:
             return
         self.closed = True
         self._error = error
         if error is not None:
             self._items.clear()
-            self.when_broken()
+            self.on_error()
         self._wake()
 
-    def follow(self, reader: asyncio.Future[None]) -> None:
-        """End the stream as its reader ended; a callback for the reader's future or task."""
+    def close_with(self, reader: asyncio.Future[None]) -> None:
+        """Close the queue with the outcome of `reader`; a done callback for futures and tasks."""
         self.close(None if reader.cancelled() else reader.exception())
 
-    async def take(self) -> list[T]:
-        """All that waits, in order, as soon as there is something; nothing once it has ended.
+    async def get_batch(self) -> list[T]:
+        """Wait for items and return all of them, in order; an empty list once closed.
 
         Raises:
-            BaseException: what the stream was closed with.
+            BaseException: the error that the queue was closed with.
         """
         while not self._items:
             if self._error is not None:
@@ -73,48 +74,48 @@ class Outbox(Generic[T]):
             if self.closed:
                 return []
             await self._woken()
-        return self.take_nowait()
+        return self.get_batch_nowait()
 
-    def take_nowait(self) -> list[T]:
-        """All that waits just now, in order."""
+    def get_batch_nowait(self) -> list[T]:
+        """Return all queued items, in order."""
         items, self._items = self._items, []
         return items
 
-    async def gather(self, turns: int, longest_s: float) -> list[T]:
-        """What comes in from now on, in order, until the loop has nothing more to bring.
+    async def collect_until_idle(self, turns: int, timeout_s: float) -> list[T]:
+        """Collect further items until the event loop brings no more, and return them in order.
 
         Args:
-            turns: so many turns of the loop without a new item are taken for that.
-            longest_s: return after this in any case.
+            turns: consecutive turns of the loop without a new item that count as idle.
+            timeout_s: longest time to collect, in seconds.
         """
         loop = asyncio.get_running_loop()
-        enough = loop.time() + longest_s
-        quiet = known = 0
-        while quiet < turns and loop.time() < enough:
+        end = loop.time() + timeout_s
+        idle_turns = known = 0
+        while idle_turns < turns and loop.time() < end:
             await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._items) == known else 0
+            idle_turns = idle_turns + 1 if len(self._items) == known else 0
             known = len(self._items)
-        return self.take_nowait()
+        return self.get_batch_nowait()
 
-    async def gather_until(self, enough: Callable[[int], bool], longest_s: float) -> list[T]:
-        """What comes in from now on, in order, until there is enough.
+    async def collect_until(self, enough: Callable[[int], bool], timeout_s: float) -> list[T]:
+        """Collect further items until there are enough, and return them in order.
 
         Args:
-            enough: asked with the number of items whenever one came, or `nudge` was called.
-            longest_s: return after this in any case.
+            enough: called with the number of items after each `put` and `recheck`.
+            timeout_s: longest time to collect, in seconds.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + longest_s
-        timer = loop.call_later(longest_s, self._wake)
+        end = loop.time() + timeout_s
+        timer = loop.call_later(timeout_s, self._wake)
         try:
-            while not (self.closed or enough(len(self._items)) or loop.time() >= give_up_at):
+            while not (self.closed or enough(len(self._items)) or loop.time() >= end):
                 await self._woken()
         finally:
             timer.cancel()
-        return self.take_nowait()
+        return self.get_batch_nowait()
 
-    def nudge(self) -> None:
-        """Have `gather_until` ask again whether there is enough."""
+    def recheck(self) -> None:
+        """Have `collect_until` evaluate its condition again."""
         self._wake()
 
     async def _woken(self) -> None:
@@ -129,5 +130,5 @@ class Outbox(Generic[T]):
             self._waiter.set_result(None)
 
 
-def _nobody_waits() -> None:
+def _no_op() -> None:
     pass

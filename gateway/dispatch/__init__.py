@@ -1,1 +1,1 @@
-"""Dispatching: drives the scheduling core and takes in the workers' reports."""
+"""Dispatching: runs the scheduling core and applies what workers report."""

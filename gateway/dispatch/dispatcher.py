@@ -1,9 +1,9 @@
-"""Drives the scheduling core in real time and carries out what it decides.
+"""Driver of the scheduling core: feeds it events in real time and executes its commands.
 
-Everything happens on the loop's thread and in the order in which the core is told. Whatever a
-worker reports of a durable job reaches the core only when the journal has it; what ends a
-worker's leases waits behind that, so that no query is given out again that is just being
-recorded.
+Everything runs on the event loop's thread, in the order of the core's events. A worker's report
+on a durable job reaches the core only after the journal has recorded it. Events that release a
+worker's leases wait behind such reports, so that no query is dispatched again while its result is
+being recorded.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gateway.dispatch.reports import take_in
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, shown
-from gateway.fleet.worker import Halt, Outstanding, Run
+from gateway.dispatch.reports import apply_progress
+from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
+from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
 from synergai.domain import AssignmentId, Fault, JobState, Outcome
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.clock import Clock
-    from gateway.dispatch.job_handler import Work
+    from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
@@ -64,29 +64,29 @@ _TIMER_RESOLUTION_S = 0.001
 
 
 class Journal(Protocol):
-    """Orders what the core is told behind the writes that led to it."""
+    """Orders the core's events behind the writes they depend on."""
 
     def after_pending(self, callback: Callable[[], None]) -> None:
         """Call `callback` once all pending writes are durable; at once if there are none."""
 
 
-class Recorder(Protocol):
-    """Whoever wants to know what the core was told and what it answered."""
+class EventRecorder(Protocol):
+    """Recorder of the core's events and commands."""
 
     def record(self, event: Event, now: float, commands: list[Command]) -> None:
-        """Take note."""
+        """Record an event and the commands that the core returned for it."""
 
 
 class Dispatcher:
-    """The core's driver.
+    """Driver of the scheduling core.
 
     Args:
-        core: decides.
-        journal: what durable jobs wait for.
-        clock: the time that the core is told.
-        metrics: where queries are counted.
-        learned: called with what the core learns of engines that had no profile.
-        recorder: gets every event and its commands.
+        core: the scheduling core.
+        journal: durable storage that reports on durable jobs wait for.
+        clock: source of the core's time.
+        metrics: counters of queries and reports.
+        on_learned: called with each dictionary entry the core learns for an unprofiled engine.
+        recorder: receives every event with its commands.
     """
 
     def __init__(
@@ -96,225 +96,225 @@ class Dispatcher:
         clock: Clock,
         metrics: Metrics,
         *,
-        learned: Callable[[ProfileEntry], None],
-        recorder: Recorder | None = None,
+        on_learned: Callable[[ProfileEntry], None],
+        recorder: EventRecorder | None = None,
     ) -> None:
         self._core = core
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
-        self._learned = learned
+        self._on_learned = on_learned
         self._recorder = recorder
-        self._work: dict[JobId, Work] = {}
+        self._handlers: dict[JobId, JobHandler] = {}
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._closed = False
 
     def close(self) -> None:
-        """Decide nothing any more: what a worker or the journal still says comes too late."""
+        """Stop scheduling: ignore all further events, including pending ones."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
-    # --- work -------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------------
 
-    def start(
-        self, job: Job, work: Work, *, ready: int, done: tuple[tuple[int, int], ...] = ()
+    def submit(
+        self, job: Job, handler: JobHandler, *, ready: int, done: tuple[tuple[int, int], ...] = ()
     ) -> None:
-        """Have a job run.
+        """Schedule a job.
 
         Args:
-            job: what to run.
-            work: who wants it; told of all that happens to it.
-            ready: how many of its queries can be run now.
-            done: ranges ``[first, stop)`` that are recorded already.
+            job: the job to run.
+            handler: called on everything that happens to the job.
+            ready: number of leading queries that can run now.
+            done: ranges ``[first, stop)`` of queries that are already recorded.
         """
-        self._work[job.id] = work
+        self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
 
-    def more_ready(self, job_id: JobId, ready: int) -> None:
-        """The first `ready` queries of a job can be run now."""
-        if job_id in self._work:
+    def set_ready(self, job_id: JobId, ready: int) -> None:
+        """Allow the first `ready` queries of a job to run; do nothing if it has ended."""
+        if job_id in self._handlers:
             self._handle(QueriesReady(job_id, ready))
 
     def cancel(self, job_id: JobId) -> None:
-        """Have a job stopped at its next query, unless it has ended."""
-        if job_id in self._work:
-            self._end_work(job_id, JobState.CANCELLED, self._clock.now())
+        """Cancel a job before its next query; do nothing if it has ended."""
+        if job_id in self._handlers:
+            self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
 
     # --- workers ----------------------------------------------------------------------------
 
     def workers(self) -> Iterator[ConnectedWorker]:
-        """Those that can be given work, in the order in which they joined."""
+        """Return the workers of the fleet, in the order they joined."""
         return iter(self._workers.values())
 
     def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
-        """The engines of a joined worker that the dictionary lacks on its class."""
+        """Return the engines of a worker without a dictionary entry for its class."""
         return self._core.unprofiled(worker.id)
 
     @property
-    def size(self) -> int:
-        """How many workers can be given work."""
+    def worker_count(self) -> int:
+        """Number of workers in the fleet."""
         return len(self._workers)
 
     @property
     def queued(self) -> int:
-        """How many jobs and requests wait for a worker."""
+        """Number of jobs and requests that wait for a worker."""
         return self._core.queued
 
-    def joined(self, worker: ConnectedWorker) -> None:
-        """Take a worker, whose work stream is open, into the fleet."""
+    def add_worker(self, worker: ConnectedWorker) -> None:
+        """Add a worker whose work stream is open to the fleet."""
         self._journal.after_pending(partial(self._join, worker))
 
-    def left(self, worker: ConnectedWorker) -> None:
-        """Take a worker, whose work stream is closed, out of the fleet."""
+    def remove_worker(self, worker: ConnectedWorker) -> None:
+        """Remove a worker whose work stream is closed from the fleet."""
         self._journal.after_pending(partial(self._leave, worker))
 
     def draining(self, worker: ConnectedWorker) -> None:
-        """The worker wants nothing new."""
+        """Dispatch nothing further to a worker."""
         worker.draining = True
         if self._is_member(worker):
             self._handle(WorkerDraining(worker.id))
 
     def engines_changed(self, worker: ConnectedWorker) -> None:
-        """The worker's set of usable engines is another."""
+        """Apply a change of a worker's usable engines."""
         if self._is_member(worker):
             self._handle(EnginesChanged(worker.id, worker.usable_engines))
 
     def session_loaded(self, worker: ConnectedWorker, session: Session, setup_s: float) -> None:
-        """An engine became resident on the worker."""
+        """Record a session that became resident on a worker."""
         worker.sessions.add(session)
         if self._is_member(worker):
             self._handle(SessionLoaded(worker.id, session, setup_s))
 
     def session_dropped(self, worker: ConnectedWorker, session: Session) -> None:
-        """An engine is resident on the worker no more."""
+        """Record a session that is no longer resident on a worker."""
         worker.sessions.discard(session)
         if self._is_member(worker):
             self._handle(SessionDropped(worker.id, session))
 
     def mode_changed(self, worker: ConnectedWorker, switch_s: float) -> None:
-        """The worker is in another power mode; `switch_s` is 0 unless that was our doing."""
+        """Apply a change of power mode; `switch_s` is 0 unless the agent switched for an order."""
         if self._is_member(worker):
             self._handle(ModeChanged(worker.id, worker.power.mode, switch_s))
 
     def profiled(self, entries: Iterable[ProfileEntry]) -> None:
-        """Add to the dictionary."""
+        """Add entries to the configuration dictionary."""
         for entry in entries:
             self._handle(ProfileAdded(entry))
 
-    # --- what workers report ------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------
 
     def started(self, worker: ConnectedWorker, report: hub_pb2.Started) -> None:
-        """An assignment's setup is over.
+        """Apply the report that an assignment's setup is complete.
 
         Raises:
-            ProtocolViolation: the time is impossible.
+            ProtocolViolation: the setup time is impossible.
         """
         setup_s = checked_seconds(report.setup_s, "setup_s")
-        if self._outstanding(worker, report.assignment_id) is not None:
+        if self._in_flight(worker, report.assignment_id) is not None:
             self._handle(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
 
     def progress(
         self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
     ) -> None:
-        """Some queries of an assignment are done, with these responses if they have tensors.
+        """Apply a progress report, with the responses of its newly completed queries.
 
         Raises:
-            ProtocolViolation: the report cannot be true; the assignment has failed by it.
+            ProtocolViolation: the report is impossible; the assignment has been failed.
         """
-        outstanding = self._outstanding(worker, report.assignment_id)
-        if outstanding is None:
+        progress = self._in_flight(worker, report.assignment_id)
+        if progress is None:
             return
-        work = self._work.get(outstanding.assignment.job_id)
-        self._take_in(worker, outstanding, report, responses, work)
-        done = QueriesDone(outstanding.assignment.id, outstanding.done, report.compute_s)
-        self._handle_in_order(done, work)
+        handler = self._handlers.get(progress.assignment.job_id)
+        self._apply_progress(worker, progress, report, responses, handler)
+        done = QueriesDone(progress.assignment.id, progress.done, report.compute_s)
+        self._handle_after_pending(done, handler)
 
     def ended(
         self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
     ) -> None:
-        """An assignment is over; these are the responses that were still to come.
+        """Apply the report that an assignment has ended, with its remaining responses.
 
         Raises:
-            ProtocolViolation: the report cannot be true; the assignment has failed by it.
+            ProtocolViolation: the report is impossible; the assignment has been failed.
         """
-        progress = report.progress
-        outstanding = self._outstanding(worker, progress.assignment_id)
-        if outstanding is None:
+        progress = self._in_flight(worker, report.progress.assignment_id)
+        if progress is None:
             return
-        assignment = outstanding.assignment
-        work = self._work.get(assignment.job_id)
+        assignment = progress.assignment
+        handler = self._handlers.get(assignment.job_id)
         outcome = _OUTCOMES.get(report.outcome)
-        if outcome is None or (outcome is Outcome.COMPLETED and progress.done != assignment.count):
-            text = f"assignment {assignment.id} cannot have ended so at {progress.done}"
-            self._violate(worker, outstanding, work, ProtocolViolation(text))
-        self._take_in(worker, outstanding, progress, responses, work)
-        del worker.outstanding[assignment.id]
+        done = report.progress.done
+        if outcome is None or (outcome is Outcome.COMPLETED and done != assignment.count):
+            text = f"assignment {assignment.id} cannot have this outcome after {done} queries"
+            self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
+        self._apply_progress(worker, progress, report.progress, responses, handler)
+        del worker.in_flight[assignment.id]
         worker.free_since = self._clock.now()
         event = AssignmentEnded(
             assignment.id,
-            outstanding.done,
+            progress.done,
             outcome,
             _FAULTS.get(report.fault, Fault.UNSPECIFIED),
-            shown(report.detail),
-            outstanding.compute_s,
-            outstanding.batch,
+            printable_detail(report.detail),
+            progress.compute_s,
+            progress.batch,
         )
-        self._handle_in_order(event, work)
+        self._handle_after_pending(event, handler)
 
-    # --- inside -------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------
 
-    def _outstanding(self, worker: ConnectedWorker, assignment_id: int) -> Outstanding | None:
-        outstanding = worker.outstanding.get(AssignmentId(assignment_id))
-        if outstanding is None:
+    def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
+        progress = worker.in_flight.get(AssignmentId(assignment_id))
+        if progress is None:
             self._metrics.stale_reports.inc()
-        return outstanding
+        return progress
 
-    def _take_in(
+    def _apply_progress(
         self,
         worker: ConnectedWorker,
-        outstanding: Outstanding,
+        progress: AssignmentProgress,
         report: hub_pb2.Progress,
         responses: Sequence[Buffer],
-        work: Work | None,
+        handler: JobHandler | None,
     ) -> None:
-        with_tensors = None if work is None else work.with_tensors
-        computed_s = outstanding.compute_s
+        with_tensors = None if handler is None else handler.with_tensors
+        computed_s = progress.compute_s
         try:
-            new = take_in(outstanding, report, responses, with_tensors=with_tensors)
+            new = apply_progress(progress, report, responses, with_tensors=with_tensors)
         except ProtocolViolation as violation:
-            self._violate(worker, outstanding, work, violation)
+            self._fail_for_violation(worker, progress, handler, violation)
         if new:
             now = self._clock.now()
             worker.queries_done += new
-            new_s = max(0.0, outstanding.compute_s - computed_s)
-            metrics = self._metrics.engine(outstanding.assignment.engine)
+            new_s = max(0.0, progress.compute_s - computed_s)
+            metrics = self._metrics.engine(progress.assignment.engine)
             metrics.queries += new
-            metrics.statistics.record_compute(new, new_s, now, outstanding.batch)
-            worker.power.computed(outstanding.assignment.engine, new_s / outstanding.batch)
-            if work is not None:
-                work.recorded(worker, outstanding, responses, now)
+            metrics.statistics.record_compute(new, new_s, now, progress.batch)
+            worker.power.add_compute(progress.assignment.engine, new_s / progress.batch)
+            if handler is not None:
+                handler.on_progress(worker, progress, responses, now)
 
-    def _violate(
+    def _fail_for_violation(
         self,
         worker: ConnectedWorker,
-        outstanding: Outstanding,
-        work: Work | None,
+        progress: AssignmentProgress,
+        handler: JobHandler | None,
         violation: ProtocolViolation,
     ) -> NoReturn:
-        """Have the assignment fail, lest a worker that goes on like this keeps a job for ever."""
-        del worker.outstanding[outstanding.assignment.id]
+        """Fail the assignment, so that a misbehaving worker cannot block a job forever."""
+        del worker.in_flight[progress.assignment.id]
         failed = AssignmentEnded(
-            outstanding.assignment.id,
-            outstanding.done,
+            progress.assignment.id,
+            progress.done,
             Outcome.FAILED,
             Fault.HOST_DIED,
             f"worker {worker.id!r} broke the protocol: {violation}",
         )
-        self._handle_in_order(failed, work)
+        self._handle_after_pending(failed, handler)
         raise violation
 
     def _join(self, worker: ConnectedWorker) -> None:
@@ -338,13 +338,13 @@ class Dispatcher:
             self._handle(WorkerDraining(worker.id))
         if unprofiled := self.unprofiled(worker):
             _log.warning(
-                "no profile on class %s for %s: their first queries will be measured",
+                "no profile on class %s for %s: measuring their first queries",
                 worker.worker_class,
                 ", ".join(unprofiled),
             )
 
     def _leave(self, worker: ConnectedWorker) -> None:
-        worker.outstanding.clear()
+        worker.in_flight.clear()
         if self._is_member(worker):
             del self._workers[worker.id]
             self._handle(WorkerLeft(worker.id))
@@ -352,9 +352,9 @@ class Dispatcher:
     def _is_member(self, worker: ConnectedWorker) -> bool:
         return self._workers.get(worker.id) is worker
 
-    def _handle_in_order(self, event: Event, work: Work | None) -> None:
-        """Tell the core, but not before the journal has what led to it."""
-        if work is not None and work.durable:
+    def _handle_after_pending(self, event: Event, handler: JobHandler | None) -> None:
+        """Pass an event to the core, for a durable job only once its writes are durable."""
+        if handler is not None and handler.durable:
             self._journal.after_pending(partial(self._handle, event))
         else:
             self._handle(event)
@@ -367,40 +367,41 @@ class Dispatcher:
         if self._recorder is not None:
             self._recorder.record(event, now, commands)
         for command in commands:
-            self._carry_out(command, now)
+            self._execute(command, now)
         self._set_timer()
 
-    def _carry_out(self, command: Command, now: float) -> None:
+    def _execute(self, command: Command, now: float) -> None:
         match command:
             case Dispatch(assignment):
                 self._dispatch(assignment, now)
             case Finish(job_id):
-                self._end_work(job_id, JobState.SUCCEEDED, now)
+                self._end_job(job_id, JobState.SUCCEEDED, now)
             case Stop(assignment_id, worker_id):
                 worker = self._workers.get(worker_id)
                 if worker is not None:
-                    worker.orders.put(Halt(assignment_id))
+                    worker.orders.put(StopAssignment(assignment_id))
             case Expire(job_id):
-                self._end_work(job_id, JobState.EXPIRED, now, "the deadline passed")
+                self._end_job(job_id, JobState.EXPIRED, now, "the deadline passed")
             case Fail(job_id, reason, fault):
-                self._end_work(job_id, JobState.FAILED, now, reason, fault)
+                self._end_job(job_id, JobState.FAILED, now, reason, fault)
             case Reject(job_id, reason):
-                self._end_work(job_id, JobState.REJECTED, now, reason)
+                self._end_job(job_id, JobState.REJECTED, now, reason)
             case Learned(entry):
-                self._learned(entry)
+                self._on_learned(entry)
 
     def _dispatch(self, assignment: Assignment, now: float) -> None:
-        # A worker that is just being taken out is given nothing; its leaving, which the core
-        # is about to be told, takes the assignment back.
+        # A worker that is being removed gets nothing; the pending WorkerLeft event takes the
+        # assignment back.
         worker = self._workers.get(assignment.worker_id)
         if worker is None or worker.orders.closed:
             return
-        work = self._work[assignment.job_id]
-        worker.outstanding[assignment.id] = Outstanding(assignment, now)
-        worker.orders.put(Run(assignment, work.requests(assignment.first, assignment.count)))
-        work.dispatched(assignment, now)
+        handler = self._handlers[assignment.job_id]
+        requests = handler.requests(assignment.first, assignment.count)
+        worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
+        worker.orders.put(RunAssignment(assignment, requests))
+        handler.on_dispatched(assignment, now)
 
-    def _end_work(
+    def _end_job(
         self,
         job_id: JobId,
         state: JobState,
@@ -408,15 +409,15 @@ class Dispatcher:
         reason: str = "",
         fault: Fault = Fault.UNSPECIFIED,
     ) -> None:
-        self._work.pop(job_id).ended(state, reason, fault, now)
+        self._handlers.pop(job_id).on_ended(state, reason, fault, now)
 
-    # --- time ---------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        """See to it that the core gets to look at the time when it wants to.
+        """Schedule the core's next wakeup.
 
-        A timer that is early is left alone: moving it at every event would cost more than one
-        look too many.
+        A timer that fires early is kept: rescheduling it on every event would cost more than an
+        unnecessary wakeup.
         """
         at = self._core.wakeup()
         if at is None or at >= self._timer_at:
@@ -424,7 +425,7 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        # The loop counts milliseconds and rounds; waking up too early would only ask for more.
+        # The loop rounds to milliseconds; waking too early would only schedule another timer.
         delay = max(0.0, at - self._clock.now()) + _TIMER_RESOLUTION_S
         self._timer = asyncio.get_running_loop().call_later(delay, self._timer_fired)
 

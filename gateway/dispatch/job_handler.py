@@ -1,4 +1,4 @@
-"""The seam between the dispatcher and whatever wants queries to be run."""
+"""Interface between the dispatcher and the owners of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from synergai.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.domain import EngineName
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
@@ -29,53 +29,53 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Work(Protocol):
-    """A job from the side of whoever wants its results. All calls come on the loop's thread.
+class JobHandler(Protocol):
+    """Owner of a job, called by the dispatcher on the event loop's thread.
 
     Attributes:
-        durable: its results have to be in the journal before they count.
-        with_tensors: its queries come with their tensors, and its results are wanted.
+        durable: results count only once the journal has recorded them.
+        with_tensors: queries carry their tensors, and responses are wanted.
     """
 
     durable: bool
     with_tensors: bool
 
     def requests(self, first: int, count: int, /) -> Sequence[bytes]:
-        """The serialised requests of these queries; none if they are drawn from samples."""
+        """Return the serialized requests of `count` queries; none if they draw on samples."""
 
-    def dispatched(self, assignment: Assignment, now: float, /) -> None:
-        """Some of the queries were given to a worker."""
+    def on_dispatched(self, assignment: Assignment, now: float, /) -> None:
+        """Handle the dispatch of some of the job's queries."""
 
-    def recorded(
+    def on_progress(
         self,
         worker: ConnectedWorker,
-        outstanding: Outstanding,
+        progress: AssignmentProgress,
         responses: Sequence[Buffer],
         now: float,
         /,
     ) -> None:
-        """A worker is further with an assignment.
+        """Handle newly completed queries.
 
         Args:
-            worker: who ran it.
-            outstanding: the assignment with its figures, this report's included.
-            responses: the results of the newly done queries, serialised, if it has tensors.
-            now: when the report came.
+            worker: worker that ran them.
+            progress: their assignment, this report included.
+            responses: serialized responses of the new queries, if they carry tensors.
+            now: when the report arrived, in monotonic seconds.
         """
 
-    def ended(self, state: JobState, reason: str, fault: Fault, now: float, /) -> None:
-        """Nothing more will happen to the job.
+    def on_ended(self, state: JobState, reason: str, fault: Fault, now: float, /) -> None:
+        """Handle the end of the job; the last call.
 
         Args:
-            state: one of those that are ends.
-            reason: why, for people; empty if all is well.
-            fault: of what kind the failure was.
-            now: when.
+            state: final state.
+            reason: explanation for users; empty on success.
+            fault: kind of failure.
+            now: when it ended, in monotonic seconds.
         """
 
 
-def failure(engine: EngineName, state: JobState, reason: str, fault: Fault) -> SynergaiError:
-    """What a client on the line is told when its work did not succeed."""
+def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) -> SynergaiError:
+    """Return the error for the client of a request or stream that did not succeed."""
     match state:
         case JobState.EXPIRED:
             return DeadlineExceeded("the deadline passed before the work was done")

@@ -1,4 +1,4 @@
-"""What agents report of their assignments, checked against what they were given."""
+"""Validation of progress reports against the assignments they refer to."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from synergai.protocol.request_codec import check_response
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.fleet.worker import Outstanding
+    from gateway.fleet.worker import AssignmentProgress
     from synergai.protocol.request_codec import Buffer
     from synergai.v1 import hub_pb2
 
 
-def take_in(
-    outstanding: Outstanding,
+def apply_progress(
+    progress: AssignmentProgress,
     report: hub_pb2.Progress,
     responses: Sequence[Buffer],
     *,
     with_tensors: bool | None,
 ) -> int:
-    """Bring the figures of an assignment up to date; return how many queries are newly done.
+    """Apply a report to an assignment's progress; return the number of newly completed queries.
 
     Args:
-        outstanding: the assignment; unchanged if an error is raised.
-        report: what the worker says of it.
-        responses: the results that came with that.
-        with_tensors: whether its results are wanted; None if its job has ended, and nothing is.
+        progress: the assignment's progress; unchanged if an error is raised.
+        report: the worker's report.
+        responses: serialized responses of the newly completed queries.
+        with_tensors: whether responses are expected; None if the job has ended and they are
+            ignored.
 
     Raises:
         ProtocolViolation: the figures contradict each other, an earlier report or the
-            assignment, or the results are not one ``ModelInferResponse`` per query.
+            assignment, or the responses are not one ``ModelInferResponse`` per query.
     """
-    assignment = outstanding.assignment
+    assignment = progress.assignment
     done, labelled, correct = report.done, report.labelled, report.correct
     compute_s, batch = report.compute_s, report.batch
-    new = done - outstanding.done
+    new = done - progress.done
     if new < 0 or done > assignment.count:
         raise ProtocolViolation(
             f"assignment {assignment.id} of {assignment.count} queries cannot be at "
-            f"{done} after {outstanding.done}"
+            f"{done} after {progress.done}"
         )
-    if not outstanding.labelled <= labelled <= done:
+    if not progress.labelled <= labelled <= done:
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have {labelled} labelled queries"
         )
-    if not outstanding.correct <= correct <= labelled:
+    if not progress.correct <= correct <= labelled:
         raise ProtocolViolation(f"assignment {assignment.id} cannot have {correct} correct answers")
     times = assignment.batch_times
     if batch > (1 if times is None else times.most):
         raise ProtocolViolation(
-            f"assignment {assignment.id} cannot have been one of {batch} queries at once"
+            f"assignment {assignment.id} cannot have been in a batch of {batch} queries"
         )
     checked_seconds(compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
-        wanted = new if with_tensors else 0
-        if len(responses) != wanted:
+        expected = new if with_tensors else 0
+        if len(responses) != expected:
             raise ProtocolViolation(
-                f"assignment {assignment.id} came with {len(responses)} results "
-                f"for {wanted} queries"
+                f"assignment {assignment.id} has {len(responses)} responses for {expected} queries"
             )
         for response in responses:
             _check_response(response, assignment.id)
-    outstanding.done = done
-    outstanding.labelled = labelled
-    outstanding.correct = correct
-    outstanding.compute_s = compute_s
-    outstanding.batch = batch or 1
+    progress.done = done
+    progress.labelled = labelled
+    progress.correct = correct
+    progress.compute_s = compute_s
+    progress.batch = batch or 1
     return new
 
 
@@ -79,5 +79,5 @@ def _check_response(response: Buffer, assignment_id: int) -> None:
         check_response(response)
     except DecodeError:
         raise ProtocolViolation(
-            f"assignment {assignment_id} came with a result that is not a ModelInferResponse"
+            f"assignment {assignment_id} has a response that is not a ModelInferResponse"
         ) from None

@@ -1,1 +1,1 @@
-"""What the gateway knows of its workers and their engines."""
+"""Connected workers and the engines they serve."""

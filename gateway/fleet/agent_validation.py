@@ -1,4 +1,4 @@
-"""What agents say, checked value by value."""
+"""Validation of values that agents send."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MAX_DETAIL: Final = 1000
 
 
 class ProtocolViolation(InvalidInput):
-    """An agent said what cannot be true; its connection is ended."""
+    """An agent sent an impossible value; its connection is closed."""
 
 
 def checked_seconds(seconds: float, what: str) -> float:
-    """Return a time that a worker measured.
+    """Return a duration measured by a worker.
 
     Raises:
-        ProtocolViolation: it is negative or not a number.
+        ProtocolViolation: it is negative or not finite.
     """
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise ProtocolViolation(f"{what} must be 0 or more seconds, not {seconds}")
+        raise ProtocolViolation(f"{what} must be at least 0 seconds, not {seconds}")
     return seconds
 
 
-def shown(detail: str) -> str:
-    """What a worker says of a fault, fit for a terminal: clients are told it."""
+def printable_detail(detail: str) -> str:
+    """Return a worker's error detail, truncated and safe for terminals: clients see it."""
     return printable(detail[:_MAX_DETAIL])

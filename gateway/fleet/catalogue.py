@@ -1,4 +1,4 @@
-"""Which engine looks how, over all connected workers."""
+"""Catalogue of the engines served by the connected workers."""
 
 from __future__ import annotations
 
@@ -16,93 +16,93 @@ if TYPE_CHECKING:
 
 
 class Catalogue:
-    """Which engine looks how, over all connected workers.
+    """Engines of all connected workers, by name.
 
-    The first worker that brings a usable engine says what its inputs and outputs are; one that
-    says something else is not believed as long as the first is there.
+    The first worker with a usable engine of a name defines its interface. While that worker is
+    connected, engines of the same name with another interface are marked faulty.
 
     Args:
-        known: engines that were here before this gateway started.
-        unloaded: those of them that were out of service.
+        known: engines known from earlier runs of the gateway.
+        unloaded: those of them that were unloaded.
     """
 
     def __init__(
         self, known: Iterable[EngineName] = (), unloaded: Iterable[EngineName] = ()
     ) -> None:
         self._known = set(known)
-        self._said: dict[EngineName, dict[WorkerId, Engine]] = {}
+        self._reported: dict[EngineName, dict[WorkerId, Engine]] = {}
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
 
     def find(self, name: str) -> Engine:
-        """The engine of this name, served by some worker now.
+        """Return the engine of this name if it is in service.
 
         Raises:
-            EngineNotFound: nobody ever had it.
-            Unavailable: nobody has it now.
-            EngineUnusable: nobody who has it can run it, or it is unloaded.
+            EngineNotFound: no worker has ever had it.
+            Unavailable: no connected worker has it.
+            EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
         """
         engine = self._in_service.get(EngineName(name))
         if engine is not None:
             return engine
         if name in self._unloaded:
             raise EngineUnloaded(name)
-        return self.present(name)
+        return self.find_usable(name)
 
-    def present(self, name: str) -> Engine:
-        """The engine of this name, which some worker could run now, unloaded or not.
+    def find_usable(self, name: str) -> Engine:
+        """Return the engine of this name if a connected worker can run it, unloaded or not.
 
         Raises:
-            EngineNotFound: nobody ever had it.
-            Unavailable: nobody has it now.
-            EngineUnusable: nobody who has it can run it.
+            EngineNotFound: no worker has ever had it.
+            Unavailable: no connected worker has it.
+            EngineUnusable: it is faulty on every worker that has it.
         """
         engine = self._usable.get(EngineName(name))
         if engine is not None:
             return engine
-        said = self._said.get(EngineName(name))
-        if said:
-            fault = next(iter(said.values())).fault
+        reported = self._reported.get(EngineName(name))
+        if reported:
+            fault = next(iter(reported.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
-            raise Unavailable(f"no worker that serves engine {name!r} is connected just now")
+            raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise EngineNotFound(name)
 
     def check_known(self, name: str) -> None:
-        """Check that jobs of this engine may be accepted: it can be run now, or could once.
+        """Check that jobs for an engine may be accepted: it can run now or after a reconnection.
 
         Raises:
-            EngineNotFound: nobody ever had it.
-            EngineUnusable: nobody who has it can run it, or it is unloaded.
+            EngineNotFound: no worker has ever had it.
+            EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
         """
         try:
             self.find(name)
         except Unavailable:
             return
 
-    def learn(self, names: Iterable[EngineName]) -> None:
-        """Take these engines for known, whether or not somebody serves them."""
+    def add_known(self, names: Iterable[EngineName]) -> None:
+        """Add engines to the known ones, served or not."""
         self._known.update(names)
 
-    def known(self) -> Iterator[EngineName]:
-        """Every engine that is here or was, by name."""
+    def known_engines(self) -> Iterator[EngineName]:
+        """Return the names of all known engines, sorted."""
         return iter(sorted(self._known))
 
     def in_service(self) -> Iterator[EngineName]:
-        """The engines that requests can be sent to now, by name."""
+        """Return the names of the engines that accept requests, sorted."""
         return iter(sorted(self._in_service))
 
     @property
     def unloaded(self) -> Set[EngineName]:
-        """The engines that are out of service."""
+        """Names of the unloaded engines."""
         return self._unloaded
 
     def unload(self, name: str) -> EngineName:
-        """Take an engine out of service until it is loaded; return its name.
+        """Take an engine out of service until `load`; return its name.
 
         Raises:
-            EngineNotFound: nobody ever had it.
+            EngineNotFound: no worker has ever had it.
         """
         if name not in self._known:
             raise EngineNotFound(name)
@@ -112,51 +112,51 @@ class Catalogue:
         return engine
 
     def load(self, name: EngineName) -> None:
-        """Take an engine back into service."""
+        """Put an engine back into service."""
         self._unloaded.discard(name)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
 
-    def put(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
-        """Take in what a worker says of an engine; what it is taken for now on every worker."""
-        said = self._said.setdefault(engine.name, {})
-        said.pop(worker_id, None)
-        said[worker_id] = engine
+    def update(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
+        """Record a worker's engine; return the resolved engine per worker."""
+        reported = self._reported.setdefault(engine.name, {})
+        reported.pop(worker_id, None)
+        reported[worker_id] = engine
         self._known.add(engine.name)
-        return self._believed(engine.name)
+        return self._resolve(engine.name)
 
-    def drop(self, worker_id: WorkerId) -> list[dict[WorkerId, Engine]]:
-        """Forget what a worker had; what its engines are taken for now on those that are left."""
-        names = [name for name, said in self._said.items() if worker_id in said]
+    def remove_worker(self, worker_id: WorkerId) -> list[dict[WorkerId, Engine]]:
+        """Remove a worker's engines; return each resolved engine per remaining worker."""
+        names = [name for name, reported in self._reported.items() if worker_id in reported]
         for name in names:
-            del self._said[name][worker_id]
-        return [self._believed(name) for name in names]
+            del self._reported[name][worker_id]
+        return [self._resolve(name) for name in names]
 
-    def _believed(self, name: EngineName) -> dict[WorkerId, Engine]:
-        said = self._said[name]
-        usable = ((worker_id, engine) for worker_id, engine in said.items() if not engine.fault)
-        witness, engine = next(usable, (None, None))
-        if engine is None:
+    def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
+        reported = self._reported[name]
+        usable = ((worker_id, engine) for worker_id, engine in reported.items() if not engine.fault)
+        reference_worker, reference = next(usable, (None, None))
+        if reference is None:
             self._usable.pop(name, None)
             self._in_service.pop(name, None)
         else:
-            self._usable[name] = engine
+            self._usable[name] = reference
             if name not in self._unloaded:
-                self._in_service[name] = engine
-        if not said:
-            del self._said[name]
-        fault = f"it differs from the engine of this name on worker {witness!r}"
+                self._in_service[name] = reference
+        if not reported:
+            del self._reported[name]
+        fault = f"it differs from the engine of this name on worker {reference_worker!r}"
         return {
-            worker_id: one
-            if engine is None or one.fault or _alike(engine, one)
-            else replace(one, fault=fault)
-            for worker_id, one in said.items()
+            worker_id: engine
+            if reference is None or engine.fault or _same_interface(reference, engine)
+            else replace(engine, fault=fault)
+            for worker_id, engine in reported.items()
         }
 
 
-_seen: Final = attrgetter("version", "inputs", "outputs", "preprocess", "postprocess")
+_interface: Final = attrgetter("version", "inputs", "outputs", "preprocess", "postprocess")
 
 
-def _alike(one: Engine, other: Engine) -> bool:
-    """Clients see no difference between them; backend and file may be others."""
-    return _seen(one) == _seen(other)
+def _same_interface(one: Engine, other: Engine) -> bool:
+    """Whether both look the same to clients; backend and model file may differ."""
+    return _interface(one) == _interface(other)

@@ -1,8 +1,8 @@
-"""What the machines of the fleet draw, and which engines that is charged to.
+"""Power of the workers' machines, and the energy attributed to each engine.
 
-A machine's energy cannot be told apart by process. So an engine is charged the machine's power,
-idle power included, for the time that it computed; what is drawn while nothing computes is
-charged to the machine only.
+A machine's energy cannot be measured per process. An engine is therefore charged the machine's
+mean power, idle power included, for its compute time. Energy used while nothing computes is
+attributed to the machine only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class WorkerPower:
-    """The power of a worker's machine, as its agent reports it.
+    """Power of a worker's machine, as reported by its agent.
 
     Attributes:
-        mode: the power mode in force; empty if there is none, or none is known.
-        switch_s: what the last switch took; 0 before the first.
-        meter: what measures; empty if nothing does.
-        watts: mean power over the last heartbeat; None where it is not measured.
-        joules: energy since the agent started; None likewise.
-        engines: energy since the worker joined, by engine, in joules.
+        mode: current power mode; empty if there is none or it is unknown.
+        switch_s: duration of the last mode switch in seconds; 0 before the first.
+        meter: name of the power meter; empty if there is none.
+        watts: mean power over the last heartbeat interval; None if not measured.
+        joules: energy since the agent started; None if not measured.
+        engines: energy since the worker joined, in joules, by engine.
     """
 
     mode: str = ""
@@ -40,23 +40,23 @@ class WorkerPower:
     _computed: dict[EngineName, float] = field(default_factory=dict)
     _metered_at: float = 0.0
 
-    def computed(self, engine: EngineName, seconds: float) -> None:
-        """An engine has computed for so long; it is charged with the next heartbeat."""
+    def add_compute(self, engine: EngineName, seconds: float) -> None:
+        """Record compute time of an engine, to be charged at the next heartbeat."""
         if self.meter:
             self._computed[engine] = self._computed.get(engine, 0.0) + seconds
 
-    def metered(self, draw: hub_pb2.Draw, now: float) -> None:
-        """Take in what a heartbeat says.
+    def update(self, draw: hub_pb2.Draw, now: float) -> None:
+        """Record the power draw of a heartbeat, and charge the engines that computed since.
 
         Raises:
-            ProtocolViolation: a figure is impossible, or the energy has become less.
+            ProtocolViolation: a figure is impossible, or the energy has decreased.
         """
         if not (math.isfinite(draw.watts) and math.isfinite(draw.joules)):
-            raise ProtocolViolation("a machine's power must be a number")
+            raise ProtocolViolation("power and energy must be finite numbers")
         if draw.watts < 0 or draw.joules < (self.joules or 0.0):
-            raise ProtocolViolation("a machine cannot give energy back")
+            raise ProtocolViolation("power must not be negative, and energy must not decrease")
         if self.joules is not None:
-            # Engines that ran side by side computed for longer than it took.
+            # Engines running side by side compute for longer than the elapsed time.
             elapsed_s = max(now - self._metered_at, sum(self._computed.values()))
             watts = (draw.joules - self.joules) / elapsed_s if elapsed_s > 0 else 0.0
             for engine, seconds in self._computed.items():

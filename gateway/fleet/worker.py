@@ -1,4 +1,4 @@
-"""A worker while its agent is connected, and what it has been told to do."""
+"""A worker with a connected agent, and the assignments it has in flight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.fleet.power import WorkerPower
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from synergai.values import value
 
 if TYPE_CHECKING:
@@ -26,31 +26,34 @@ if TYPE_CHECKING:
 
 
 @value()
-class Run:
-    """Tell the worker to run an assignment; with its queries' requests, unless it has samples."""
+class RunAssignment:
+    """Order to run an assignment, with its serialized requests unless it draws on samples."""
 
     assignment: Assignment
     requests: Sequence[bytes]
 
 
 @value()
-class Halt:
-    """Tell the worker to stop an assignment at its next query."""
+class StopAssignment:
+    """Order to stop an assignment before its next query."""
 
     assignment_id: AssignmentId
 
 
-Order: TypeAlias = Run | Halt
+Order: TypeAlias = RunAssignment | StopAssignment
 
 
 @dataclass(slots=True, eq=False)
-class Outstanding:
-    """An assignment that a worker has, and what it reported of it so far.
+class AssignmentProgress:
+    """An assignment in flight, and the progress its worker has reported.
 
     Attributes:
-        dispatched_at: when it was sent.
-        compute_s: how long its queries that are done took inside the engine.
-        batch: how many queries were computed together with its only one, it included.
+        dispatched_at: when it was sent, in monotonic seconds.
+        done: completed queries.
+        labelled: completed queries with a known label.
+        correct: labelled queries that were answered correctly.
+        compute_s: time that the completed queries took inside the engine.
+        batch: size of the batch that its only query was computed in, itself included.
     """
 
     assignment: Assignment
@@ -64,16 +67,16 @@ class Outstanding:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ConnectedWorker:
-    """A worker while its agent is connected.
+    """A worker with a connected agent.
 
     Attributes:
-        orders: what waits to be sent to it; closed while it has no work stream.
-        control: what waits to be sent to it on the control stream.
-        power: its power mode, and what its machine draws.
-        engines: what it has, usable or not, by name.
-        outstanding: what it has to do, by assignment.
-        free_since: when it last ended an assignment.
-        heard_at: when it last said anything.
+        orders: send queue of the work stream; closed while there is none.
+        control: send queue of the control stream.
+        power: power mode and power draw of the machine.
+        engines: engines of the worker, usable or not, by name.
+        in_flight: assignments that were sent and have not ended.
+        free_since: when its last assignment ended.
+        last_seen_at: when its last message arrived.
     """
 
     id: WorkerId
@@ -82,18 +85,18 @@ class ConnectedWorker:
     cores: int
     memory_bytes: int
     configurations: tuple[Configuration, ...]
-    orders: Outbox[Order]
-    heard_at: float
+    orders: SendQueue[Order]
+    last_seen_at: float
     power: WorkerPower = field(default_factory=WorkerPower)
-    control: Outbox[hub_pb2.GatewayControl] = field(default_factory=lambda: Outbox(0))
+    control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=lambda: SendQueue(0))
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     draining: bool = False
-    outstanding: dict[AssignmentId, Outstanding] = field(default_factory=dict)
+    in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0
     queries_done: int = 0
 
     @property
     def usable_engines(self) -> frozenset[EngineName]:
-        """The engines that it can run."""
+        """Names of the engines without a fault."""
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)

@@ -1,1 +1,1 @@
-"""The agents' connections: registration, heartbeats, orders and reports."""
+"""Agent connections: registration, heartbeats, orders and reports."""

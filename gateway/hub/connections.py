@@ -1,4 +1,4 @@
-"""The agents that are connected: who each is, and what its streams are known by."""
+"""Open agent connections, by worker and by connection id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -23,96 +23,100 @@ _log = logging.getLogger(__name__)
 _CONTROL_LIMIT: Final = 1024
 
 
+def _control_queue() -> SendQueue[hub_pb2.GatewayControl]:
+    return SendQueue(_CONTROL_LIMIT)
+
+
 @dataclass(slots=True, eq=False)
-class AgentLink:
-    """An agent's connection.
+class AgentConnection:
+    """An agent's connection: its control stream, and its work stream if it has one.
 
     Attributes:
-        control: what waits to be sent on the control stream.
-        worker: who it is; None until it has registered.
-        session: what its work stream has to show.
+        control: send queue of the control stream.
+        worker: the registered worker; None before registration.
+        id: secret that the agent's work stream must present (``session`` in the protocol).
     """
 
-    control: Outbox[hub_pb2.GatewayControl] = field(default_factory=lambda: Outbox(_CONTROL_LIMIT))
+    control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
-    session: str = field(default_factory=lambda: secrets.token_hex(16))
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def close(self, error: SynergaiError | None = None) -> None:
-        """End both streams."""
+        """Close both streams."""
         self.control.close(error)
         if self.worker is not None:
             self.worker.orders.close(error)
 
 
-class Links:
-    """Every agent's connection; those that have registered by worker and by session.
+class AgentConnections:
+    """All agent connections; registered ones by worker and by connection id.
 
     Args:
-        metrics: where refused agents are counted.
+        metrics: counts refused agents.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._open: set[AgentLink] = set()
-        self._by_worker: dict[WorkerId, AgentLink] = {}
-        self._by_session: dict[str, AgentLink] = {}
+        self._open: set[AgentConnection] = set()
+        self._by_worker: dict[WorkerId, AgentConnection] = {}
+        self._by_id: dict[str, AgentConnection] = {}
 
-    def open(self) -> AgentLink:
-        """A new connection, of an agent that has yet to register."""
-        link = AgentLink()
-        self._open.add(link)
-        return link
+    def open(self) -> AgentConnection:
+        """Return a new connection, not registered yet."""
+        connection = AgentConnection()
+        self._open.add(connection)
+        return connection
 
-    def ended(self, link: AgentLink) -> None:
-        """A connection's control stream is over."""
-        self._open.discard(link)
+    def discard(self, connection: AgentConnection) -> None:
+        """Remove a connection whose control stream has ended."""
+        self._open.discard(connection)
 
     def close(self, error: SynergaiError) -> None:
-        """End all connections."""
-        for link in list(self._open):
-            link.close(error)
+        """Close all connections."""
+        for connection in list(self._open):
+            connection.close(error)
 
-    def register(self, link: AgentLink, worker: ConnectedWorker) -> None:
-        """The agent is the agent of `worker`, which nobody else is."""
-        link.worker = worker
-        worker.control = link.control
-        self._by_worker[worker.id] = link
-        self._by_session[link.session] = link
+    def register(self, connection: AgentConnection, worker: ConnectedWorker) -> None:
+        """Bind the connection to `worker`."""
+        connection.worker = worker
+        worker.control = connection.control
+        self._by_worker[worker.id] = connection
+        self._by_id[connection.id] = connection
 
-    def forget(self, link: AgentLink) -> ConnectedWorker | None:
-        """Its agent is nobody's any more; return whose it was, unless that was said before."""
-        worker = link.worker
-        if worker is None or self._by_session.pop(link.session, None) is None:
+    def unregister(self, connection: AgentConnection) -> ConnectedWorker | None:
+        """Unbind the connection; return its worker, or None if it was not registered."""
+        worker = connection.worker
+        if worker is None or self._by_id.pop(connection.id, None) is None:
             return None
         del self._by_worker[worker.id]
         return worker
 
-    def of_worker(self, worker_id: WorkerId) -> AgentLink | None:
-        """The connection of a worker that has registered."""
+    def of_worker(self, worker_id: WorkerId) -> AgentConnection | None:
+        """Return the connection of a registered worker."""
         return self._by_worker.get(worker_id)
 
-    def of_session(self, session: str) -> tuple[AgentLink, ConnectedWorker]:
-        """The connection, and its worker, that a work stream with this session belongs to.
+    def authenticate(self, connection_id: str) -> tuple[AgentConnection, ConnectedWorker]:
+        """Return the connection with this id, and its worker.
 
         Raises:
             Unavailable: there is none.
         """
-        link = self._by_session.get(session)
-        if link is None or link.worker is None:
-            raise Unavailable("no such session: register on a control stream first")
-        return link, link.worker
+        connection = self._by_id.get(connection_id)
+        if connection is None or connection.worker is None:
+            raise Unavailable("unknown connection id: register on a control stream first")
+        return connection, connection.worker
 
-    def registered(self) -> Iterator[tuple[AgentLink, ConnectedWorker]]:
-        """Every connection that has registered, and its worker."""
-        for link in list(self._by_worker.values()):
-            if link.worker is not None:
-                yield link, link.worker
+    def registered(self) -> Iterator[tuple[AgentConnection, ConnectedWorker]]:
+        """Yield all registered connections with their workers."""
+        for connection in list(self._by_worker.values()):
+            if connection.worker is not None:
+                yield connection, connection.worker
 
-    def refuse(self, link: AgentLink, error: SynergaiError) -> None:
-        """If the agent is at fault, end its connection, and say once, under an id, why."""
+    def refuse(self, connection: AgentConnection, error: SynergaiError) -> None:
+        """Close the connection of an agent at fault, and log the reason under a fault id."""
         if isinstance(error, Unavailable):
             return
         self._metrics.refused_agents.inc()
-        name = link.worker.id if link.worker is not None else "not registered"
+        name = connection.worker.id if connection.worker is not None else "not registered"
         _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
-        link.close(error)
+        connection.close(error)

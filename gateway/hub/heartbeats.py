@@ -1,4 +1,4 @@
-"""Which workers have fallen silent."""
+"""Heartbeat monitoring: detects workers whose agents have gone silent."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.hub.connections import AgentLink
+    from gateway.hub.connections import AgentConnection
 
 
-class SignsOfLife:
-    """Looks from time to time when each worker was last heard.
+class HeartbeatMonitor:
+    """Periodic check of when each worker was last seen.
 
     Args:
-        heartbeat_s: how often agents are to give a sign of life.
-        now: the time, in monotonic seconds.
+        heartbeat_s: interval at which agents send heartbeats, in seconds.
+        now: current time, in monotonic seconds.
 
     Attributes:
-        look_every_s: how long to wait between two looks.
-        patience_s: how long a worker may be silent.
+        interval_s: time between two checks.
+        timeout_s: time without a message after which a worker is lost.
     """
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
-        self.look_every_s = heartbeat_s / 2
-        self.patience_s = WORKER_LOST_AFTER * heartbeat_s
-        self._held_up_after_s = heartbeat_s
-        self._looked_at = now
+        self.interval_s = heartbeat_s / 2
+        self.timeout_s = WORKER_LOST_AFTER * heartbeat_s
+        self._stalled_after_s = heartbeat_s
+        self._checked_at = now
 
     def lost(
-        self, registered: Iterable[tuple[AgentLink, ConnectedWorker]], now: float
-    ) -> list[tuple[AgentLink, ConnectedWorker]]:
-        """Those of the `registered` that have been silent for too long.
+        self, registered: Iterable[tuple[AgentConnection, ConnectedWorker]], now: float
+    ) -> list[tuple[AgentConnection, ConnectedWorker]]:
+        """Return those of the `registered` workers that have timed out.
 
-        None if the look itself is late: the gateway was held up, and what workers have said
-        meanwhile is to be read before anybody counts as lost.
+        None have if this check is late: the gateway itself was stalled, and must read what agents
+        sent meanwhile first.
         """
-        since_s, self._looked_at = now - self._looked_at, now
-        if since_s > self._held_up_after_s:
+        elapsed_s, self._checked_at = now - self._checked_at, now
+        if elapsed_s > self._stalled_after_s:
             return []
         return [
-            (link, worker) for link, worker in registered if now - worker.heard_at > self.patience_s
+            (connection, worker)
+            for connection, worker in registered
+            if now - worker.last_seen_at > self.timeout_s
         ]

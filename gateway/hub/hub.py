@@ -1,9 +1,9 @@
-"""The agents' side of the gateway: registration, signs of life, and what they are told of.
+"""The hub: registration, heartbeats and state changes of the agents.
 
-An agent dials in and keeps two streams: control, which is served here, and work (see
-``gateway.hub.work_streams``). It becomes a worker of the fleet when both are open, and stops
-being one when either ends. What it sends is checked; an agent that breaks the protocol loses its
-connection, and what it had is run elsewhere.
+An agent dials in and keeps two streams open: control, served here, and work, served by
+``gateway.hub.work_streams``. Its worker joins the fleet when both are open and leaves it when
+either ends. An agent that breaks the protocol loses its connection, and its assignments are
+dispatched to others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, shown
-from gateway.hub.heartbeats import SignsOfLife
-from gateway.hub.registration import worker_of
+from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
+from gateway.hub.heartbeats import HeartbeatMonitor
+from gateway.hub.registration import worker_from_registration
 from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.hub.connections import AgentLink, Links
+    from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.model_control import ModelControl
     from gateway.hub.work_streams import WorkStreams
     from synergai.domain import Engine, EngineName, WorkerId
@@ -43,137 +43,139 @@ REGISTER_WITHIN_S: Final = 10.0
 
 
 class Hub:
-    """Serves ``synergai.v1.Hub``.
+    """Servicer of ``synergai.v1.Hub``.
 
     Args:
-        links: whom the agents that register are written down in.
-        work: serves their work streams.
-        dispatcher: is told what becomes of workers.
-        catalogue: is told what engines they have.
-        model_control: is told which of them are resident.
-        clock: what signs of life are measured by.
-        remember: called with the engines of every new worker.
-        heartbeat_s: how often agents are to give a sign of life.
+        connections: registry of the agent connections.
+        work_streams: server of the work streams.
+        dispatcher: receives the state changes of workers.
+        catalogue: receives their engines.
+        model_control: receives their session changes.
+        clock: source of receive times.
+        on_new_engines: called with the names of engines that agents register.
+        heartbeat_s: interval at which agents send heartbeats, in seconds.
 
     Attributes:
-        work_port: where work sockets are served, to be told to agents; 0 if nowhere.
+        work_port: port of the work sockets, announced to agents; 0 if there is none.
     """
 
     def __init__(
         self,
-        links: Links,
-        work: WorkStreams,
+        connections: AgentConnections,
+        work_streams: WorkStreams,
         dispatcher: Dispatcher,
         catalogue: Catalogue,
         model_control: ModelControl,
         clock: Clock,
         *,
-        remember: Callable[[frozenset[EngineName]], object],
+        on_new_engines: Callable[[frozenset[EngineName]], object],
         heartbeat_s: float,
     ) -> None:
-        self._links = links
-        self._work = work
+        self._connections = connections
+        self._work_streams = work_streams
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._model_control = model_control
         self._clock = clock
-        self._remember = remember
+        self._on_new_engines = on_new_engines
         self._heartbeat_s = heartbeat_s
         self.work_port = 0
-        self._watch = asyncio.create_task(self._watch_heartbeats())
+        self._monitor = asyncio.create_task(self._monitor_heartbeats())
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server."""
+        """Return the service's handler for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             "synergai.v1.Hub",
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),
-                "Work": rpc.stream_by(self._work.serve_call, decode_reports, hub_pb2.WorkReports),
+                "Work": rpc.stream_by(
+                    self._work_streams.serve_call, decode_reports, hub_pb2.WorkReports
+                ),
             },
         )
 
     async def close(self) -> None:
-        """End all connections."""
-        self._watch.cancel()
-        self._links.close(Unavailable("the gateway is stopping"))
-        await asyncio.wait([self._watch])
-        await self._work.close()
+        """Close all connections."""
+        self._monitor.cancel()
+        self._connections.close(Unavailable("the gateway is stopping"))
+        await asyncio.wait([self._monitor])
+        await self._work_streams.close()
 
-    # --- control ------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------
 
     async def control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
         """Serve an agent's control stream."""
-        link = self._links.open()
-        patience = asyncio.get_running_loop().call_later(
-            REGISTER_WITHIN_S, self._check_registered, link
+        connection = self._connections.open()
+        timer = asyncio.get_running_loop().call_later(
+            REGISTER_WITHIN_S, self._check_registered, connection
         )
-        reader = asyncio.create_task(self._read_control(link, requests))
-        reader.add_done_callback(link.control.follow)
+        reader = asyncio.create_task(self._read_control(connection, requests))
+        reader.add_done_callback(connection.control.close_with)
         try:
-            while messages := await link.control.take():
+            while messages := await connection.control.get_batch():
                 for message in messages:
                     yield message
         except SynergaiError as error:
-            self._links.refuse(link, error)
+            self._connections.refuse(connection, error)
             raise
         finally:
-            patience.cancel()
+            timer.cancel()
             reader.cancel()
-            self._links.ended(link)
-            self._forget(link)
+            self._connections.discard(connection)
+            self._unregister(connection)
             await asyncio.wait([reader])
 
     async def _read_control(
-        self, link: AgentLink, requests: AsyncIterator[hub_pb2.AgentControl]
+        self, connection: AgentConnection, requests: AsyncIterator[hub_pb2.AgentControl]
     ) -> None:
         async for message in requests:
             kind = message.WhichOneof("message")
-            worker = link.worker
+            worker = connection.worker
             if worker is None:
                 if kind != "register":
                     raise ProtocolViolation("the first message must be `register`")
-                self._register(link, message.register)
+                self._register(connection, message.register)
                 continue
-            worker.heard_at = self._clock.now()
+            worker.last_seen_at = self._clock.now()
             match kind:
                 case "heartbeat":
                     if message.heartbeat.HasField("draw"):
-                        worker.power.metered(message.heartbeat.draw, worker.heard_at)
+                        worker.power.update(message.heartbeat.draw, worker.last_seen_at)
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
-                    link.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
-                    self._model_control.remind(worker)
+                    connection.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
+                    self._model_control.enforce_unloads(worker)
                 case "session_changed":
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
                     engine = engine_from_proto(message.engine_changed.engine)
-                    self._remember(frozenset({engine.name}))
-                    self._believe(self._catalogue.put(worker.id, engine))
+                    self._on_new_engines(frozenset({engine.name}))
+                    self._apply_engines(self._catalogue.update(worker.id, engine))
                 case "power_changed":
                     self._power_changed(worker, message.power_changed)
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     self._dispatcher.draining(worker)
                 case "register":
-                    raise ProtocolViolation("this stream has registered already")
+                    raise ProtocolViolation("this stream is registered already")
                 case _:
-                    pass  # a later version's message; the protocol number guards what matters
+                    pass  # from a later version; incompatible ones raise the protocol version
 
-    def _register(self, link: AgentLink, message: hub_pb2.Register) -> None:
-        worker = worker_of(message, self._clock.now())
-        if (other := self._links.of_worker(worker.id)) is not None:
-            _log.warning("worker %s registered again: its earlier connection ends", worker.id)
+    def _register(self, connection: AgentConnection, message: hub_pb2.Register) -> None:
+        worker = worker_from_registration(message, self._clock.now())
+        if (other := self._connections.of_worker(worker.id)) is not None:
+            _log.warning("worker %s registered again: closing its old connection", worker.id)
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
-            self._forget(other)
-        self._links.register(link, worker)
-        self._remember(frozenset(worker.engines))
+            self._unregister(other)
+        self._connections.register(connection, worker)
+        self._on_new_engines(frozenset(worker.engines))
         for engine in list(worker.engines.values()):
-            self._believe(self._catalogue.put(worker.id, engine))
+            self._apply_engines(self._catalogue.update(worker.id, engine))
         registered = hub_pb2.Registered(
-            session=link.session, heartbeat_s=self._heartbeat_s, work_port=self.work_port
+            session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
         )
-        link.control.put(hub_pb2.GatewayControl(registered=registered))
+        connection.control.put(hub_pb2.GatewayControl(registered=registered))
         _log.info(
             "worker %s of class %s registered with %d engines, agent %s",
             worker.id,
@@ -182,11 +184,11 @@ class Hub:
             worker.agent_version,
         )
 
-    def _believe(self, engines: dict[WorkerId, Engine]) -> None:
-        """Take an engine on each worker for what the catalogue does."""
+    def _apply_engines(self, engines: dict[WorkerId, Engine]) -> None:
+        """Set an engine on each worker as the catalogue has resolved it."""
         for worker_id, engine in engines.items():
-            link = self._links.of_worker(worker_id)
-            if link is None or (worker := link.worker) is None:
+            connection = self._connections.of_worker(worker_id)
+            if connection is None or (worker := connection.worker) is None:
                 continue
             if worker.engines.get(engine.name) == engine:
                 continue
@@ -209,13 +211,13 @@ class Hub:
                 )
             )
             self._dispatcher.session_loaded(worker, session, setup_s)
-            self._model_control.session_changed(worker, session, resident=True)
+            self._model_control.on_session_changed(worker, session, resident=True)
             return
-        fault = shown(message.fault)
+        fault = printable_detail(message.fault)
         if fault:
-            _log.warning("worker %s: %s not loaded: %s", worker.id, session.engine, fault)
+            _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
         self._dispatcher.session_dropped(worker, session)
-        self._model_control.session_changed(worker, session, resident=False, fault=fault)
+        self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")
@@ -224,31 +226,32 @@ class Hub:
             worker.power.switch_s = switch_s
         self._dispatcher.mode_changed(worker, switch_s)
 
-    def _check_registered(self, link: AgentLink) -> None:
-        if link.worker is None:
-            link.close(InvalidInput(f"no `register` came within {REGISTER_WITHIN_S:g} s"))
+    def _check_registered(self, connection: AgentConnection) -> None:
+        if connection.worker is None:
+            connection.close(InvalidInput(f"no `register` within {REGISTER_WITHIN_S:g} s"))
 
-    def _forget(self, link: AgentLink) -> None:
-        """Take an agent whose control stream has ended out of everything."""
-        worker = self._links.forget(link)
+    def _unregister(self, connection: AgentConnection) -> None:
+        """Remove the worker of a connection whose control stream has ended."""
+        worker = self._connections.unregister(connection)
         if worker is None:
             return
-        for engines in self._catalogue.drop(worker.id):
-            self._believe(engines)
+        for engines in self._catalogue.remove_worker(worker.id):
+            self._apply_engines(engines)
         worker.orders.close(Unavailable("the control stream has ended"))
-        self._dispatcher.left(worker)
-        self._model_control.left(worker)
+        self._dispatcher.remove_worker(worker)
+        self._model_control.on_worker_left(worker)
         _log.info("worker %s has left", worker.id)
 
-    # --- signs of life ------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------------
 
-    async def _watch_heartbeats(self) -> None:
-        """End the connections of agents that have fallen silent."""
-        signs = SignsOfLife(self._heartbeat_s, self._clock.now())
+    async def _monitor_heartbeats(self) -> None:
+        """Close the connections of agents that time out."""
+        monitor = HeartbeatMonitor(self._heartbeat_s, self._clock.now())
         while True:
-            await asyncio.sleep(signs.look_every_s)
-            for link, worker in signs.lost(self._links.registered(), self._clock.now()):
-                silence = f"nothing was heard of worker {worker.id!r} for {signs.patience_s:g} s"
-                _log.warning("%s: it counts as lost", silence)
-                link.close(Unavailable(silence))
-                self._forget(link)
+            await asyncio.sleep(monitor.interval_s)
+            lost = monitor.lost(self._connections.registered(), self._clock.now())
+            for connection, worker in lost:
+                reason = f"no message from worker {worker.id!r} for {monitor.timeout_s:g} s"
+                _log.warning("%s: it is lost", reason)
+                connection.close(Unavailable(reason))
+                self._unregister(connection)

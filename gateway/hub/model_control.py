@@ -1,8 +1,8 @@
-"""Engines loaded and unloaded on a client's word, over the whole fleet.
+"""Loading and unloading of engines on client request, across the fleet.
 
-Loading brings a session of the engine into memory on every worker that has it, ahead of the
-requests. Unloading takes the engine out of service: what was accepted before is still done, what
-comes later is refused, and sessions leave the workers' memory as soon as nothing runs on them.
+Loading makes a session of the engine resident on every worker that has it, before any request.
+Unloading takes the engine out of service: accepted requests and jobs still complete, new ones are
+refused, and workers drop the sessions once nothing runs on them.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOAD_WITHIN_S: Final = 300.0
-"""How long loading may take where the call has no deadline; agents give a host as long."""
+"""Timeout of calls without a deadline, in seconds; equal to the agents' timeout for a host."""
 
 
-class Marks(Protocol):
-    """What remembers over restarts which engines are unloaded."""
+class UnloadedEngines(Protocol):
+    """Durable record of the unloaded engines."""
 
-    def mark(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
-        """Remember it; done once that is durable."""
+    def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
+        """Record whether an engine is unloaded; the future is done once that is durable."""
 
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """An engine that is being loaded; it goes on though nobody waits for it any more.
+    """An engine being loaded; continues even if all callers have timed out.
 
     Attributes:
-        asked: workers that have not answered yet.
-        done: set once one is ready, or none can be any more; to what is done in turn once it is
-            durable that the engine is in service.
+        pending: workers that have not answered yet.
+        done: result is set once a worker is ready, an error once none can be; the result is itself
+            a future, done once the journal has recorded that the engine is in service.
     """
 
-    asked: set[WorkerId]
+    pending: set[WorkerId]
     done: asyncio.Future[asyncio.Future[None]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
 
 class ModelControl:
-    """Loads and unloads engines.
+    """Loader and unloader of engines.
 
     Args:
-        dispatcher: knows the workers.
-        catalogue: is told what is in service.
-        dictionary: tells in which configuration an engine is fastest.
-        marks: is told what is unloaded.
+        dispatcher: source of the fleet's workers.
+        catalogue: engines in service.
+        dictionary: throughput per configuration, to pick the fastest.
+        journal: durable record of the unloaded engines.
     """
 
     def __init__(
@@ -70,31 +70,31 @@ class ModelControl:
         dispatcher: Dispatcher,
         catalogue: Catalogue,
         dictionary: ConfigurationDictionary,
-        marks: Marks,
+        journal: UnloadedEngines,
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._dictionary = dictionary
-        self._marks = marks
+        self._journal = journal
         self._loads: dict[EngineName, _Load] = {}
 
-    # --- what clients ask ---------------------------------------------------------------------
+    # --- client requests --------------------------------------------------------------------
 
     async def load(self, name: str, budget_s: float | None = None) -> None:
-        """Have an engine loaded, and in service; return when a first worker is ready.
+        """Load an engine and put it into service; return when the first worker is ready.
 
         Args:
-            name: the engine's.
-            budget_s: what is left of the call's deadline; None if it has none.
+            name: name of the engine.
+            budget_s: time until the call's deadline, in seconds; None if it has none.
 
         Raises:
-            EngineNotFound: nobody ever had it.
-            Unavailable: nobody has it now, or whoever had it left.
-            EngineUnusable: no worker can load it; or it was unloaded meanwhile.
-            DeadlineExceeded: loading takes longer than the call may.
+            EngineNotFound: no worker has ever had it.
+            Unavailable: no connected worker has it, or all that had it left while loading.
+            EngineUnusable: no worker can load it, or it was unloaded meanwhile.
+            DeadlineExceeded: the budget ran out; loading continues.
         """
-        engine = self._catalogue.present(name).name
-        load = self._loads.get(engine) or self._begin(engine)
+        engine = self._catalogue.find_usable(name).name
+        load = self._loads.get(engine) or self._start_load(engine)
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(within_s):
@@ -102,58 +102,58 @@ class ModelControl:
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {within_s:.3g} s; "
-                "ask again with more time"
+                "retry with a longer timeout"
             ) from None
 
     async def unload(self, name: str) -> None:
-        """Take an engine out of service, durably; again is harmless.
+        """Take an engine out of service, durably; idempotent.
 
         Raises:
-            EngineNotFound: nobody ever had it.
+            EngineNotFound: no worker has ever had it.
         """
         engine = self._catalogue.unload(name)
         if engine in self._loads:
-            self._end(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
+            self._finish_load(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
         for worker in self._dispatcher.workers():
-            self.remind(worker)
-        await self._marks.mark(engine, unloaded=True)
+            self.enforce_unloads(worker)
+        await self._journal.set_unloaded(engine, unloaded=True)
         _log.info("engine %s is unloaded", engine)
 
     def is_loading(self, name: EngineName) -> bool:
-        """Workers are loading the engine, and none of them is ready."""
+        """Whether the engine is being loaded and no worker is ready yet."""
         return name in self._loads
 
     def is_resident(self, name: EngineName) -> bool:
-        """Some worker has a session of the engine in memory."""
+        """Whether any worker has a session of the engine."""
         return any(
             session.engine == name
             for worker in self._dispatcher.workers()
             for session in worker.sessions
         )
 
-    # --- what the hub tells ---------------------------------------------------------------------
+    # --- worker events ----------------------------------------------------------------------
 
-    def session_changed(
+    def on_session_changed(
         self, worker: ConnectedWorker, session: Session, *, resident: bool, fault: str = ""
     ) -> None:
-        """A session came, left, or could not be loaded, which `fault` then explains."""
+        """Handle a session that was loaded, dropped, or failed to load with `fault`."""
         engine = session.engine
         if resident:
             if engine in self._loads:
-                self._end(engine)
-            self.remind(worker)
+                self._finish_load(engine)
+            self.enforce_unloads(worker)
         elif fault:
             text = f"engine {engine!r} was not loaded on worker {worker.id!r}: {fault}"
-            self._give_up_on(worker, engine, EngineUnusable(text))
+            self._on_load_failed(worker, engine, EngineUnusable(text))
 
-    def left(self, worker: ConnectedWorker) -> None:
-        """A worker is gone."""
+    def on_worker_left(self, worker: ConnectedWorker) -> None:
+        """Handle the departure of a worker."""
         for engine in list(self._loads):
             text = f"worker {worker.id!r} left while loading engine {engine!r}"
-            self._give_up_on(worker, engine, Unavailable(text))
+            self._on_load_failed(worker, engine, Unavailable(text))
 
-    def remind(self, worker: ConnectedWorker) -> None:
-        """Have a worker drop what is unloaded; it does not while something runs on it."""
+    def enforce_unloads(self, worker: ConnectedWorker) -> None:
+        """Order a worker to drop its sessions of unloaded engines; it keeps those in use."""
         if not self._catalogue.unloaded:
             return
         for session in worker.sessions:
@@ -161,59 +161,61 @@ class ModelControl:
                 order = hub_pb2.UnloadEngine(session=session_to_proto(session))
                 worker.control.put(hub_pb2.GatewayControl(unload=order))
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------
 
-    def _begin(self, engine: EngineName) -> _Load:
-        """Have every worker that has the engine load it; over at once if one has done so."""
-        workers = [worker for worker in self._workers(engine) if not worker.draining]
+    def _start_load(self, engine: EngineName) -> _Load:
+        """Order all workers with the engine to load it; finish at once if one has a session."""
+        workers = [worker for worker in self._workers_with(engine) if not worker.draining]
         if not workers:
-            raise Unavailable(f"all workers that have engine {engine!r} are leaving")
+            raise Unavailable(f"all workers that have engine {engine!r} are draining")
         load = self._loads[engine] = _Load({worker.id for worker in workers})
         ready = False
         for worker in workers:
             if any(session.engine == engine for session in worker.sessions):
                 ready = True
                 continue
-            session = Session(engine, self._fastest(engine, worker))
+            session = Session(engine, self._fastest_configuration(engine, worker))
             order = hub_pb2.LoadEngine(session=session_to_proto(session))
             worker.control.put(hub_pb2.GatewayControl(load=order))
         if ready:
-            self._end(engine)
+            self._finish_load(engine)
         return load
 
-    def _give_up_on(
+    def _on_load_failed(
         self, worker: ConnectedWorker, engine: EngineName, error: SynergaiError
     ) -> None:
-        """A worker will not load the engine; with the last one that was asked, nobody will."""
+        """Handle a worker's failure to load; the last pending one fails the whole load."""
         load = self._loads.get(engine)
-        if load is not None and worker.id in load.asked:
-            load.asked.remove(worker.id)
-            if not load.asked:
-                self._end(engine, error)
+        if load is not None and worker.id in load.pending:
+            load.pending.remove(worker.id)
+            if not load.pending:
+                self._finish_load(engine, error)
 
-    def _end(self, engine: EngineName, error: SynergaiError | None = None) -> None:
-        """Loading is over: the engine is in service, or stays as it was and whoever waits knows."""
+    def _finish_load(self, engine: EngineName, error: SynergaiError | None = None) -> None:
+        """Complete a load: put the engine into service, or pass `error` to the callers."""
         done = self._loads.pop(engine).done
         if error is None:
             self._catalogue.load(engine)
-            done.set_result(self._marks.mark(engine, unloaded=False))
+            done.set_result(self._journal.set_unloaded(engine, unloaded=False))
             _log.info("engine %s is loaded", engine)
         else:
             done.set_exception(error)
-            done.exception()  # nobody may be waiting, and asyncio must not complain of that
+            done.exception()  # avoids asyncio's warning if no caller is waiting
 
-    def _workers(self, engine: EngineName) -> Iterator[ConnectedWorker]:
+    def _workers_with(self, engine: EngineName) -> Iterator[ConnectedWorker]:
         return (w for w in self._dispatcher.workers() if engine in w.usable_engines)
 
-    def _fastest(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
-        """The configuration with the highest rate; where none is known, the worker's last one.
+    def _fastest_configuration(self, engine: EngineName, worker: ConnectedWorker) -> Configuration:
+        """Return the profiled configuration with the highest throughput, or the last configuration.
 
-        Only in the power mode that is in force: work decides on switching, not loading ahead.
+        Limited to the current power mode: only the scheduler switches modes.
         """
         row = self._dictionary.row(engine, worker.worker_class)
-        in_force = [c for c in worker.configurations if c.power_mode in ("", worker.power.mode)]
-        at_hand = in_force or worker.configurations
-        known = [configuration for configuration in at_hand if configuration in row]
-        if not known:
-            return at_hand[-1]
-        return max(known, key=lambda configuration: row[configuration].qps)
+        in_current_mode = [
+            c for c in worker.configurations if c.power_mode in ("", worker.power.mode)
+        ]
+        candidates = in_current_mode or worker.configurations
+        profiled = [configuration for configuration in candidates if configuration in row]
+        if not profiled:
+            return candidates[-1]
+        return max(profiled, key=lambda configuration: row[configuration].qps)

@@ -1,11 +1,11 @@
-"""Orders to an agent, put into messages of the work stream."""
+"""Serialization of orders into messages of the work stream."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from gateway.fleet.worker import Halt, Run
+from gateway.fleet.worker import RunAssignment, StopAssignment
 from synergai.protocol.converters import configuration_to_proto
 from synergai.protocol.work_messages import encode_assignment
 from synergai.v1 import hub_pb2
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 
-def pack(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[list[Buffer]]:
-    """As few serialised ``WorkOrders`` as their bound allows, each in parts, in order.
+def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[list[Buffer]]:
+    """Serialize orders into as few ``WorkOrders`` messages as the size limit allows.
 
     Args:
-        orders: what to do.
-        now: what is left of a budget is told as of then.
-        limit_bytes: the largest message, unless a single order is larger.
+        orders: orders to send.
+        now: time that remaining budgets are computed for, in monotonic seconds.
+        limit_bytes: maximum size of a message; a single larger order is sent alone.
+
+    Yields:
+        The parts of each serialized message, in order.
     """
     parts: list[Buffer] = []
     size = 0
     for order in orders:
-        added = _serialised(order, now)
+        added = _serialize(order, now)
         added_bytes = sum(map(len, added))
         if size and size + added_bytes > limit_bytes:
             yield parts
@@ -38,10 +41,10 @@ def pack(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[list
     yield parts
 
 
-def _serialised(order: Order, now: float) -> list[Buffer]:
-    """The parts of a serialised ``WorkOrders`` of one order; such messages merge by following."""
+def _serialize(order: Order, now: float) -> list[Buffer]:
+    """Return the parts of a serialized ``WorkOrders`` of one order; concatenation merges them."""
     match order:
-        case Run(assignment, requests):
+        case RunAssignment(assignment, requests):
             message = hub_pb2.Assignment(
                 id=assignment.id,
                 job_id=assignment.job_id,
@@ -55,5 +58,5 @@ def _serialised(order: Order, now: float) -> list[Buffer]:
                 if assignment.compute_by < math.inf:
                     message.budget_s = assignment.compute_by - now
             return encode_assignment(message, requests)
-        case Halt(assignment_id):
+        case StopAssignment(assignment_id):
             return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]

@@ -1,4 +1,4 @@
-"""Where agents open their work sockets, see ``synergai.protocol.work_socket``."""
+"""Server of the agents' work sockets; see ``synergai.protocol.work_socket``."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ if TYPE_CHECKING:
 
     from synergai.protocol.request_codec import Buffer
 
-_INTRODUCE_WITHIN_S: Final = 10.0
-_MAX_SESSION_BYTES: Final = 64
+_AUTHENTICATE_WITHIN_S: Final = 10.0
+_MAX_ID_BYTES: Final = 64
 
 
 class WorkSocketServer:
-    """A server of work sockets.
+    """Server that accepts work sockets.
 
     Args:
-        opened: called with the session that a line shows and the line, to take it over. A
-            `SynergaiError` that it raises ends the line.
+        on_authenticated: called with the connection id a socket presented and the socket, to
+            take it over. Raising a `SynergaiError` closes the socket.
     """
 
-    def __init__(self, opened: Callable[[str, WorkSocket], None]) -> None:
-        self._opened = opened
+    def __init__(self, on_authenticated: Callable[[str, WorkSocket], None]) -> None:
+        self._on_authenticated = on_authenticated
         self._server: asyncio.Server
         self._sockets: set[WorkSocket] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port that was taken; 0 takes a free one.
+        """Listen on `port`, or on a free one if it is 0; return the port.
 
         Raises:
-            Unavailable: the port is in use, or the host is not one of this machine.
+            Unavailable: the port is in use, or the host is not an address of this machine.
         """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._connected, host.strip("[]"), port)
+            self._server = await loop.create_server(self._accept, host.strip("[]"), port)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen for work sockets on {host}:{port}: {error.strerror}; "
                 "choose another port with --work-port"
             ) from error
-        taken: int = self._server.sockets[0].getsockname()[1]
-        return taken
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
 
     async def close(self) -> None:
-        """End all lines."""
+        """Close the listener and all sockets."""
         self._server.close()
         for socket in list(self._sockets):
             socket.close()
         await self._server.wait_closed()
 
-    def _connected(self) -> WorkSocket:
-        """A new line, which has to show its session before anything else, and soon."""
+    def _accept(self) -> WorkSocket:
+        """Return the protocol of a new socket, which must present a connection id in time."""
 
-        def introduced(session: Buffer) -> None:
-            patience.cancel()
-            self._opened(bytes(session).decode("ascii", "replace"), socket)
+        def on_id(connection_id: Buffer) -> None:
+            timer.cancel()
+            self._on_authenticated(bytes(connection_id).decode("ascii", "replace"), socket)
 
-        def lost_patience() -> None:
-            socket.close(InvalidInput(f"no session was shown within {_INTRODUCE_WITHIN_S:g} s"))
+        def on_timeout() -> None:
+            socket.close(InvalidInput(f"no connection id within {_AUTHENTICATE_WITHIN_S:g} s"))
 
-        def ended(_: asyncio.Future[None]) -> None:
-            patience.cancel()
+        def on_ended(_: asyncio.Future[None]) -> None:
+            timer.cancel()
             self._sockets.discard(socket)
 
-        socket = WorkSocket(introduced, _MAX_SESSION_BYTES)
-        patience = asyncio.get_running_loop().call_later(_INTRODUCE_WITHIN_S, lost_patience)
-        socket.closed.add_done_callback(ended)
+        socket = WorkSocket(on_id, _MAX_ID_BYTES)
+        timer = asyncio.get_running_loop().call_later(_AUTHENTICATE_WITHIN_S, on_timeout)
+        socket.closed.add_done_callback(on_ended)
         self._sockets.add(socket)
         return socket

@@ -1,7 +1,7 @@
-"""The agents' work streams: orders to them, and what they report.
+"""The agents' work streams: orders to workers, and their reports.
 
-A work stream is a work socket or else a gRPC call. A worker is in the fleet for as long as it has
-one; a newer one takes over from the one before it.
+A work stream runs over a work socket or a gRPC call. A worker is in the fleet while it has one; a
+new stream replaces the one before it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.hub.orders import pack
-from gateway.send_queue import Outbox
+from gateway.hub.orders import pack_orders
+from gateway.send_queue import SendQueue
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.hub import CONNECTION_METADATA
 from synergai.protocol.work_messages import decode_reports
@@ -25,36 +25,41 @@ if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import ConnectedWorker, Order
-    from gateway.hub.connections import AgentLink, Links
+    from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.rpc import Context
     from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_socket import WorkSocket
 
 _ORDERS_LIMIT: Final = 4096
-_GATHER_TURNS: Final = 32
-"""A message costs far more than what is in it. To a worker that has something to do already,
-orders are therefore sent only once so many turns of the loop in a row have brought no others.
-An idle turn takes about a microsecond, so that this costs little but under load, when a turn
-brings orders, and then saves a quarter of the CPU time of a request."""
-_GATHER_S: Final = 0.004
-"""How long orders may be kept back by that."""
+_IDLE_TURNS: Final = 32
+"""A gRPC message costs far more than an order in it. Orders to a busy worker are therefore sent
+after this many consecutive turns of the event loop without another order. An idle turn takes about
+a microsecond, so the wait is short unless there is load, and then it saves a quarter of the CPU
+time of a request."""
+_COLLECT_S: Final = 0.004
+"""Longest time that orders are held back to be sent together, in seconds."""
 
 
 class WorkStreams:
-    """Serves work streams.
+    """Server of the work streams.
 
     Args:
-        links: whose session is whose.
-        dispatcher: is told which workers can be given work, and what they report.
-        clock: what signs of life and budgets are measured by.
-        max_message_bytes: the largest message that an agent may send or is sent.
+        connections: the open agent connections.
+        dispatcher: receives the workers with an open work stream, and their reports.
+        clock: source of receive times and remaining budgets.
+        max_message_bytes: maximum size of a message, in both directions.
     """
 
     def __init__(
-        self, links: Links, dispatcher: Dispatcher, clock: Clock, *, max_message_bytes: int
+        self,
+        connections: AgentConnections,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        *,
+        max_message_bytes: int,
     ) -> None:
-        self._links = links
+        self._connections = connections
         self._dispatcher = dispatcher
         self._clock = clock
         self._max_message_bytes = max_message_bytes
@@ -62,116 +67,124 @@ class WorkStreams:
         self._senders: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Return once all work sockets have ended, which their links' end brings about."""
+        """Wait until all socket streams have ended; closing their connections ends them."""
         if self._senders:
             await asyncio.wait(self._senders)
 
     async def serve_call(
         self, requests: AsyncIterator[Reports], context: Context
     ) -> AsyncGenerator[bytes, None]:
-        """Serve a work stream on a call."""
+        """Serve a work stream over a gRPC call."""
         metadata = dict(context.invocation_metadata() or ())
-        link, worker, orders = self._take_over(str(metadata.get(CONNECTION_METADATA, "")))
+        connection, worker, orders = self._open(str(metadata.get(CONNECTION_METADATA, "")))
         reader = asyncio.create_task(self._read_reports(worker, requests))
-        reader.add_done_callback(orders.follow)
-        self._dispatcher.joined(worker)
+        reader.add_done_callback(orders.close_with)
+        self._dispatcher.add_worker(worker)
         try:
-            while batch := await orders.take():
-                if len(worker.outstanding) > 1:
-                    batch += await orders.gather(_GATHER_TURNS, _GATHER_S)
-                for parts in pack(batch, self._clock.now(), self._batch_bytes):
+            while batch := await orders.get_batch():
+                if len(worker.in_flight) > 1:
+                    batch += await orders.collect_until_idle(_IDLE_TURNS, _COLLECT_S)
+                for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
                     yield b"".join(parts)
         except SynergaiError as error:
-            self._links.refuse(link, error)
+            self._connections.refuse(connection, error)
             raise
         finally:
             reader.cancel()
-            self._ended(worker, orders)
+            self._close(worker, orders)
             await asyncio.wait([reader])
 
-    def serve_socket(self, session: str, socket: WorkSocket) -> None:
-        """Serve a work stream on a work socket, which has shown this session.
+    def serve_socket(self, connection_id: str, socket: WorkSocket) -> None:
+        """Serve a work stream over a work socket that presented this connection id.
 
         Raises:
-            Unavailable: there is no such session.
+            Unavailable: the connection id is unknown.
         """
-        link, worker, orders = self._take_over(session)
-        socket.on_message = partial(self._take_message, worker)
+        connection, worker, orders = self._open(connection_id)
+        socket.on_message = partial(self._on_message, worker)
         socket.max_bytes = self._max_message_bytes
-        socket.closed.add_done_callback(orders.follow)
-        orders.when_broken = socket.close
-        sender = asyncio.create_task(self._send_orders(link, worker, orders, socket))
+        socket.closed.add_done_callback(orders.close_with)
+        orders.on_error = socket.close
+        sender = asyncio.create_task(self._send_orders(connection, worker, orders, socket))
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
-        self._dispatcher.joined(worker)
+        self._dispatcher.add_worker(worker)
 
-    def _take_over(self, session: str) -> tuple[AgentLink, ConnectedWorker, Outbox[Order]]:
-        """Who a work stream with this session is of, and what it has to send from now on."""
-        link, worker = self._links.of_session(session)
-        worker.orders.close(Unavailable("another work stream has taken over"))
-        self._dispatcher.left(worker)
-        worker.orders = Outbox(_ORDERS_LIMIT)
-        return link, worker, worker.orders
+    def _open(
+        self, connection_id: str
+    ) -> tuple[AgentConnection, ConnectedWorker, SendQueue[Order]]:
+        """Close the worker's current stream, if any, and give it a new send queue."""
+        connection, worker = self._connections.authenticate(connection_id)
+        worker.orders.close(Unavailable("replaced by a newer work stream"))
+        self._dispatcher.remove_worker(worker)
+        worker.orders = SendQueue(_ORDERS_LIMIT)
+        return connection, worker, worker.orders
 
-    def _ended(self, worker: ConnectedWorker, orders: Outbox[Order]) -> None:
+    def _close(self, worker: ConnectedWorker, orders: SendQueue[Order]) -> None:
         orders.close()
         if worker.orders is orders:
-            self._dispatcher.left(worker)
+            self._dispatcher.remove_worker(worker)
 
-    # --- orders -------------------------------------------------------------------------------
+    # --- orders -----------------------------------------------------------------------------
 
     async def _send_orders(
-        self, link: AgentLink, worker: ConnectedWorker, orders: Outbox[Order], socket: WorkSocket
+        self,
+        connection: AgentConnection,
+        worker: ConnectedWorker,
+        orders: SendQueue[Order],
+        socket: WorkSocket,
     ) -> None:
         try:
-            while batch := await orders.take():
-                batch += await _more(worker, orders, len(batch))
-                for parts in pack(batch, self._clock.now(), self._batch_bytes):
+            while batch := await orders.get_batch():
+                batch += await _collect_while_busy(worker, orders, len(batch))
+                for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
                     socket.send(parts)
                 await socket.drain()
         except SynergaiError as error:
-            self._links.refuse(link, error)
+            self._connections.refuse(connection, error)
         finally:
             socket.close()
-            self._ended(worker, orders)
+            self._close(worker, orders)
 
-    # --- reports ------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------
 
     async def _read_reports(
         self, worker: ConnectedWorker, requests: AsyncIterator[Reports]
     ) -> None:
         async for reports in requests:
-            self._take_reports(worker, reports)
+            self._apply_reports(worker, reports)
 
-    def _take_message(self, worker: ConnectedWorker, data: Buffer) -> None:
+    def _on_message(self, worker: ConnectedWorker, data: Buffer) -> None:
         try:
             reports = decode_reports(data)
         except DecodeError:
             raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
-        self._take_reports(worker, reports)
+        self._apply_reports(worker, reports)
 
-    def _take_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
-        worker.heard_at = self._clock.now()
+    def _apply_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
+        worker.last_seen_at = self._clock.now()
         for started in reports.started:
             self._dispatcher.started(worker, started)
         for progress, responses in reports.progress:
             self._dispatcher.progress(worker, progress, responses)
         for ended, responses in reports.ended:
             self._dispatcher.ended(worker, ended, responses)
-        worker.orders.nudge()
+        worker.orders.recheck()
 
 
-async def _more(worker: ConnectedWorker, orders: Outbox[Order], held: int) -> list[Order]:
-    """What had better go to a busy worker in one message with the orders that are held.
+async def _collect_while_busy(
+    worker: ConnectedWorker, orders: SendQueue[Order], held: int
+) -> list[Order]:
+    """Collect further orders to send in one message with the `held` ones to a busy worker.
 
-    A work socket takes a message at once, so that nothing gathers by itself; to wake agent and
-    engine host for every single query costs them more than the query. Orders to a worker that
-    has something to do therefore wait until half of that is done. A slow worker gets them
-    earlier, while it still computes.
+    A work socket accepts messages at once, so orders do not accumulate by themselves, and waking
+    agent and engine host for every single query costs them more than the query. Orders to a busy
+    worker therefore wait until half of its assignments in flight have ended. A slow worker gets
+    them earlier, while it still computes.
     """
-    has = len(worker.outstanding) - held
-    if has < 1:
+    busy_with = len(worker.in_flight) - held
+    if busy_with < 1:
         return []
-    return await orders.gather_until(
-        lambda more: 2 * (len(worker.outstanding) - held - more) <= has, _GATHER_S
+    return await orders.collect_until(
+        lambda more: 2 * (len(worker.in_flight) - held - more) <= busy_with, _COLLECT_S
     )

@@ -1,1 +1,1 @@
-"""Jobs on their way from a client to the dispatcher."""
+"""Jobs between their clients and the dispatcher."""

@@ -1,4 +1,4 @@
-"""What a job is estimated to take, from what it was first given to."""
+"""Estimate of a job's completion, from its first assignments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from synergai.scheduling.events import Assignment
 
 
-class Outlook:
-    """A job's assignments of one instant, and what they promise for all of it.
+class CompletionEstimate:
+    """Estimated completion of a job, from the assignments dispatched at one instant.
 
-    Queries that are not given out yet, because their tensors are still on their way or because
-    other workers are to come in later, count as if the same workers went on with them.
+    Queries that are not dispatched yet, because their tensors have not arrived or other workers
+    will join in, are assumed to run on the same workers.
 
     Args:
-        queries: how many are to be done.
+        queries: number of queries left to run.
     """
 
     def __init__(self, queries: int) -> None:
@@ -25,15 +25,15 @@ class Outlook:
         self._known = True
         self._ends: dict[WorkerId, tuple[float, float]] = {}
 
-    def give(self, assignment: Assignment) -> None:
-        """Take in an assignment of this instant."""
+    def add(self, assignment: Assignment) -> None:
+        """Add an assignment dispatched at this instant."""
         self._left -= assignment.count
         self._known = self._known and assignment.estimate_s > 0
         self._ends[assignment.worker_id] = (assignment.estimate_s, assignment.query_s)
 
     @property
     def seconds(self) -> float | None:
-        """From this instant until all is done; None if nobody knows."""
+        """Seconds from this instant to completion; None if there is no estimate."""
         ends = sorted(self._ends.values())
         if not self._known or not ends:
             return None
@@ -42,7 +42,7 @@ class Outlook:
             return until
         if not all(query_s > 0 for _, query_s in ends):
             return None
-        # All that go on end together: as many of the first as are free by then.
+        # The workers that run the remaining queries finish together: those that are free by then.
         rate = work = 0.0
         together = math.inf
         for end, query_s in ends:

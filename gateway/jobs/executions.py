@@ -1,4 +1,4 @@
-"""Which worker ran which of a job's queries."""
+"""Record of the queries of a job that each worker ran."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Queries [first, first + count) of a job, as one worker ran them.
+    """Queries ``[first, first + count)`` of a job, run by one worker.
 
     Attributes:
-        seconds: from when the worker was free for them to the last report.
-        labelled: how many of them have a known label.
-        correct: how many of these were answered right.
+        seconds: time from when the worker was free for them to the last report.
+        labelled: number of them with a known label.
+        correct: number of labelled ones that were answered correctly.
     """
 
     worker_id: WorkerId
@@ -34,11 +34,11 @@ class Execution:
 
     @property
     def stop(self) -> int:
-        """The first query after them."""
+        """End of the range, exclusive."""
         return self.first + self.count
 
     def since(self, earlier: Execution) -> Execution:
-        """What came after `earlier`, a report of the same assignment."""
+        """Return the difference to `earlier`, a report of the same assignment."""
         return replace(
             self,
             first=earlier.stop,
@@ -49,7 +49,7 @@ class Execution:
         )
 
     def followed_by(self, later: Execution) -> Execution:
-        """Both as one; `later` begins where this ends, on the same worker and configuration."""
+        """Merge with `later`, the adjacent range of the same worker and configuration."""
         return replace(
             self,
             count=self.count + later.count,
@@ -60,13 +60,12 @@ class Execution:
 
 
 class Executions:
-    """All that is recorded of one job, with adjacent ranges of a worker and configuration as one.
+    """Recorded executions of one job; adjacent ranges of a worker and configuration are merged.
 
-    A job whose queries are streamed in is given out query by query; a person wants to see who
-    ran it all the same.
+    Streamed jobs are dispatched query by query, and would otherwise have as many executions.
 
     Attributes:
-        queries: how many are recorded.
+        queries: number of recorded queries.
     """
 
     def __init__(self, earlier: Iterable[Execution] = ()) -> None:
@@ -77,15 +76,15 @@ class Executions:
             self._add(execution)
 
     def record(self, assignment: Assignment, execution: Execution) -> None:
-        """Put what is recorded of an assignment, all from its start, in place of what was."""
+        """Replace the recorded execution of an assignment; `execution` covers it from its start."""
         before = self._reported.pop(assignment.id, None)
         if execution.count < assignment.count:
             self._reported[assignment.id] = execution
         self._add(execution if before is None else execution.since(before))
 
     def ranges(self) -> tuple[Execution, ...]:
-        """What is recorded, by the first query; no two of them could be one."""
-        return merged(self._by_end.values())
+        """Return the executions, sorted by first query and fully merged."""
+        return merge_adjacent(self._by_end.values())
 
     def _add(self, execution: Execution) -> None:
         self.queries += execution.count
@@ -96,8 +95,8 @@ class Executions:
         self._by_end[worker_id, configuration, execution.stop] = execution
 
 
-def merged(executions: Iterable[Execution]) -> tuple[Execution, ...]:
-    """By the first query, with adjacent ranges of one worker and configuration as one."""
+def merge_adjacent(executions: Iterable[Execution]) -> tuple[Execution, ...]:
+    """Sort by first query and merge adjacent ranges of the same worker and configuration."""
     found: list[Execution] = []
     for execution in sorted(executions, key=lambda each: each.first):
         last = found[-1] if found else None

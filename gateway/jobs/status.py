@@ -1,4 +1,4 @@
-"""What is known of a job: immutable snapshots, and the tracker that they are taken from."""
+"""Status of a job: immutable snapshots, and the tracker that produces them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gateway.jobs.completion_estimate import Outlook
+from gateway.jobs.completion_estimate import CompletionEstimate
 from gateway.jobs.executions import Executions
 from synergai.domain import JobState
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """A job at one moment. Instants are Unix times.
+    """Snapshot of a job. Instants are Unix times.
 
     Attributes:
-        as_of: the moment.
-        dispatched_at: when its first queries were given to a worker.
-        estimated_s: from the first dispatch to completion, as estimated then.
-        executions: who ran what, none overlaps another.
+        as_of: time of the snapshot.
+        dispatched_at: time of the first dispatch.
+        estimated_s: seconds from the first dispatch to completion, as estimated then.
+        executions: recorded queries per worker; the ranges do not overlap.
         reason: why it failed, was rejected or expired.
     """
 
@@ -45,47 +45,47 @@ class JobStatus:
 
     @property
     def deadline_at(self) -> float:
-        """When its QoS time is over; infinite if it has none."""
+        """Unix time of the deadline; infinite without QoS."""
         return self.submitted_at + self.spec.qos
 
     @property
     def queries_done(self) -> int:
-        """How many queries are recorded."""
+        """Number of recorded queries."""
         return sum(execution.count for execution in self.executions)
 
     @property
     def labelled(self) -> int:
-        """How many recorded queries have a known label."""
+        """Number of recorded queries with a known label."""
         return sum(execution.labelled for execution in self.executions)
 
     @property
     def correct(self) -> int:
-        """How many recorded queries were answered right."""
+        """Number of recorded queries that were answered correctly."""
         return sum(execution.correct for execution in self.executions)
 
     @property
     def waited_s(self) -> float:
-        """Until the first dispatch, or as long as there was none."""
+        """Seconds to the first dispatch, or waited so far."""
         return (self.dispatched_at or self._until) - self.submitted_at
 
     @property
     def actual_s(self) -> float | None:
-        """From the first dispatch to completion; None if it was not completed."""
+        """Seconds from the first dispatch to completion; None if it did not succeed."""
         if self.state is not JobState.SUCCEEDED or self.dispatched_at is None:
             return None
         return self._until - self.dispatched_at
 
     @property
     def violated(self) -> bool:
-        """It has missed its QoS, or cannot meet it any more."""
+        """Whether it has missed its QoS, or can no longer meet it."""
         if math.isinf(self.spec.qos):
             return False
-        hopeless = self.state in (JobState.FAILED, JobState.REJECTED, JobState.EXPIRED)
-        return hopeless or self._until > self.deadline_at
+        infeasible = self.state in (JobState.FAILED, JobState.REJECTED, JobState.EXPIRED)
+        return infeasible or self._until > self.deadline_at
 
     @property
     def excess_s(self) -> float:
-        """By how much it missed its QoS; 0 while it has not."""
+        """Seconds past the deadline; 0 before it."""
         return max(0.0, self._until - self.deadline_at)
 
     @property
@@ -94,16 +94,16 @@ class JobStatus:
 
 
 class JobTracker:
-    """A job that has not ended, as its events come in.
+    """Live status of an unfinished job.
 
     Args:
-        status: what is known of it already.
-        clock: the gateway's.
+        status: initial status.
+        clock: the gateway's clock.
 
     Attributes:
-        id: the job's.
-        spec: what its client asked for.
-        clock: as given.
+        id: id of the job.
+        spec: specification of the job.
+        clock: the gateway's clock.
     """
 
     def __init__(self, status: JobStatus, clock: Clock) -> None:
@@ -111,56 +111,56 @@ class JobTracker:
         self.spec = status.spec
         self.clock = clock
         self._status = status
-        self._is_behind = False
+        self._executions_stale = False
         self._executions = Executions(status.executions)
-        self._outlook: tuple[float, Outlook] | None = None
+        self._estimate: tuple[float, CompletionEstimate] | None = None
         self._watchers: set[asyncio.Event] = set()
 
     @property
     def status(self) -> JobStatus:
-        """The latest; its `as_of` is when it last changed."""
-        if self._is_behind:
-            # Put together when somebody looks: a job may be recorded far more often than seen.
-            self._is_behind = False
+        """Latest status; its `as_of` is the time of the last change."""
+        if self._executions_stale:
+            # Merged on access: a job is recorded far more often than it is read.
+            self._executions_stale = False
             self._status = replace(self._status, executions=self._executions.ranges())
         return self._status
 
     def snapshot(self) -> JobStatus:
-        """The job as it is now."""
+        """Return the status as of now."""
         if self._status.state.ended:
             return self.status
-        return replace(self.status, as_of=self.clock.unix(self.clock.now()))
+        return replace(self.status, as_of=self.clock.to_unix(self.clock.now()))
 
-    def dispatched(self, assignment: Assignment, now: float) -> bool:
-        """Note an assignment; True if the first dispatch or the estimate was news."""
+    def record_dispatch(self, assignment: Assignment, now: float) -> bool:
+        """Record an assignment; return whether it set the first dispatch or the estimate."""
         status = self._status
-        at = self.clock.unix(now)
+        at = self.clock.to_unix(now)
         dispatched_at = at if status.dispatched_at is None else status.dispatched_at
         estimated_s = status.estimated_s
         if (seconds := self._first_estimate(assignment, now)) is not None:
             estimated_s = at - dispatched_at + seconds
-        news = (dispatched_at, estimated_s) != (status.dispatched_at, status.estimated_s)
-        if news or status.state is JobState.QUEUED:
+        changed = (dispatched_at, estimated_s) != (status.dispatched_at, status.estimated_s)
+        if changed or status.state is JobState.QUEUED:
             self._change(
                 state=JobState.RUNNING, dispatched_at=dispatched_at, estimated_s=estimated_s
             )
-        return news
+        return changed
 
-    def recorded(self, assignment: Assignment, execution: Execution) -> None:
-        """Put what is recorded of an assignment in place of what was before."""
+    def record_execution(self, assignment: Assignment, execution: Execution) -> None:
+        """Record an assignment's execution in place of the previous one."""
         self._executions.record(assignment, execution)
-        self._is_behind = True
+        self._executions_stale = True
         self._change()
 
-    def end(self, state: JobState, now: float, reason: str = "") -> None:
-        """Note the end; every watcher gets to see it, and nothing after it."""
+    def record_end(self, state: JobState, now: float, reason: str = "") -> None:
+        """Record the end; every watcher receives it as the last status."""
         if not self._status.state.ended:
-            self._change(state=state, finished_at=self.clock.unix(now), reason=reason)
+            self._change(state=state, finished_at=self.clock.to_unix(now), reason=reason)
 
     async def watch(self) -> AsyncGenerator[JobStatus, None]:
-        """The job as it is, then again whenever it changed, until it has ended.
+        """Yield the status now and after every change, until the job has ended.
 
-        Who reads slowly misses what came in between, never the latest.
+        A slow consumer misses intermediate changes, never the latest one.
         """
         changed = asyncio.Event()
         self._watchers.add(changed)
@@ -176,23 +176,23 @@ class JobTracker:
             self._watchers.discard(changed)
 
     def _first_estimate(self, assignment: Assignment, now: float) -> float | None:
-        """What is left takes so long from `now`, if this is the instant to estimate it.
+        """Return the seconds to completion, fixed at the first estimable dispatch; otherwise None.
 
-        It is that of the first dispatch for which an estimate exists; the queries that measure
-        an unknown engine have none. All that is given out then counts.
+        Probes, which measure an unprofiled engine, have no estimate. All assignments of the same
+        instant count.
         """
         if assignment.probe:
             return None
-        if self._outlook is None or self._outlook[0] != now:
+        if self._estimate is None or self._estimate[0] != now:
             if self._status.estimated_s is not None:
                 return None
-            self._outlook = now, Outlook(self.spec.queries - self._executions.queries)
-        outlook = self._outlook[1]
-        outlook.give(assignment)
-        return outlook.seconds
+            self._estimate = now, CompletionEstimate(self.spec.queries - self._executions.queries)
+        estimate = self._estimate[1]
+        estimate.add(assignment)
+        return estimate.seconds
 
     def _change(self, **changes: object) -> None:
-        at = self.clock.unix(self.clock.now())
+        at = self.clock.to_unix(self.clock.now())
         self._status = replace(self._status, as_of=at, **changes)  # type: ignore[arg-type]  # the callers are in this class
         for watcher in self._watchers:
             watcher.set()

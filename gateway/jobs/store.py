@@ -1,4 +1,4 @@
-"""The durable store that submitted jobs are kept in; the journal implements it."""
+"""Interface of the durable job store; the journal implements it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 class JobStore(Protocol):
-    """Jobs on disk. An operation is durable when its future is done.
+    """Durable store of submitted jobs. An operation is durable once its future is done.
 
     A future raises `SynergaiError` if its operation was refused or could not be written.
     """
 
     def accept(self, status: JobStatus, key: str = "") -> Future[JobId]:
-        """Record a new job; return its id, or that of the job with the same key."""
+        """Record a new job; return its id, or that of the earlier job with the same key."""
 
-    def accepted(self, spec: JobSpec, key: str) -> Future[JobId | None]:
-        """Return the job that was accepted under a key, if any."""
+    def find_accepted(self, spec: JobSpec, key: str) -> Future[JobId | None]:
+        """Return the id of the job accepted under a key, if any."""
 
-    def dispatched(self, status: JobStatus) -> Future[None]:
-        """Record that the job runs."""
+    def record_dispatch(self, status: JobStatus) -> Future[None]:
+        """Record the first dispatch and the estimate."""
 
-    def record(
+    def record_execution(
         self, job_id: JobId, assignment_id: AssignmentId, execution: Execution
     ) -> Future[None]:
         """Record the completed queries of an assignment."""
 
-    def end(self, status: JobStatus) -> Future[None]:
-        """Record how and when the job ended."""
+    def record_end(self, status: JobStatus) -> Future[None]:
+        """Record the end of the job."""
 
-    def job(self, job_id: JobId, as_of: float) -> Future[JobStatus | None]:
-        """Return the job, if it is recorded."""
+    def find_job(self, job_id: JobId, as_of: float) -> Future[JobStatus | None]:
+        """Return the job, or None if it is unknown."""
 
-    def unfinished(self, as_of: float) -> Future[list[JobStatus]]:
+    def unfinished_jobs(self, as_of: float) -> Future[list[JobStatus]]:
         """Return the jobs that have not ended, in order of acceptance."""
 
-    def ended(
+    def ended_jobs(
         self, states: Collection[JobState], limit: int, as_of: float
     ) -> Future[list[JobStatus]]:
         """Return the newest jobs that ended in one of `states`, newest first."""

@@ -1,4 +1,4 @@
-"""Jobs whose queries' tensors are streamed in, and whose results are streamed out."""
+"""Streamed jobs: tensors of the queries stream in, results stream out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.jobs.status import JobStatus, JobTracker
-from gateway.jobs.submitted import account, execution_of, job_of, new_status
-from gateway.send_queue import Outbox
+from gateway.jobs.submitted import execution_so_far, new_job_status, record_job_end, scheduler_job
+from gateway.send_queue import SendQueue
 from synergai.errors import InvalidInput
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
-    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import Engine, Fault, JobSpec, JobState
     from synergai.protocol.request_codec import Buffer
@@ -31,7 +31,7 @@ WINDOW_QUERIES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query: its number in the job, and its serialised ``ModelInferRequest``."""
+    """A query: its index in the job and its serialized ``ModelInferRequest``."""
 
     index: int
     request: bytes
@@ -39,7 +39,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result: the query's number, and the serialised ``ModelInferResponse``."""
+    """A result: the index of its query and the serialized ``ModelInferResponse``."""
 
     index: int
     response: bytes
@@ -51,8 +51,8 @@ Answer: TypeAlias = JobStatus | Result
 class StreamedJob:
     """A job whose client sends queries and reads results on one stream.
 
-    Queries are held from their arrival until their results have left, within a window: a
-    client that does not read its results is not read from either.
+    A query is held until its result has been sent. The window bounds the held queries, so a client
+    that reads no results is not read from either.
     """
 
     durable = False
@@ -70,19 +70,19 @@ class StreamedJob:
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
         self._room = asyncio.Event()
-        self.answers: Outbox[Answer] = Outbox(WINDOW_QUERIES + 2)
+        self.answers: SendQueue[Answer] = SendQueue(WINDOW_QUERIES + 2)
 
     async def put(self, query: Query) -> None:
-        """Take in the next query, as soon as there is room for it.
+        """Add the next query, waiting until the window has room for it.
 
         Raises:
-            InvalidInput: it is not the next one, or does not fit the engine.
+            InvalidInput: it is out of order, or does not match the engine.
         """
         queries = self.tracker.spec.queries
         if query.index != self.arrived or query.index >= queries:
             raise InvalidInput(
-                f"queries must come in order, from 0 to {queries - 1}: "
-                f"{self.arrived} was next, not {query.index}"
+                f"queries must be sent in order, from 0 to {queries - 1}: "
+                f"expected {self.arrived}, got {query.index}"
             )
         check_header(self._decoder.decode(query.request), self._engine)
         while self._held and (
@@ -96,50 +96,55 @@ class StreamedJob:
         self.arrived += 1
 
     def release(self, result: Result) -> None:
-        """A result has been handed to the client's stream."""
+        """Release the window of a result that has been sent."""
         self._held_bytes -= len(self._held.pop(result.index))
         self._room.set()
 
     def reader_ended(self, reader: asyncio.Task[None]) -> None:
-        """Give up if the queries did; a callback for the task that reads them."""
+        """Fail the stream if reading queries failed; a done callback for the reader task."""
         if not reader.cancelled() and (error := reader.exception()) is not None:
             self.answers.close(error)
 
     def requests(self, first: int, count: int) -> Sequence[bytes]:
-        """The requests as the client sent them."""
+        """Return the requests as the client sent them."""
         return [self._held[index] for index in range(first, first + count)]
 
-    def dispatched(self, assignment: Assignment, now: float) -> None:
-        """Note the first dispatch."""
-        self.tracker.dispatched(assignment, now)
+    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+        """Record the dispatch."""
+        self.tracker.record_dispatch(assignment, now)
 
-    def recorded(
+    def on_progress(
         self,
         worker: ConnectedWorker,
-        outstanding: Outstanding,
+        progress: AssignmentProgress,
         responses: Sequence[Buffer],
         now: float,
     ) -> None:
-        """Pass the results on."""
-        assignment = outstanding.assignment
-        self.tracker.recorded(assignment, execution_of(worker, outstanding, now))
-        first = assignment.first + outstanding.done - len(responses)
+        """Record the queries and send their results."""
+        assignment = progress.assignment
+        self.tracker.record_execution(assignment, execution_so_far(worker, progress, now))
+        first = assignment.first + progress.done - len(responses)
         for index, response in enumerate(responses, first):
             self.answers.put(Result(index, bytes(response)))
 
-    def ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
-        """Let the job as it ended be the last answer."""
-        self.tracker.end(state, now, reason)
-        account(self._metrics, self.tracker.status)
+    def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
+        """Send the final status and end the stream."""
+        self.tracker.record_end(state, now, reason)
+        record_job_end(self._metrics, self.tracker.status)
         self.answers.put(self.tracker.status)
         self.answers.close()
 
 
 class StreamedJobs:
-    """Runs jobs whose tensors are streamed.
+    """Runner of streamed jobs.
 
     Args:
-        window_bytes: how much of a job's inputs is held at a time.
+        dispatcher: schedules the jobs.
+        catalogue: engines in service.
+        admission: limits concurrent requests and their bytes.
+        metrics: counters of ended jobs.
+        clock: the gateway's clock.
+        window_bytes: maximum bytes of inputs held per job.
     """
 
     def __init__(
@@ -162,35 +167,35 @@ class StreamedJobs:
     async def run(
         self, spec: JobSpec, budget_s: float | None, queries: AsyncIterator[Query]
     ) -> AsyncGenerator[Answer, None]:
-        """Run a job; if the caller leaves, it is cancelled.
+        """Run a job; closing the generator cancels it.
 
         Args:
-            spec: what to do.
-            budget_s: what is left of the call's deadline; None if it has none.
-            queries: its queries' requests, in order.
+            spec: specification of the job.
+            budget_s: time until the call's deadline, in seconds; None if it has none.
+            queries: requests of its queries, in order.
 
         Yields:
-            The job as it was accepted, results in any order, and the job as it ended.
+            The initial status, results in any order, and the final status.
 
         Raises:
-            InvalidInput: queries are out of order, missing, or do not fit the engine.
+            InvalidInput: queries are out of order, missing, or do not match the engine.
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
-            Overloaded: there are too many.
+            Overloaded: too many requests or bytes are in flight.
         """
         engine = self._catalogue.find(spec.engine)
         self._admission.acquire(self._window_bytes)
-        tracker = JobTracker(new_status(spec, self._clock), self._clock)
+        tracker = JobTracker(new_job_status(spec, self._clock), self._clock)
         job = StreamedJob(tracker, engine, self._metrics, self._window_bytes)
-        scheduled = job_of(tracker.status, self._clock, with_tensors=True)
+        scheduled = scheduler_job(tracker.status, self._clock, with_tensors=True)
         if budget_s is not None:
             deadline = min(scheduled.deadline, scheduled.arrival + budget_s)
             scheduled = replace(scheduled, deadline=deadline)
-        self._dispatcher.start(scheduled, job, ready=0)
+        self._dispatcher.submit(scheduled, job, ready=0)
         reader = asyncio.create_task(self._read(job, queries))
         reader.add_done_callback(job.reader_ended)
         try:
             yield tracker.snapshot()
-            while answers := await job.answers.take():
+            while answers := await job.answers.get_batch():
                 for answer in answers:
                     yield answer
                     if isinstance(answer, Result):
@@ -205,7 +210,7 @@ class StreamedJobs:
         tracker = job.tracker
         async for query in queries:
             await job.put(query)
-            self._dispatcher.more_ready(tracker.id, job.arrived)
-        wanted = tracker.spec.queries
-        if job.arrived < wanted:
-            raise InvalidInput(f"the stream of queries ended after {job.arrived} of {wanted}")
+            self._dispatcher.set_ready(tracker.id, job.arrived)
+        expected = tracker.spec.queries
+        if job.arrived < expected:
+            raise InvalidInput(f"the stream of queries ended after {job.arrived} of {expected}")

@@ -1,4 +1,4 @@
-"""Submitted jobs: accepted into the journal, run from samples, finished whatever happens."""
+"""Submitted jobs: accepted into the journal, run on samples, resumed after a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
-    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
@@ -36,23 +36,23 @@ MAX_LISTED: Final = 1000
 _ENDED: Final = frozenset(state for state in JobState if state.ended)
 
 
-def job_of(status: JobStatus, clock: Clock, *, with_tensors: bool = False) -> Job:
-    """The scheduler's view of a job whose client may leave and come back."""
+def scheduler_job(status: JobStatus, clock: Clock, *, with_tensors: bool = False) -> Job:
+    """Return the scheduling core's view of a job."""
     return Job(
         id=status.id,
         engine=status.spec.engine,
         queries=status.spec.queries,
-        arrival=clock.instant(status.submitted_at),
-        deadline=clock.instant(status.deadline_at),
+        arrival=clock.to_monotonic(status.submitted_at),
+        deadline=clock.to_monotonic(status.deadline_at),
         priority=status.spec.priority,
         tenant=status.spec.tenant,
         with_tensors=with_tensors,
     )
 
 
-def new_status(spec: JobSpec, clock: Clock) -> JobStatus:
-    """A job that is submitted now."""
-    now = clock.unix(clock.now())
+def new_job_status(spec: JobSpec, clock: Clock) -> JobStatus:
+    """Return the status of a job submitted now."""
+    now = clock.to_unix(clock.now())
     return JobStatus(
         id=JobId(secrets.token_hex(8)),
         spec=spec,
@@ -62,22 +62,24 @@ def new_status(spec: JobSpec, clock: Clock) -> JobStatus:
     )
 
 
-def execution_of(worker: ConnectedWorker, outstanding: Outstanding, now: float) -> Execution:
-    """What is done of an assignment up to now."""
-    assignment = outstanding.assignment
+def execution_so_far(
+    worker: ConnectedWorker, progress: AssignmentProgress, now: float
+) -> Execution:
+    """Return the execution of an assignment as of `now`."""
+    assignment = progress.assignment
     return Execution(
         worker_id=worker.id,
         configuration=assignment.configuration,
         first=assignment.first,
-        count=outstanding.done,
-        seconds=now - max(outstanding.dispatched_at, worker.free_since),
-        labelled=outstanding.labelled,
-        correct=outstanding.correct,
+        count=progress.done,
+        seconds=now - max(progress.dispatched_at, worker.free_since),
+        labelled=progress.labelled,
+        correct=progress.correct,
     )
 
 
-def account(metrics: Metrics, status: JobStatus) -> None:
-    """Count and measure a job that has ended."""
+def record_job_end(metrics: Metrics, status: JobStatus) -> None:
+    """Record the metrics of an ended job."""
     engine = metrics.engine(status.spec.engine)
     engine.count_job(status.state)
     if status.dispatched_at is not None:
@@ -91,36 +93,36 @@ def account(metrics: Metrics, status: JobStatus) -> None:
 
 
 class SubmittedJob:
-    """A journalled job that has not ended. What is published of it is in the journal."""
+    """An unfinished submitted job. Its status shows only what the journal has recorded."""
 
     durable = True
     with_tensors = False
 
-    def __init__(self, jobs: Jobs, journal: JobStore, tracker: JobTracker) -> None:
+    def __init__(self, jobs: SubmittedJobs, journal: JobStore, tracker: JobTracker) -> None:
         self._jobs = jobs
         self._journal = journal
         self.tracker = tracker
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """None: its queries are drawn from samples."""
+        """Return no requests: the queries draw on samples."""
         return ()
 
-    def dispatched(self, assignment: Assignment, now: float) -> None:
-        """Note the first dispatch and the estimate."""
-        if self.tracker.dispatched(assignment, now):
-            self._journal.dispatched(self.tracker.status)
+    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+        """Record the first dispatch and the estimate."""
+        if self.tracker.record_dispatch(assignment, now):
+            self._journal.record_dispatch(self.tracker.status)
 
-    def recorded(
+    def on_progress(
         self,
         worker: ConnectedWorker,
-        outstanding: Outstanding,
+        progress: AssignmentProgress,
         _responses: Sequence[Buffer],
         now: float,
     ) -> None:
-        """Have the journal record what is done, and publish it then."""
-        assignment = outstanding.assignment
-        execution = execution_of(worker, outstanding, now)
-        self._journal.record(self.tracker.id, assignment.id, execution).add_done_callback(
+        """Record the completed queries in the journal, then in the status."""
+        assignment = progress.assignment
+        execution = execution_so_far(worker, progress, now)
+        self._journal.record_execution(self.tracker.id, assignment.id, execution).add_done_callback(
             partial(self._recorded, assignment, execution)
         )
 
@@ -131,33 +133,39 @@ class SubmittedJob:
         recorded: asyncio.Future[None],
     ) -> None:
         if (error := recorded.exception()) is None:
-            self.tracker.recorded(assignment, execution)
+            self.tracker.record_execution(assignment, execution)
         else:
-            _log.error("not recorded: %s", error)
+            _log.error("job %s: queries not recorded: %s", self.tracker.id, error)
 
-    def ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
-        """Have the journal record the end, and publish it then."""
+    def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
+        """Record the end in the journal, then in the status."""
         status = replace(
             self.tracker.status,
             state=state,
-            finished_at=self.tracker.clock.unix(now),
+            finished_at=self.tracker.clock.to_unix(now),
             reason=reason,
         )
-        self._journal.end(status).add_done_callback(partial(self._ended, state, reason, now))
+        self._journal.record_end(status).add_done_callback(partial(self._ended, state, reason, now))
 
     def _ended(
         self, state: JobState, reason: str, now: float, recorded: asyncio.Future[None]
     ) -> None:
         if recorded.exception() is None:
-            self.tracker.end(state, now, reason)
-            self._jobs.leave(self.tracker.status)
+            self.tracker.record_end(state, now, reason)
+            self._jobs.on_job_ended(self.tracker.status)
 
 
-class Jobs:
-    """Accepts jobs, answers for them, and calls them off.
+class SubmittedJobs:
+    """Service for submitting, querying, watching and cancelling jobs.
 
     Args:
-        max_jobs: how many may be unfinished at a time.
+        dispatcher: schedules the jobs.
+        catalogue: known engines.
+        journal: durable store of the jobs.
+        admission: refuses jobs once the gateway is stopping.
+        metrics: counters of ended jobs.
+        clock: the gateway's clock.
+        max_jobs: maximum number of unfinished jobs.
     """
 
     def __init__(
@@ -182,72 +190,73 @@ class Jobs:
         self._unfinished: dict[JobId, SubmittedJob] = {}
 
     async def restore(self) -> int:
-        """Go on with what an earlier gateway accepted; return how many jobs that are."""
-        unfinished = await self._journal.unfinished(self._unix_now())
+        """Resume the unfinished jobs in the journal; return their number."""
+        unfinished = await self._journal.unfinished_jobs(self._unix_now())
         for status in unfinished:
             self._start(JobTracker(status, self._clock))
         return len(unfinished)
 
     async def submit(self, spec: JobSpec, key: str = "") -> JobStatus:
-        """Accept a job; it is in the journal when this returns.
+        """Accept a job; return once the journal has recorded it.
 
         Args:
-            spec: what to do.
-            key: the same key with the same specification gives the same job.
+            spec: specification of the job.
+            key: idempotency key; submitting the same specification again under it returns the
+                same job.
 
         Raises:
             InvalidInput: the key is too long or not printable.
             EngineNotFound, EngineUnusable: see `Catalogue.check_known`.
             IdempotencyConflict: the key was used for another specification.
             Overloaded: too many jobs are unfinished.
-            Unavailable: the gateway is about to stop.
+            Unavailable: the gateway is stopping.
         """
         if len(key) > _MAX_KEY or not key.isprintable():
             raise InvalidInput(
                 f"an idempotency key has at most {_MAX_KEY} characters, all of them printable"
             )
         try:
-            self._check_room_for(spec)
+            self._check_capacity(spec)
         except SynergaiError:
-            # Who tries again because the answer was lost is owed the same answer.
-            known = await self._journal.accepted(spec, key) if key else None
+            # A retry after a lost reply must get the original result.
+            known = await self._journal.find_accepted(spec, key) if key else None
             if known is None:
                 raise
             return await self.get(known)
-        tracker = JobTracker(new_status(spec, self._clock), self._clock)
+        tracker = JobTracker(new_job_status(spec, self._clock), self._clock)
         self._accepting += 1
         accepted = self._journal.accept(tracker.status, key)
         accepted.add_done_callback(partial(self._accepted, tracker))
-        # What the journal has accepted runs, even if the client does not wait for the answer.
+        # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
         return await self.get(job_id)
 
     async def get(self, job_id: str) -> JobStatus:
-        """The job as it is now.
+        """Return the status of a job as of now.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: the id is unknown.
         """
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             return job.tracker.snapshot()
-        status = await self._journal.job(JobId(job_id), self._unix_now())
+        status = await self._journal.find_job(JobId(job_id), self._unix_now())
         if status is None:
             raise JobNotFound(job_id)
         return status
 
     async def list(self, states: Collection[JobState], limit: int) -> list[JobStatus]:
-        """Jobs in one of `states`, or in any if there are none; newest first.
+        """Return jobs, newest first.
 
         Args:
-            states: what to keep.
-            limit: at most so many; at most `MAX_LISTED`.
+            states: states to include; empty for all.
+            limit: maximum number of jobs, at most `MAX_LISTED`.
         """
         limit = min(limit, MAX_LISTED)
         wanted = frozenset(states) or frozenset(JobState)
         found = []
         if ended := wanted & _ENDED:
-            found = await self._journal.ended(ended, limit, self._unix_now())
+            found = await self._journal.ended_jobs(ended, limit, self._unix_now())
         seen = {status.id for status in found}
         unfinished = (job.tracker.snapshot() for job in self._unfinished.values())
         found += [s for s in unfinished if s.state in wanted and s.id not in seen]
@@ -255,10 +264,10 @@ class Jobs:
         return found[:limit]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """The job as it is, then again whenever it changed, until it has ended.
+        """Yield the status of a job now and after every change, until it has ended.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: the id is unknown.
         """
         job = self._unfinished.get(JobId(job_id))
         if job is None:
@@ -269,10 +278,10 @@ class Jobs:
                 yield status
 
     async def cancel(self, job_id: str) -> JobStatus:
-        """Stop the job at its next query, if it has not ended; what it is then.
+        """Cancel a job before its next query, unless it has ended; return its final status.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: the id is unknown.
         """
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
@@ -283,16 +292,16 @@ class Jobs:
                         return status
         return await self.get(job_id)
 
-    def leave(self, status: JobStatus) -> None:
-        """A job has ended, and the journal knows."""
+    def on_job_ended(self, status: JobStatus) -> None:
+        """Remove a job whose end the journal has recorded."""
         del self._unfinished[status.id]
-        account(self._metrics, status)
+        record_job_end(self._metrics, status)
 
-    def _check_room_for(self, spec: JobSpec) -> None:
+    def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         self._catalogue.check_known(spec.engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
-            raise Overloaded(f"{self._max_jobs:,} jobs are unfinished already; try later")
+            raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
 
     def _accepted(self, tracker: JobTracker, accepted: asyncio.Future[JobId]) -> None:
         self._accepting -= 1
@@ -303,12 +312,12 @@ class Jobs:
         job = SubmittedJob(self, self._journal, tracker)
         status = tracker.status
         self._unfinished[status.id] = job
-        self._dispatcher.start(
-            job_of(status, self._clock),
+        self._dispatcher.submit(
+            scheduler_job(status, self._clock),
             job,
             ready=status.spec.queries,
             done=tuple((e.first, e.first + e.count) for e in status.executions),
         )
 
     def _unix_now(self) -> float:
-        return self._clock.unix(self._clock.now())
+        return self._clock.to_unix(self._clock.now())

@@ -1,1 +1,1 @@
-"""Accepted jobs on disk, and what is known of each."""
+"""Journal: durable record of the accepted jobs."""

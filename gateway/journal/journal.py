@@ -1,11 +1,10 @@
-"""The journal: what the gateway promised is on disk before it is promised.
+"""Write-ahead journal: jobs and results are on disk before they are acknowledged.
 
-One thread owns the one connection. It takes everything that is queued, carries it out in one
-transaction, and reports back when that is durable: many operations share one sync of the disk.
-Operations are carried out in the order in which they were asked for.
+A writer thread owns the only database connection. It commits all queued operations in one
+transaction, in order, and then resolves their futures, so many operations share one disk sync.
 
-The schema itself refuses to record a query twice, to record beyond a job's queries, or to
-record anything of a job that has ended.
+The schema rejects recording a query twice, queries beyond a job's range, and queries of a job
+that has ended.
 """
 
 from __future__ import annotations
@@ -37,33 +36,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT_JOBS: Final = 100_000
-"""How many ended jobs are kept; beyond, the oldest are forgotten."""
-_FORGET_EVERY: Final = 256
+"""Default number of ended jobs to keep; older ones are deleted."""
+_PURGE_EVERY: Final = 256
 
 
 class JournalBroken(InternalFault):
-    """The journal cannot be written; nothing may be promised any more."""
+    """The journal cannot be written; the gateway must not acknowledge anything."""
 
 
-class _Asked(NamedTuple):
+class _QueuedOperation(NamedTuple):
     operation: Operation
     future: asyncio.Future[object]
 
 
 class Journal:
-    """The durable record of jobs in one state directory.
+    """Durable record of jobs in a state directory.
 
     Args:
-        directory: made if it is missing; belongs to one gateway at a time.
-        kept_jobs: how many ended jobs to remember.
+        directory: state directory, created if missing; locked by one gateway at a time.
+        kept_jobs: number of ended jobs to keep.
 
     Attributes:
-        epoch: counts the times that the journal was opened; from 1.
-        broken: done as soon as the journal cannot be written any more, with the cause.
+        epoch: number of times that the journal has been opened, from 1.
+        broken: done once the journal cannot be written, with the cause.
 
     Raises:
         Unavailable: another gateway uses the directory, or it cannot be written.
-        JournalBroken: what is there is not a journal of this version.
+        JournalBroken: the file is not a journal of this version.
     """
 
     def __init__(self, directory: Path, *, kept_jobs: int = KEPT_JOBS) -> None:
@@ -72,7 +71,7 @@ class Journal:
         self._kept_jobs = kept_jobs
         self._ended = 0
         self._pending = 0
-        self._queue: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
         self._lock = _lock(directory)
         try:
             self._connection = schema.open_database(directory / "journal.db")
@@ -84,141 +83,146 @@ class Journal:
         self._thread.start()
 
     async def close(self) -> None:
-        """Write what is queued, and let go of the directory."""
+        """Commit queued operations, close the database and unlock the directory."""
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         self._connection.close()
         os.close(self._lock)
 
-    # --- operations, durable when their future is done ------------------------------------
+    # --- writes, durable once their future is done --------------------------------------------
 
     def accept(self, status: JobStatus, key: str = "") -> asyncio.Future[JobId]:
-        """Record a new job; its id, or that of the job which had the same key before.
+        """Record a new job; return its id, or that of the earlier job with the same key.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._ask(partial(operations.accept, status=status, key=key))
+        return self._enqueue(partial(operations.accept, status=status, key=key))
 
-    def accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
-        """The job that was accepted under a key, if one was.
+    def find_accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
+        """Return the id of the job accepted under a key, if any.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._ask(partial(operations.accepted, spec=spec, key=key))
+        return self._enqueue(partial(operations.find_accepted, spec=spec, key=key))
 
-    def dispatched(self, status: JobStatus) -> asyncio.Future[None]:
-        """Record that the job runs, since when, and what was estimated."""
-        return self._ask(partial(operations.dispatched, status=status))
+    def record_dispatch(self, status: JobStatus) -> asyncio.Future[None]:
+        """Record the job's first dispatch and estimate."""
+        return self._enqueue(partial(operations.record_dispatch, status=status))
 
-    def record(
+    def record_execution(
         self, job_id: JobId, assignment_id: AssignmentId, execution: Execution
     ) -> asyncio.Future[None]:
-        """Record what is done of an assignment, all from its start.
+        """Record the completed queries of an assignment; `execution` covers it from its start.
 
         Raises (the future):
-            InternalFault: a query in it is recorded already under another assignment, is beyond
-                the job, or the job has ended. Nothing is changed then.
+            InternalFault: a query is already recorded under another assignment or beyond the
+                job's range, or the job has ended. Nothing is changed then.
         """
-        return self._ask(
+        return self._enqueue(
             partial(
-                operations.record, job_id=job_id, assignment_id=assignment_id, execution=execution
+                operations.record_execution,
+                job_id=job_id,
+                assignment_id=assignment_id,
+                execution=execution,
             )
         )
 
-    def end(self, status: JobStatus) -> asyncio.Future[None]:
-        """Record how and when the job ended."""
+    def record_end(self, status: JobStatus) -> asyncio.Future[None]:
+        """Record the end of the job."""
         self._ended += 1
-        if self._ended % _FORGET_EVERY == 0:
-            self._ask(partial(operations.forget, kept=self._kept_jobs))
-        return self._ask(partial(operations.end, status=status))
+        if self._ended % _PURGE_EVERY == 0:
+            self._enqueue(partial(operations.purge, kept=self._kept_jobs))
+        return self._enqueue(partial(operations.record_end, status=status))
 
-    def remember(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Record that these engines exist, whether or not a worker is there to serve them."""
-        return self._ask(partial(operations.remember, engines=tuple(engines)))
+    def add_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
+        """Record engine names, so that they stay known without a worker."""
+        return self._enqueue(partial(operations.add_engines, engines=tuple(engines)))
 
-    def mark(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
-        """Record whether an engine is unloaded, on a client's word."""
-        return self._ask(partial(operations.mark, engine=engine, unloaded=unloaded))
+    def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
+        """Record whether an engine is unloaded."""
+        return self._enqueue(partial(operations.set_unloaded, engine=engine, unloaded=unloaded))
 
-    # --- questions ------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------
 
     def engines(self) -> asyncio.Future[frozenset[EngineName]]:
-        """Every engine that was ever remembered."""
-        return self._ask(operations.engines)
+        """Return the names of all recorded engines."""
+        return self._enqueue(operations.engines)
 
-    def unloaded(self) -> asyncio.Future[frozenset[EngineName]]:
-        """Every engine that is unloaded."""
-        return self._ask(operations.unloaded)
+    def unloaded_engines(self) -> asyncio.Future[frozenset[EngineName]]:
+        """Return the names of the unloaded engines."""
+        return self._enqueue(operations.unloaded_engines)
 
-    def job(self, job_id: JobId, as_of: float) -> asyncio.Future[JobStatus | None]:
-        """The job as it is recorded, if it is."""
-        return self._ask(partial(operations.job, job_id=job_id, as_of=as_of))
+    def find_job(self, job_id: JobId, as_of: float) -> asyncio.Future[JobStatus | None]:
+        """Return the job as recorded, or None if it is unknown."""
+        return self._enqueue(partial(operations.find_job, job_id=job_id, as_of=as_of))
 
-    def unfinished(self, as_of: float) -> asyncio.Future[list[JobStatus]]:
-        """Jobs that have not ended, in order of acceptance."""
-        return self._ask(partial(operations.unfinished, as_of=as_of))
+    def unfinished_jobs(self, as_of: float) -> asyncio.Future[list[JobStatus]]:
+        """Return the jobs that have not ended, in order of acceptance."""
+        return self._enqueue(partial(operations.unfinished_jobs, as_of=as_of))
 
-    def ended(
+    def ended_jobs(
         self, states: Collection[JobState], limit: int, as_of: float
     ) -> asyncio.Future[list[JobStatus]]:
-        """The newest jobs that have ended, in one of `states`, newest first."""
-        return self._ask(partial(operations.ended, states=tuple(states), limit=limit, as_of=as_of))
+        """Return the newest jobs that ended in one of `states`, newest first."""
+        return self._enqueue(
+            partial(operations.ended_jobs, states=tuple(states), limit=limit, as_of=as_of)
+        )
 
     def after_pending(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once all that was asked for before is done; at once if nothing is."""
+        """Call `callback` once all earlier operations are done; at once if there are none."""
         if not self._pending:
             callback()
             return
-        self._ask(operations.nothing).add_done_callback(lambda _: callback())
+        self._enqueue(operations.no_op).add_done_callback(lambda _: callback())
 
-    # --- the writer -----------------------------------------------------------------------
+    # --- writer thread ------------------------------------------------------------------------
 
-    def _ask(self, operation: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+    def _enqueue(self, operation: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         if self.broken.done():
             future.set_exception(self.broken.result())
             future.exception()
             return future
         self._pending += 1
-        future.add_done_callback(self._settle)
-        self._queue.put(_Asked(operation, future))  # type: ignore[arg-type]  # futures are invariant
+        future.add_done_callback(self._on_settled)
+        self._queue.put(_QueuedOperation(operation, future))  # type: ignore[arg-type]  # futures are invariant
         return future
 
-    def _settle(self, _future: asyncio.Future[Any]) -> None:
-        # The first callback of each future: the caller's own ones follow before anything else
-        # on the loop, so that nothing slips in between a result and what it leads to.
+    def _on_settled(self, _future: asyncio.Future[Any]) -> None:
+        # Registered first, so it runs right before the caller's callbacks: nothing else on the
+        # loop runs between a result and its consequences.
         self._pending -= 1
 
     def _run(self) -> None:
         closing = False
         while not closing:
-            batch: list[_Asked] = []
-            asked = self._queue.get()
-            while asked is not None:
-                batch.append(asked)
+            batch: list[_QueuedOperation] = []
+            item = self._queue.get()
+            while item is not None:
+                batch.append(item)
                 try:
-                    asked = self._queue.get_nowait()
+                    item = self._queue.get_nowait()
                 except queue.Empty:
                     break
-            closing = asked is None
+            closing = item is None
             if batch:
                 outcomes = self._commit(batch)
-                self._loop.call_soon_threadsafe(self._report, batch, outcomes)
+                self._loop.call_soon_threadsafe(self._deliver, batch, outcomes)
 
-    def _commit(self, batch: list[_Asked]) -> list[object]:
-        """Carry out the batch in one transaction; a result or an exception for each."""
+    def _commit(self, batch: list[_QueuedOperation]) -> list[object]:
+        """Execute the batch in one transaction; return a result or an exception per operation."""
         outcomes: list[object] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for asked in batch:
+            for item in batch:
                 try:
-                    outcomes.append(asked.operation(self._connection))
-                except SynergaiError as error:  # raised before anything was changed
+                    outcomes.append(item.operation(self._connection))
+                except SynergaiError as error:  # raised before any change
                     outcomes.append(error)
             self._connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except Exception as error:  # noqa: BLE001 - every future must be resolved
             with suppress(apsw.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -226,18 +230,18 @@ class Journal:
             return [broken] * len(batch)
         return outcomes
 
-    def _report(self, batch: list[_Asked], outcomes: list[object]) -> None:
-        for asked, outcome in zip(batch, outcomes, strict=True):
+    def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object]) -> None:
+        for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, JournalBroken) and not self.broken.done():
                 self.broken.set_result(outcome)
-            if asked.future.done():
+            if item.future.done():
                 continue
             if isinstance(outcome, Exception):
-                asked.future.set_exception(outcome)
+                item.future.set_exception(outcome)
                 if isinstance(outcome, JournalBroken):
-                    asked.future.exception()  # said once, by `broken`, and not for every future
+                    item.future.exception()  # reported once, by `broken`
             else:
-                asked.future.set_result(outcome)
+                item.future.set_result(outcome)
 
 
 def _lock(directory: Path) -> int:

@@ -1,6 +1,6 @@
-"""What the journal's writer does to its database, one function per operation.
+"""Database operations of the journal, one function each.
 
-Each runs inside a transaction of the writer's. One that raises a `SynergaiError` has changed
+Each runs inside a transaction of the writer thread. One that raises a `SynergaiError` has changed
 nothing.
 """
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId
 
 Row: TypeAlias = tuple[Any, ...]
-"""As STRICT tables return it: every column has the type that the schema says."""
+"""Row of a STRICT table: each column has the type of the schema."""
 
 
 def digest(spec: JobSpec) -> bytes:
-    """What two specifications have in common exactly if they ask for the same."""
+    """Return a hash that is equal for equal specifications only."""
     parts = (spec.engine, spec.queries, spec.qos, spec.priority, spec.tenant)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-def nothing(_connection: apsw.Connection) -> None:
-    """Wait for one's turn."""
+def no_op(_connection: apsw.Connection) -> None:
+    """Do nothing; used to wait for earlier operations."""
 
 
-def accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | None:
-    """The job that was accepted under an idempotency key: see `Journal.accepted`."""
+def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | None:
+    """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
     known = connection.execute(
         "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job WHERE key = ?",
         (key,),
@@ -55,9 +55,9 @@ def accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | No
 
 
 def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
-    """Add a job, unless its idempotency key is known: see `Journal.accept`."""
+    """Insert a job unless its idempotency key is known; see `Journal.accept`."""
     spec = status.spec
-    if key and (known := accepted(connection, spec, key)) is not None:
+    if key and (known := find_accepted(connection, spec, key)) is not None:
         return known
     connection.execute(
         "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
@@ -81,8 +81,8 @@ def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
     return status.id
 
 
-def dispatched(connection: apsw.Connection, status: JobStatus) -> None:
-    """Note when the job's first queries were given to a worker, and the estimate."""
+def record_dispatch(connection: apsw.Connection, status: JobStatus) -> None:
+    """Record the first dispatch and the estimate."""
     connection.execute(
         "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
         (
@@ -95,10 +95,10 @@ def dispatched(connection: apsw.Connection, status: JobStatus) -> None:
     )
 
 
-def record(
+def record_execution(
     connection: apsw.Connection, job_id: JobId, assignment_id: AssignmentId, execution: Execution
 ) -> None:
-    """Add an assignment's range, or extend it: see `Journal.record`."""
+    """Insert or extend an assignment's range; see `Journal.record_execution`."""
     configuration = execution.configuration
     try:
         connection.execute(
@@ -124,8 +124,8 @@ def record(
         raise InternalFault(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 
-def end(connection: apsw.Connection, status: JobStatus) -> None:
-    """Note the job's end; an end noted before stays."""
+def record_end(connection: apsw.Connection, status: JobStatus) -> None:
+    """Record the end of the job; an earlier end is kept."""
     connection.execute(
         "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
         (
@@ -138,8 +138,8 @@ def end(connection: apsw.Connection, status: JobStatus) -> None:
     )
 
 
-def forget(connection: apsw.Connection, kept: int) -> None:
-    """Delete the oldest ended jobs, but the newest `kept`, with all that belongs to them."""
+def purge(connection: apsw.Connection, kept: int) -> None:
+    """Delete all ended jobs except the newest `kept`, with their keys and executions."""
     connection.execute(
         "DELETE FROM jobs WHERE sequence IN "
         "(SELECT sequence FROM jobs WHERE state > 2 ORDER BY sequence DESC LIMIT -1 OFFSET ?)",
@@ -147,20 +147,20 @@ def forget(connection: apsw.Connection, kept: int) -> None:
     )
 
 
-def remember(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
-    """Add engines' names."""
+def add_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+    """Insert engine names."""
     connection.executemany(
         "INSERT OR IGNORE INTO engines (name) VALUES (?)", [(engine,) for engine in engines]
     )
 
 
 def engines(connection: apsw.Connection) -> frozenset[EngineName]:
-    """All engines' names."""
+    """Return all engine names."""
     return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))
 
 
-def mark(connection: apsw.Connection, engine: EngineName, *, unloaded: bool) -> None:
-    """Set or take away an engine's mark."""
+def set_unloaded(connection: apsw.Connection, engine: EngineName, *, unloaded: bool) -> None:
+    """Set whether an engine is unloaded."""
     connection.execute(
         "INSERT INTO engines (name, unloaded) VALUES (?, ?) "
         "ON CONFLICT (name) DO UPDATE SET unloaded = excluded.unloaded",
@@ -168,8 +168,8 @@ def mark(connection: apsw.Connection, engine: EngineName, *, unloaded: bool) -> 
     )
 
 
-def unloaded(connection: apsw.Connection) -> frozenset[EngineName]:
-    """The names of the engines that are marked."""
+def unloaded_engines(connection: apsw.Connection) -> frozenset[EngineName]:
+    """Return the names of the unloaded engines."""
     rows = connection.execute("SELECT name FROM engines WHERE unloaded")
     return frozenset(EngineName(row[0]) for row in rows)
 
@@ -180,25 +180,25 @@ _JOB: Final = (
 )
 
 
-def job(connection: apsw.Connection, job_id: JobId, as_of: float) -> JobStatus | None:
-    """One job."""
+def find_job(connection: apsw.Connection, job_id: JobId, as_of: float) -> JobStatus | None:
+    """Return one job."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
     return None if row is None else _status(connection, row, as_of)
 
 
-def unfinished(connection: apsw.Connection, as_of: float) -> list[JobStatus]:
-    """All jobs that have not ended."""
+def unfinished_jobs(connection: apsw.Connection, as_of: float) -> list[JobStatus]:
+    """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
     return [_status(connection, row, as_of) for row in rows]
 
 
-def ended(
+def ended_jobs(
     connection: apsw.Connection, states: tuple[JobState, ...], limit: int, as_of: float
 ) -> list[JobStatus]:
-    """The newest ended jobs."""
-    marks = ", ".join("?" * len(states))
+    """Return the newest ended jobs."""
+    placeholders = ", ".join("?" * len(states))
     rows = connection.execute(
-        _JOB + f"WHERE state > 2 AND state IN ({marks}) ORDER BY sequence DESC LIMIT ?",
+        _JOB + f"WHERE state > 2 AND state IN ({placeholders}) ORDER BY sequence DESC LIMIT ?",
         (*(state.value for state in states), limit),
     ).fetchall()
     return [_status(connection, row, as_of) for row in rows]

@@ -1,4 +1,4 @@
-"""The journal's tables, and how its database is opened."""
+"""Schema of the journal's database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION: Final = 2
-APPLICATION_ID: Final = 0x53594E41  # "SYNA", so that another program's file is not taken for ours
+APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
 CREATE TABLE gateway (epoch INTEGER NOT NULL) STRICT;
@@ -67,9 +67,9 @@ _FROM_VERSION_1: Final = """
 ALTER TABLE engines ADD COLUMN unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1));
 """
 
-# Ranges of a job never overlap, so that among those that begin before a new one ends, the one
-# that begins last also ends last: a look at one row is enough.
-_RULES: Final = """
+# Ranges of a job never overlap, so of those that begin before a new one ends, the last to begin is
+# also the last to end: checking one row is enough.
+_TRIGGER: Final = """
 CREATE TRIGGER {name} BEFORE {event} ON executions BEGIN
   SELECT RAISE(ABORT, 'queries are recorded already') WHERE EXISTS (
     SELECT 1 FROM (
@@ -84,14 +84,14 @@ END;
 
 
 class WrongVersion(Exception):
-    """The file is not a journal, or one of another version."""
+    """The file is not a journal, or has another version."""
 
 
 def open_database(path: Path) -> apsw.Connection:
-    """Open the journal at `path`, brought up to date if it is older, or make an empty one.
+    """Open the journal at `path`, migrating or creating it if necessary.
 
     Raises:
-        WrongVersion: there is something else.
+        WrongVersion: the file is not a journal, or of an unsupported version.
         apsw.Error: it cannot be read or written.
     """
     connection = apsw.Connection(str(path))
@@ -117,17 +117,17 @@ def _create_or_check(connection: apsw.Connection) -> None:
         return
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() != [(0,)]:
         found = f"version {version}" if application == APPLICATION_ID else "of another program"
-        raise WrongVersion(f"it is {found}, and this gateway writes version {VERSION}")
+        raise WrongVersion(f"it is {found}; this gateway needs version {VERSION}")
     connection.execute(_TABLES)
-    connection.execute(_RULES.format(name="new_queries_only", event="INSERT"))
-    connection.execute(_RULES.format(name="further_queries_only", event="UPDATE"))
+    connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
+    connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", VERSION)
 
 
 def next_epoch(connection: apsw.Connection) -> int:
-    """Count one more start of a gateway, durably."""
+    """Increment the epoch, durably, and return it."""
     row = connection.execute("UPDATE gateway SET epoch = epoch + 1 RETURNING epoch").fetchone()
     if row is None:
-        raise WrongVersion("its epoch is missing")
+        raise WrongVersion("it has no epoch")
     return int(row[0])

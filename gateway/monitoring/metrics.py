@@ -26,7 +26,7 @@ class Metrics:
             collector(registry=self.registry)
         self.stale_reports = Counter(
             "synergai_stale_reports",
-            "Reports under assignments that were not outstanding",
+            "Reports under assignments that were not in flight",
             registry=self.registry,
         )
         self.refused_agents = Counter(

@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from gateway.admission.load_shedding import LoadShedder
-from gateway.dispatch.job_handler import failure
+from gateway.dispatch.job_handler import job_error
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
-    from gateway.fleet.worker import ConnectedWorker, Outstanding
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.engine_metrics import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName, Fault
@@ -47,7 +47,7 @@ class Request:
 
     __slots__ = (
         "_inference",
-        "_outstanding",
+        "_progress",
         "_response",
         "_shedder",
         "_timings",
@@ -73,7 +73,7 @@ class Request:
     ) -> None:
         self._inference = inference
         self._shedder = shedder
-        self._outstanding: Outstanding | None = None
+        self._progress: AssignmentProgress | None = None
         self._response: Buffer = b""
         self._timings = timings
         self.job = job
@@ -87,7 +87,7 @@ class Request:
         """Return the request as the job's only query."""
         return (self.data,)
 
-    def dispatched(self, assignment: Assignment, now: float) -> None:
+    def on_dispatched(self, assignment: Assignment, now: float) -> None:
         """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now
@@ -95,24 +95,24 @@ class Request:
             self.metrics.observe_wait(now - self.job.arrival)
         self.estimate_s = assignment.estimate_s
 
-    def recorded(
+    def on_progress(
         self,
         _worker: ConnectedWorker,
-        outstanding: Outstanding,
+        progress: AssignmentProgress,
         responses: Sequence[Buffer],
         _now: float,
     ) -> None:
         """Keep the response until the scheduler ends the job."""
-        self._outstanding = outstanding
+        self._progress = progress
         self._response = responses[0]
 
-    def ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
+    def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Complete the client's call with the response or an error."""
         if self.dispatched_at is None:
             self._shedder.remove(self.job)
         error = None
         if state is not JobState.SUCCEEDED:
-            error = failure(self.job.engine, state, reason, fault)
+            error = job_error(self.job.engine, state, reason, fault)
         self._inference.release(self, error, now)
         if self.result.done():
             return
@@ -124,15 +124,15 @@ class Request:
     def _respond(self, now: float) -> None:
         """Hand over the response and account for its time."""
         response = self._response
-        outstanding = self._outstanding
-        if outstanding is not None:
-            queue_s = outstanding.dispatched_at - self.job.arrival
-            worker_s = now - outstanding.dispatched_at
+        progress = self._progress
+        if progress is not None:
+            queue_s = progress.dispatched_at - self.job.arrival
+            worker_s = now - progress.dispatched_at
             # Workers report their compute time themselves; bound it by the elapsed time.
-            compute_s = min(outstanding.compute_s, worker_s)
+            compute_s = min(progress.compute_s, worker_s)
             self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
             if self._timings:
-                assignment = outstanding.assignment
+                assignment = progress.assignment
                 timings = serialised_timings(
                     queue_s=queue_s,
                     transfer_s=worker_s - compute_s,
@@ -244,7 +244,7 @@ class Inference:
         )
         request = Request(self, job, data, metrics, shedder, timings=options.timings)
         shedder.add(job)
-        self._dispatcher.start(job, request, ready=1)
+        self._dispatcher.submit(job, request, ready=1)
         return request
 
     def abandon(self, request: Request) -> None:

@@ -124,7 +124,7 @@ def engine_statistics(
     return statistics_pb2.ModelStatistics(
         name=engine.name,
         version=engine.version,
-        last_inference=0 if last is None else round(clock.unix(last) * 1e3),
+        last_inference=0 if last is None else round(clock.to_unix(last) * 1e3),
         inference_count=queries,
         execution_count=sum(duration.count for duration in executions.values()),
         inference_stats=statistics_pb2.InferStatistics(

@@ -74,14 +74,14 @@ class FleetServicer:
         """Add or replace entries atomically."""
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
         await self._profiles.store(entries)
-        self._catalogue.learn(entry.engine for entry in entries)
+        self._catalogue.add_known(entry.engine for entry in entries)
         self._dispatcher.profiled(entries)
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     def _worker(self, worker: ConnectedWorker) -> fleet_pb2.Worker:
         if worker.draining:
             state = fleet_pb2.WORKER_STATE_DRAINING
-        elif worker.outstanding:
+        elif worker.in_flight:
             state = fleet_pb2.WORKER_STATE_BUSY
         else:
             state = fleet_pb2.WORKER_STATE_IDLE
@@ -95,7 +95,7 @@ class FleetServicer:
             engines=[engine_to_proto(engine) for _, engine in sorted(worker.engines.items())],
             sessions=map(session_to_proto, sorted(worker.sessions)),
             queries_done=worker.queries_done,
-            last_heard_s=max(0.0, self._clock.now() - worker.heard_at),
+            last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
             unprofiled=self._dispatcher.unprofiled(worker),
             power_mode=worker.power.mode,
             switch_s=worker.power.switch_s,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.jobs.executions import merged
+from gateway.jobs.executions import merge_adjacent
 from gateway.jobs.streamed import Query, Result
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import InvalidInput
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.jobs.executions import Execution
     from gateway.jobs.status import JobStatus
     from gateway.jobs.streamed import StreamedJobs
-    from gateway.jobs.submitted import Jobs
+    from gateway.jobs.submitted import SubmittedJobs
     from synergai.protocol.rpc import Context
 
 DEFAULT_LISTED: Final = 100
@@ -31,7 +31,7 @@ DEFAULT_LISTED: Final = 100
 class JobsServicer:
     """Serves ``synergai.v1.Jobs``."""
 
-    def __init__(self, jobs: Jobs, streamed: StreamedJobs) -> None:
+    def __init__(self, jobs: SubmittedJobs, streamed: StreamedJobs) -> None:
         self._jobs = jobs
         self._streamed = streamed
 
@@ -142,7 +142,7 @@ def job_to_proto(status: JobStatus) -> jobs_pb2.Job:
         actual_s=status.actual_s,
         violated=status.violated,
         excess_s=status.excess_s,
-        executions=map(_execution_to_proto, merged(status.executions)),
+        executions=map(_execution_to_proto, merge_adjacent(status.executions)),
         labelled=status.labelled,
         correct=status.correct,
         reason=status.reason,

@@ -137,7 +137,7 @@ class InferenceServicer:
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)
         try:
-            while responses := await stream.responses.take():
+            while responses := await stream.responses.get_batch():
                 for response in responses:
                     yield response
                     stream.on_sent(response)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gateway.requests.parameters import bool_parameter
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
@@ -89,7 +89,7 @@ class InferenceStream:
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
         self._all_read = False
-        self.responses: Outbox[bytes] = Outbox(2 * window)
+        self.responses: SendQueue[bytes] = SendQueue(2 * window)
         self.failure: SynergaiError | None = None
 
     async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:

@@ -48,7 +48,7 @@ class RepositoryServicer:
         self, request: repository_pb2.RepositoryIndexRequest, _context: Context
     ) -> repository_pb2.RepositoryIndexResponse:
         """Return every known engine with its state."""
-        models = map(self._entry, self._catalogue.known())
+        models = map(self._entry, self._catalogue.known_engines())
         return repository_pb2.RepositoryIndexResponse(
             models=[model for model in models if model.state == _READY or not request.ready]
         )

@@ -63,13 +63,13 @@ async def test_tenant_comes_from_the_header_or_from_the_request(
     caller: Any, a_request: Any, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    start = Dispatcher.start
+    submit = Dispatcher.submit
 
     def spy(self: Dispatcher, job: Job, *args: Any, **options: Any) -> None:
         seen.append(job.tenant)
-        start(self, job, *args, **options)
+        submit(self, job, *args, **options)
 
-    monkeypatch.setattr(Dispatcher, "start", spy)
+    monkeypatch.setattr(Dispatcher, "submit", spy)
     parameters = {"synergai_tenant": oip.InferParameter(string_param=tenant)} if tenant else {}
     request = a_request(parameters=parameters)
     metadata = (("synergai-tenant", "shop"),)

@@ -11,12 +11,12 @@ from gateway.admission.limits import Admission
 from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.worker import ConnectedWorker, Order, Run
-from gateway.jobs.submitted import Jobs
+from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
+from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.requests.inference import Inference, Request
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from synergai.domain import (
     Configuration,
     Engine,
@@ -51,7 +51,7 @@ ENGINE = Engine(
 )
 
 
-def a_worker(worker_id: str = "w1") -> ConnectedWorker:
+def make_worker(worker_id: str = "w1") -> ConnectedWorker:
     return ConnectedWorker(
         id=WorkerId(worker_id),
         worker_class=WorkerClass("test"),
@@ -59,14 +59,14 @@ def a_worker(worker_id: str = "w1") -> ConnectedWorker:
         cores=1,
         memory_bytes=0,
         configurations=(Configuration(1),),
-        orders=Outbox(100),
-        heard_at=0.0,
+        orders=SendQueue(100),
+        last_seen_at=0.0,
         engines={ECHO: ENGINE},
     )
 
 
 @dataclass
-class Office:
+class GatewayHarness:
     """All of a gateway but its servers."""
 
     journal: Journal
@@ -86,12 +86,12 @@ class Office:
             SchedulingSettings(), ConfigurationDictionary([profile]), self.journal.epoch
         )
         self.dispatcher = Dispatcher(
-            core, self.journal, self.clock, self.metrics, learned=lambda _: None
+            core, self.journal, self.clock, self.metrics, on_learned=lambda _: None
         )
         self.inference = Inference(
             self.dispatcher, self.catalogue, self.admission, self.metrics, self.clock, 1
         )
-        self.jobs = Jobs(
+        self.jobs = SubmittedJobs(
             self.dispatcher,
             self.catalogue,
             self.journal,
@@ -101,13 +101,13 @@ class Office:
             max_jobs=2,
         )
 
-    def join(self, worker_id: str = "w1") -> ConnectedWorker:
-        worker = a_worker(worker_id)
-        self.catalogue.put(worker.id, worker.engines[ECHO])
-        self.dispatcher.joined(worker)
+    def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:
+        worker = make_worker(worker_id)
+        self.catalogue.update(worker.id, worker.engines[ECHO])
+        self.dispatcher.add_worker(worker)
         return worker
 
-    def begin(self, budget_s: float | None = None, **fields: Any) -> Request:
+    def begin_request(self, budget_s: float | None = None, **fields: Any) -> Request:
         """A request of one value, on its way."""
         message = oip.ModelInferRequest(
             **{"model_name": ECHO, "raw_input_contents": [b"\0" * 4], **fields}
@@ -121,11 +121,13 @@ class Office:
         orders, worker.orders._items = worker.orders._items, []
         return orders
 
-    def given(self, worker: ConnectedWorker) -> list[Assignment]:
+    def assignments(self, worker: ConnectedWorker) -> list[Assignment]:
         """The assignments among those orders."""
-        return [order.assignment for order in self.orders(worker) if isinstance(order, Run)]
+        return [
+            order.assignment for order in self.orders(worker) if isinstance(order, RunAssignment)
+        ]
 
-    def end(
+    def complete(
         self,
         worker: ConnectedWorker,
         assignment: Assignment,
@@ -137,21 +139,21 @@ class Office:
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
         self.dispatcher.ended(worker, ended, responses)
 
-    def count(self, name: str, **labels: str) -> float:
+    def metric(self, name: str, **labels: str) -> float:
         """The value of a metric."""
         return self.metrics.registry.get_sample_value(f"synergai_{name}", labels) or 0.0
 
-    async def settled(self) -> None:
+    async def flush_journal(self) -> None:
         """Wait until the journal has everything, and what follows from it has happened."""
         await self.journal.engines()
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
+async def harness(tmp_path: Path) -> AsyncIterator[GatewayHarness]:
     journal = Journal(tmp_path)
-    office = Office(journal)
-    yield office
-    office.dispatcher.close()
+    harness = GatewayHarness(journal)
+    yield harness
+    harness.dispatcher.close()
     await journal.close()
 
 

@@ -14,7 +14,7 @@ from gateway.clock import Clock
 from gateway.fleet.catalogue import Catalogue
 from gateway.jobs.executions import Execution
 from gateway.jobs.status import JobStatus, JobTracker
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
 from gateway.settings import GatewaySettings
 from synergai.domain import (
@@ -47,40 +47,40 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 async def test_outbox_gives_all_that_came_in_one_turn_at_once() -> None:
-    outbox: Outbox[int] = Outbox(10)
-    taking = asyncio.create_task(outbox.take())
+    outbox: SendQueue[int] = SendQueue(10)
+    taking = asyncio.create_task(outbox.get_batch())
     for number in range(3):
         outbox.put(number)
     assert await taking == [0, 1, 2]
 
 
 async def test_closed_outbox_gives_what_waits_and_then_nothing() -> None:
-    outbox: Outbox[int] = Outbox(10)
+    outbox: SendQueue[int] = SendQueue(10)
     outbox.put(1)
     outbox.close()
     outbox.put(2)
-    assert await outbox.take() == [1]
-    assert await outbox.take() == []
+    assert await outbox.get_batch() == [1]
+    assert await outbox.get_batch() == []
 
 
 async def test_outbox_closed_with_an_error_raises_it_at_once() -> None:
-    outbox: Outbox[int] = Outbox(10)
+    outbox: SendQueue[int] = SendQueue(10)
     outbox.put(1)
     outbox.close(Unavailable("gone"))
     with pytest.raises(Unavailable, match="gone"):
-        await outbox.take()
+        await outbox.get_batch()
 
 
 async def test_outbox_of_a_peer_that_does_not_read_is_bounded() -> None:
-    outbox: Outbox[int] = Outbox(2)
+    outbox: SendQueue[int] = SendQueue(2)
     for number in range(5):
         outbox.put(number)
     with pytest.raises(Overloaded):
-        await outbox.take()
+        await outbox.get_batch()
 
 
 async def test_outbox_gathers_for_as_long_as_items_keep_coming() -> None:
-    outbox: Outbox[int] = Outbox(10)
+    outbox: SendQueue[int] = SendQueue(10)
 
     async def put_one_every_third_turn() -> None:
         for number in range(4):
@@ -89,14 +89,14 @@ async def test_outbox_gathers_for_as_long_as_items_keep_coming() -> None:
             outbox.put(number)
 
     putting = asyncio.create_task(put_one_every_third_turn())
-    assert await outbox.gather(turns=4, longest_s=60.0) == [0, 1, 2, 3]
+    assert await outbox.collect_until_idle(turns=4, timeout_s=60.0) == [0, 1, 2, 3]
     await putting
 
 
 async def test_outbox_does_not_gather_for_longer_than_it_may() -> None:
-    outbox: Outbox[int] = Outbox(10)
+    outbox: SendQueue[int] = SendQueue(10)
     outbox.put(1)
-    assert await outbox.gather(turns=10**9, longest_s=0.0) == [1]
+    assert await outbox.collect_until_idle(turns=10**9, timeout_s=0.0) == [1]
 
 
 # --- admission --------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ def test_engine_is_found_while_somebody_serves_it(engine: Engine) -> None:
     catalogue = Catalogue()
     with pytest.raises(EngineNotFound):
         catalogue.find("echo")
-    catalogue.put(W1, engine)
+    catalogue.update(W1, engine)
     assert catalogue.find("echo") == engine
-    catalogue.drop(W1)
+    catalogue.remove_worker(W1)
     with pytest.raises(Unavailable):
         catalogue.find("echo")
     catalogue.check_known("echo")
@@ -141,36 +141,36 @@ def test_engine_is_found_while_somebody_serves_it(engine: Engine) -> None:
 
 def test_engine_that_everybody_has_with_a_fault_is_unusable(engine: Engine) -> None:
     catalogue = Catalogue()
-    catalogue.put(W1, replace(engine, fault="truncated"))
+    catalogue.update(W1, replace(engine, fault="truncated"))
     with pytest.raises(EngineUnusable, match="truncated"):
         catalogue.find("echo")
-    catalogue.put(W2, engine)
+    catalogue.update(W2, engine)
     assert catalogue.find("echo") == engine
 
 
 def test_second_worker_with_another_engine_of_the_name_is_not_believed(engine: Engine) -> None:
     catalogue = Catalogue()
-    catalogue.put(W1, engine)
+    catalogue.update(W1, engine)
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
-    assert "differs" in catalogue.put(W2, other)[W2].fault
+    assert "differs" in catalogue.update(W2, other)[W2].fault
     assert catalogue.find("echo") == engine
 
 
 def test_worker_is_believed_once_the_one_that_it_differs_from_is_gone(engine: Engine) -> None:
     catalogue = Catalogue()
     newer = replace(engine, version="2")
-    catalogue.put(W1, engine)
-    catalogue.put(W2, newer)
-    assert catalogue.drop(W1) == [{W2: newer}]
+    catalogue.update(W1, engine)
+    catalogue.update(W2, newer)
+    assert catalogue.remove_worker(W1) == [{W2: newer}]
     assert catalogue.find("echo") == newer
 
 
 def test_worker_that_comes_round_to_another_is_believed_with_it(engine: Engine) -> None:
     catalogue = Catalogue()
     newer = replace(engine, version="2")
-    catalogue.put(W1, engine)
-    catalogue.put(W2, newer)
-    assert catalogue.put(W1, newer) == {W1: newer, W2: newer}
+    catalogue.update(W1, engine)
+    catalogue.update(W2, newer)
+    assert catalogue.update(W1, newer) == {W1: newer, W2: newer}
 
 
 def test_engines_of_earlier_times_are_known() -> None:
@@ -238,16 +238,16 @@ def an_assignment(count: int, *, probe: bool = False) -> Assignment:
 
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     clock = Clock()
-    tracker = JobTracker(a_status(submitted_at=clock.unix(90.0)), clock)
-    assert tracker.dispatched(an_assignment(10, probe=True), 100.0)
+    tracker = JobTracker(a_status(submitted_at=clock.to_unix(90.0)), clock)
+    assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
     assert tracker.status.estimated_s is None
     execution = Execution(
         worker_id=W1, configuration=Configuration(1), first=0, count=4, seconds=3.0
     )
-    tracker.recorded(an_assignment(10), execution)
-    assert tracker.dispatched(an_assignment(6), 103.0)
+    tracker.record_execution(an_assignment(10), execution)
+    assert tracker.record_dispatch(an_assignment(6), 103.0)
     assert tracker.status.estimated_s == pytest.approx(5.0)
-    assert not tracker.dispatched(an_assignment(6), 104.0)
+    assert not tracker.record_dispatch(an_assignment(6), 104.0)
     assert tracker.status.waited_s == pytest.approx(10.0)
 
 
@@ -259,9 +259,9 @@ async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
         execution = Execution(
             worker_id=W1, configuration=Configuration(), first=0, count=number, seconds=1.0
         )
-        tracker.recorded(an_assignment(10), execution)
+        tracker.record_execution(an_assignment(10), execution)
     assert (await anext(watch)).queries_done == 3
-    tracker.end(JobState.CANCELLED, 5.0)
+    tracker.record_end(JobState.CANCELLED, 5.0)
     assert [status.state async for status in watch] == [JobState.CANCELLED]
 
 

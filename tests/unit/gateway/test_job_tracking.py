@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.clock import Clock
-from gateway.jobs.executions import Execution, Executions, merged
+from gateway.jobs.executions import Execution, Executions, merge_adjacent
 from gateway.jobs.status import JobStatus, JobTracker
 from synergai.domain import (
     AssignmentId,
@@ -81,7 +81,7 @@ def tracker() -> JobTracker:
 def test_queries_given_out_one_by_one_are_one_execution(tracker: JobTracker) -> None:
     for number in range(QUERIES):
         assignment = an_assignment(number, number, 1)
-        tracker.recorded(assignment, done_of(assignment, 1))
+        tracker.record_execution(assignment, done_of(assignment, 1))
     [execution] = tracker.status.executions
     assert (execution.first, execution.count, execution.labelled) == (0, QUERIES, QUERIES)
     assert execution.seconds == pytest.approx(QUERIES / 10)
@@ -90,7 +90,7 @@ def test_queries_given_out_one_by_one_are_one_execution(tracker: JobTracker) -> 
 def test_executions_of_different_workers_stay_apart(tracker: JobTracker) -> None:
     for number, worker in enumerate([FAST, FAST, SLOW, FAST]):
         assignment = an_assignment(number, number, 1, worker=worker)
-        tracker.recorded(assignment, done_of(assignment, 1))
+        tracker.record_execution(assignment, done_of(assignment, 1))
     ranges = [(each.worker_id, each.first, each.count) for each in tracker.status.executions]
     assert ranges == [(FAST, 0, 2), (SLOW, 2, 1), (FAST, 3, 1)]
 
@@ -110,7 +110,7 @@ def test_executions_amount_to_the_last_reports(data: st.DataObject) -> None:
         for count in sorted(reports):
             last[assignment.id] = done_of(assignment, count)
             executions.record(assignment, last[assignment.id])
-    expected = merged(last.values())
+    expected = merge_adjacent(last.values())
     assert executions.queries == sum(each.count for each in expected)
     found = executions.ranges()
     assert [(e.worker_id, e.first, e.count, e.labelled, e.correct) for e in found] == [
@@ -125,32 +125,32 @@ def test_executions_amount_to_the_last_reports(data: st.DataObject) -> None:
 def test_estimate_of_streamed_queries_presumes_that_the_rest_runs_alike(
     tracker: JobTracker,
 ) -> None:
-    assert tracker.dispatched(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
+    assert tracker.record_dispatch(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
     assert tracker.status.estimated_s == pytest.approx(1.1 + (QUERIES - 1) * 0.1)
-    assert not tracker.dispatched(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
+    assert not tracker.record_dispatch(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
 
 
 def test_estimate_of_a_split_job_is_that_of_its_last_share(tracker: JobTracker) -> None:
-    tracker.dispatched(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
-    tracker.dispatched(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
+    tracker.record_dispatch(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
+    tracker.record_dispatch(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
     assert tracker.status.estimated_s == pytest.approx(4.5)
 
 
 def test_queries_not_given_out_yet_are_shared_by_the_workers(tracker: JobTracker) -> None:
-    tracker.dispatched(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
-    tracker.dispatched(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
+    tracker.record_dispatch(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
+    tracker.record_dispatch(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
     # The fast one is alone for a second and does 10 of the 30; together they do 15 a second.
     assert tracker.status.estimated_s == pytest.approx(2.0 + 20 / 15)
 
 
 def test_unknown_estimate_is_none_until_one_is_known(tracker: JobTracker) -> None:
-    tracker.dispatched(an_assignment(1, 0, QUERIES, estimate_s=0.0, query_s=0.1), 5.0)
+    tracker.record_dispatch(an_assignment(1, 0, QUERIES, estimate_s=0.0, query_s=0.1), 5.0)
     assert tracker.status.estimated_s is None
-    tracker.dispatched(an_assignment(2, 0, QUERIES, estimate_s=3.0, query_s=0.1), 7.0)
+    tracker.record_dispatch(an_assignment(2, 0, QUERIES, estimate_s=3.0, query_s=0.1), 7.0)
     assert tracker.status.estimated_s == pytest.approx(5.0)
 
 
 def test_probe_alone_gives_no_estimate(tracker: JobTracker) -> None:
-    assert tracker.dispatched(an_assignment(1, 0, 16, probe=True), 5.0)
+    assert tracker.record_dispatch(an_assignment(1, 0, 16, probe=True), 5.0)
     assert tracker.status.estimated_s is None
     assert math.isfinite(tracker.status.waited_s)

@@ -78,9 +78,9 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
     status = a_status(qos=7.5)
     await journal.accept(status)
-    await journal.record(status.id, AssignmentId(1), an_execution(0, 5))
-    await journal.end(ended(status, JobState.FAILED))
-    read = await journal.job(status.id, as_of=0.0)
+    await journal.record_execution(status.id, AssignmentId(1), an_execution(0, 5))
+    await journal.record_end(ended(status, JobState.FAILED))
+    read = await journal.find_job(status.id, as_of=0.0)
     assert read is not None
     assert (read.spec, read.state, read.reason) == (status.spec, JobState.FAILED, "because")
     assert (read.submitted_at, read.finished_at) == (100.0, 200.0)
@@ -88,13 +88,13 @@ async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
 
 
 async def test_unknown_job_is_none(journal: Journal) -> None:
-    assert await journal.job(JobId("nobody"), as_of=0.0) is None
+    assert await journal.find_job(JobId("nobody"), as_of=0.0) is None
 
 
 async def test_same_key_gives_the_first_job(journal: Journal) -> None:
     assert await journal.accept(a_status("a"), "key") == "a"
     assert await journal.accept(a_status("b"), "key") == "a"
-    assert await journal.job(JobId("b"), as_of=0.0) is None
+    assert await journal.find_job(JobId("b"), as_of=0.0) is None
 
 
 async def test_same_key_for_other_work_is_a_conflict(journal: Journal) -> None:
@@ -105,9 +105,9 @@ async def test_same_key_for_other_work_is_a_conflict(journal: Journal) -> None:
 
 async def test_report_of_the_same_assignment_extends_its_range(journal: Journal) -> None:
     await journal.accept(a_status())
-    await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 5))
-    await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 9))
-    read = await journal.job(JobId("a"), as_of=0.0)
+    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 5))
+    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 9))
+    read = await journal.find_job(JobId("a"), as_of=0.0)
     assert read is not None
     assert read.executions == (an_execution(0, 9),)
 
@@ -117,26 +117,26 @@ async def test_range_that_overlaps_or_leaves_the_job_is_refused(
     journal: Journal, first: int, count: int
 ) -> None:
     await journal.accept(a_status())
-    await journal.record(JobId("a"), AssignmentId(1), an_execution(2, 3))
+    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(2, 3))
     with pytest.raises(InternalFault):
-        await journal.record(JobId("a"), AssignmentId(2), an_execution(first, count))
-    read = await journal.job(JobId("a"), as_of=0.0)
+        await journal.record_execution(JobId("a"), AssignmentId(2), an_execution(first, count))
+    read = await journal.find_job(JobId("a"), as_of=0.0)
     assert read is not None
     assert read.executions == (an_execution(2, 3),)
 
 
 async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> None:
     await journal.accept(a_status())
-    await journal.end(ended(a_status()))
+    await journal.record_end(ended(a_status()))
     with pytest.raises(InternalFault):
-        await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
 
 
 async def test_first_end_stays(journal: Journal) -> None:
     await journal.accept(a_status())
-    await journal.end(ended(a_status(), JobState.CANCELLED))
-    await journal.end(ended(a_status(), JobState.SUCCEEDED))
-    read = await journal.job(JobId("a"), as_of=0.0)
+    await journal.record_end(ended(a_status(), JobState.CANCELLED))
+    await journal.record_end(ended(a_status(), JobState.SUCCEEDED))
+    read = await journal.find_job(JobId("a"), as_of=0.0)
     assert read is not None
     assert read.state is JobState.CANCELLED
 
@@ -147,11 +147,11 @@ async def test_oldest_ended_jobs_are_forgotten_and_unfinished_ones_never(
     await journal.accept(a_status("unfinished"), "kept")
     for number in range(256):
         await journal.accept(a_status(f"j{number}"), f"k{number}")
-        await journal.end(ended(a_status(f"j{number}")))
-    kept = await journal.ended([JobState.SUCCEEDED], 1000, as_of=0.0)
+        await journal.record_end(ended(a_status(f"j{number}")))
+    kept = await journal.ended_jobs([JobState.SUCCEEDED], 1000, as_of=0.0)
     # The oldest leave just before the 256th end is written.
     assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]
-    assert [s.id for s in await journal.unfinished(as_of=0.0)] == ["unfinished"]
+    assert [s.id for s in await journal.unfinished_jobs(as_of=0.0)] == ["unfinished"]
     assert await journal.accept(a_status("again"), "k0") == "again"
 
 
@@ -172,7 +172,7 @@ async def test_epoch_rises_with_every_start(tmp_path: Path) -> None:
 
 async def test_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    await journal.remember([EngineName("echo")])
+    await journal.add_engines([EngineName("echo")])
     await journal.accept(a_status())
     await journal.close()
     connection = apsw.Connection(str(tmp_path / "journal.db"))
@@ -180,23 +180,25 @@ async def test_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
     connection.close()
     for _ in range(2):
         journal = Journal(tmp_path)
-        assert await journal.unloaded() == set()
+        assert await journal.unloaded_engines() == set()
         assert await journal.engines() == {"echo"}
-        assert [s.id for s in await journal.unfinished(as_of=0.0)] == ["a"]
+        assert [s.id for s in await journal.unfinished_jobs(as_of=0.0)] == ["a"]
         await journal.close()
 
 
 async def test_mark_of_an_unloaded_engine_stays_until_it_is_taken_away(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    await journal.remember([EngineName("echo")])
+    await journal.add_engines([EngineName("echo")])
     for engine in ("echo", "never remembered"):
-        await journal.mark(EngineName(engine), unloaded=True)
-    await journal.remember([EngineName("echo")])
+        await journal.set_unloaded(EngineName(engine), unloaded=True)
+    await journal.add_engines([EngineName("echo")])
     await journal.close()
     journal = Journal(tmp_path)
-    assert await journal.unloaded() == {"echo", "never remembered"} == await journal.engines()
-    await journal.mark(EngineName("echo"), unloaded=False)
-    assert await journal.unloaded() == {"never remembered"}
+    assert (
+        await journal.unloaded_engines() == {"echo", "never remembered"} == await journal.engines()
+    )
+    await journal.set_unloaded(EngineName("echo"), unloaded=False)
+    assert await journal.unloaded_engines() == {"never remembered"}
     await journal.close()
 
 
@@ -227,7 +229,7 @@ async def test_write_that_fails_breaks_the_journal_for_good(journal: Journal) ->
     await journal.accept(a_status())
     journal._connection.execute("DROP TABLE executions")
     with pytest.raises(JournalBroken):
-        await journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
     assert journal.broken.done()
     with pytest.raises(JournalBroken):
         await journal.accept(a_status("b"))
@@ -239,7 +241,7 @@ async def test_fault_of_ours_breaks_the_journal_instead_of_leaving_all_to_wait(
     beyond_sqlite = AssignmentId(1 << 64)
     await journal.accept(a_status())
     with pytest.raises(JournalBroken):
-        await journal.record(JobId("a"), beyond_sqlite, an_execution(0, 1))
+        await journal.record_execution(JobId("a"), beyond_sqlite, an_execution(0, 1))
     assert journal.broken.done()
 
 
@@ -248,7 +250,7 @@ async def test_callback_comes_after_all_that_was_asked_before(journal: Journal) 
     journal.after_pending(lambda: seen.append("nothing pending"))
     assert seen == ["nothing pending"]
     journal.accept(a_status()).add_done_callback(lambda _: seen.append("accepted"))
-    recorded = journal.record(JobId("a"), AssignmentId(1), an_execution(0, 1))
+    recorded = journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
     recorded.add_done_callback(lambda _: seen.append("recorded"))
     journal.after_pending(lambda: seen.append("after"))
     await journal.engines()
@@ -320,7 +322,7 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
                 expected = model.accept(fresh, f"key-{detail}")
                 assert await journal.accept(a_status(fresh), f"key-{detail}") == expected
             case "record", (int(first), int(count)):
-                recording = journal.record(
+                recording = journal.record_execution(
                     JobId(job), AssignmentId(number), an_execution(first, count)
                 )
                 if job not in model.states or model.record(job, first, count):
@@ -331,7 +333,7 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
             case "end", str():
                 if model.states.get(job) is JobState.QUEUED:
                     model.states[job] = JobState[detail]
-                await journal.end(ended(a_status(job), JobState[detail]))
+                await journal.record_end(ended(a_status(job), JobState[detail]))
             case _:
                 directory = crashed(directory, directory.with_name(f"{directory.name}-{number}"))
                 await journal.close()
@@ -340,10 +342,10 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
     await journal.close()
     journal = Journal(directory)
     try:
-        unfinished = [status.id for status in await journal.unfinished(as_of=0.0)]
+        unfinished = [status.id for status in await journal.unfinished_jobs(as_of=0.0)]
         assert unfinished == [j for j, s in model.states.items() if s is JobState.QUEUED]
         for job, state in model.states.items():
-            read = await journal.job(JobId(job), as_of=0.0)
+            read = await journal.find_job(JobId(job), as_of=0.0)
             assert read is not None
             assert read.state is state
             assert [(e.first, e.count) for e in read.executions] == model.recorded[job]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.hub.model_control import ModelControl
-from gateway.send_queue import Outbox
+from gateway.send_queue import SendQueue
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import (
     DeadlineExceeded,
@@ -31,42 +31,44 @@ SESSION = Session(ECHO, Configuration(1))
 class Fleet:
     """An office with workers, and model control over them."""
 
-    def __init__(self, office: Any, dictionary: ConfigurationDictionary) -> None:
-        self.office = office
-        self.control = ModelControl(office.dispatcher, office.catalogue, dictionary, office.journal)
+    def __init__(self, harness: Any, dictionary: ConfigurationDictionary) -> None:
+        self.harness = harness
+        self.control = ModelControl(
+            harness.dispatcher, harness.catalogue, dictionary, harness.journal
+        )
 
-    def join(self, worker_id: str = "w1") -> ConnectedWorker:
-        worker: ConnectedWorker = self.office.join(worker_id)
-        worker.control = Outbox(100)
+    def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:
+        worker: ConnectedWorker = self.harness.add_worker(worker_id)
+        worker.control = SendQueue(100)
         return worker
 
-    async def loading(self, budget_s: float | None = None) -> asyncio.Task[None]:
+    async def start_load(self, budget_s: float | None = None) -> asyncio.Task[None]:
         """A load that has begun."""
         task = asyncio.create_task(self.control.load(ECHO, budget_s))
         await asyncio.sleep(0)
         return task
 
-    def resident(self, worker: ConnectedWorker) -> None:
+    def set_resident(self, worker: ConnectedWorker) -> None:
         """The worker has loaded the engine, as the hub would tell."""
         worker.sessions.add(SESSION)
-        self.control.session_changed(worker, SESSION, resident=True)
+        self.control.on_session_changed(worker, SESSION, resident=True)
 
 
 @pytest.fixture
-def fleet(office: Any) -> Fleet:
-    return Fleet(office, ConfigurationDictionary())
+def fleet(harness: Any) -> Fleet:
+    return Fleet(harness, ConfigurationDictionary())
 
 
 def orders(worker: ConnectedWorker) -> list[tuple[str, Session]]:
     """What the worker was told on its control stream since last asked."""
     told: list[tuple[str, Session]] = []
-    for message in worker.control.take_nowait():
+    for message in worker.control.get_batch_nowait():
         kind = message.WhichOneof("message") or ""
         told.append((kind, session_from_proto(getattr(message, kind).session)))
     return told
 
 
-async def failure_of(task: asyncio.Task[None]) -> SynergaiError:
+async def error_of(task: asyncio.Task[None]) -> SynergaiError:
     with pytest.raises(SynergaiError) as caught:
         await task
     return caught.value
@@ -75,86 +77,86 @@ async def failure_of(task: asyncio.Task[None]) -> SynergaiError:
 async def test_load_is_ordered_of_every_worker_and_answers_when_the_first_is_ready(
     fleet: Fleet,
 ) -> None:
-    first, second = fleet.join("w1"), fleet.join("w2")
-    task = await fleet.loading()
+    first, second = fleet.add_worker("w1"), fleet.add_worker("w2")
+    task = await fleet.start_load()
     assert orders(first) == orders(second) == [("load", SESSION)]
     assert fleet.control.is_loading(ECHO)
-    fleet.resident(second)
+    fleet.set_resident(second)
     await task
     assert not fleet.control.is_loading(ECHO)
 
 
 async def test_load_of_what_is_resident_answers_at_once(fleet: Fleet) -> None:
-    worker = fleet.join()
+    worker = fleet.add_worker()
     worker.sessions.add(SESSION)
     await fleet.control.load(ECHO)
     assert orders(worker) == []
 
 
-async def test_load_chooses_the_fastest_known_configuration(office: Any) -> None:
+async def test_load_chooses_the_fastest_known_configuration(harness: Any) -> None:
     slow, fast = Configuration(1), Configuration(2)
     entries = [
         ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
         for c, qps in ((slow, 10.0), (fast, 20.0), (Configuration(4), 99.0))
     ]
-    fleet = Fleet(office, ConfigurationDictionary(entries))
-    worker = fleet.join()
+    fleet = Fleet(harness, ConfigurationDictionary(entries))
+    worker = fleet.add_worker()
     worker.configurations = (fast, slow)
-    task = await fleet.loading()
+    task = await fleet.start_load()
     assert orders(worker) == [("load", Session(ECHO, fast))]
-    fleet.resident(worker)
+    fleet.set_resident(worker)
     await task
 
 
 async def test_load_fails_once_no_worker_is_left_that_could(fleet: Fleet) -> None:
-    first, second = fleet.join("w1"), fleet.join("w2")
-    task = await fleet.loading()
-    fleet.control.session_changed(first, SESSION, resident=False, fault="out of memory")
+    first, second = fleet.add_worker("w1"), fleet.add_worker("w2")
+    task = await fleet.start_load()
+    fleet.control.on_session_changed(first, SESSION, resident=False, fault="out of memory")
     await asyncio.sleep(0)
     assert not task.done()
-    fleet.control.session_changed(second, SESSION, resident=False, fault="truncated file")
-    error = await failure_of(task)
+    fleet.control.on_session_changed(second, SESSION, resident=False, fault="truncated file")
+    error = await error_of(task)
     assert isinstance(error, EngineUnusable)
     assert "'w2': truncated file" in str(error)
 
 
 async def test_load_fails_when_the_last_worker_leaves(fleet: Fleet) -> None:
-    worker = fleet.join()
-    task = await fleet.loading()
-    fleet.control.left(worker)
-    assert isinstance(await failure_of(task), Unavailable)
+    worker = fleet.add_worker()
+    task = await fleet.start_load()
+    fleet.control.on_worker_left(worker)
+    assert isinstance(await error_of(task), Unavailable)
 
 
 async def test_load_that_takes_longer_than_the_call_may_says_so_and_goes_on(
     fleet: Fleet,
 ) -> None:
-    worker = fleet.join()
+    worker = fleet.add_worker()
     await fleet.control.unload(ECHO)
-    task = await fleet.loading(budget_s=0.0)
-    assert isinstance(await failure_of(task), DeadlineExceeded)
-    again = await fleet.loading()
+    task = await fleet.start_load(budget_s=0.0)
+    assert isinstance(await error_of(task), DeadlineExceeded)
+    again = await fleet.start_load()
     assert orders(worker) == [("load", SESSION)]
-    fleet.resident(worker)
+    fleet.set_resident(worker)
     await again
-    assert fleet.office.catalogue.find(ECHO)
+    assert fleet.harness.catalogue.find(ECHO)
 
 
 async def test_load_that_nobody_waits_for_any_more_may_fail_in_silence(fleet: Fleet) -> None:
-    worker = fleet.join()
-    task = await fleet.loading(budget_s=0.0)
-    await failure_of(task)
-    fleet.control.left(worker)
+    worker = fleet.add_worker()
+    task = await fleet.start_load(budget_s=0.0)
+    await error_of(task)
+    fleet.control.on_worker_left(worker)
     assert not fleet.control.is_loading(ECHO)
 
 
 async def test_engine_unloaded_at_the_moment_it_was_loaded_stays_unloaded(fleet: Fleet) -> None:
-    worker = fleet.join()
-    task = await fleet.loading()
-    fleet.resident(worker)
+    worker = fleet.add_worker()
+    task = await fleet.start_load()
+    fleet.set_resident(worker)
     await fleet.control.unload(ECHO)
     await task
     with pytest.raises(EngineUnloaded):
-        fleet.office.catalogue.find(ECHO)
+        fleet.harness.catalogue.find(ECHO)
 
 
 async def test_what_nobody_has_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
@@ -165,75 +167,75 @@ async def test_what_nobody_has_can_be_neither_loaded_nor_unloaded(fleet: Fleet) 
 
 
 async def test_unloaded_engine_is_out_of_service_until_it_is_loaded(fleet: Fleet) -> None:
-    worker = fleet.join()
+    worker = fleet.add_worker()
     worker.sessions.add(SESSION)
     await fleet.control.unload(ECHO)
     assert orders(worker) == [("unload", SESSION)]
     with pytest.raises(EngineUnloaded):
-        fleet.office.begin()
+        fleet.harness.begin_request()
     with pytest.raises(EngineUnloaded):
-        fleet.office.catalogue.check_known(ECHO)
+        fleet.harness.catalogue.check_known(ECHO)
     worker.sessions.clear()
-    task = await fleet.loading()
+    task = await fleet.start_load()
     with pytest.raises(EngineUnloaded):
-        fleet.office.begin()
-    fleet.resident(worker)
+        fleet.harness.begin_request()
+    fleet.set_resident(worker)
     await task
-    assert fleet.office.begin()
+    assert fleet.harness.begin_request()
 
 
 async def test_worker_that_brings_an_unloaded_engine_does_not_put_it_back_into_service(
     fleet: Fleet,
 ) -> None:
-    fleet.join("w1")
+    fleet.add_worker("w1")
     await fleet.control.unload(ECHO)
-    fleet.join("w2")
+    fleet.add_worker("w2")
     with pytest.raises(EngineUnloaded):
-        fleet.office.catalogue.find(ECHO)
+        fleet.harness.catalogue.find(ECHO)
 
 
 async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> None:
-    worker = fleet.join()
+    worker = fleet.add_worker()
     worker.sessions.add(SESSION)
-    fleet.control.remind(worker)
+    fleet.control.enforce_unloads(worker)
     assert orders(worker) == []
     await fleet.control.unload(ECHO)
-    fleet.control.remind(worker)
+    fleet.control.enforce_unloads(worker)
     assert orders(worker) == [("unload", SESSION)] * 2
     worker.sessions.clear()
-    fleet.control.remind(worker)
+    fleet.control.enforce_unloads(worker)
     assert orders(worker) == []
 
 
 async def test_what_is_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
-    worker = fleet.join()
+    worker = fleet.add_worker()
     await fleet.control.unload(ECHO)
-    task = await fleet.loading()
-    fleet.resident(worker)
-    fleet.control.remind(worker)
+    task = await fleet.start_load()
+    fleet.set_resident(worker)
+    fleet.control.enforce_unloads(worker)
     await task
     assert orders(worker) == [("load", SESSION)]
 
 
-async def test_load_leaves_the_power_mode_in_force_as_it_is(office: Any) -> None:
+async def test_load_leaves_the_power_mode_in_force_as_it_is(harness: Any) -> None:
     slow, fast = Configuration(1, "10W"), Configuration(1, "30W")
     entries = [
         ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
         for c, qps in ((slow, 10.0), (fast, 20.0))
     ]
-    fleet = Fleet(office, ConfigurationDictionary(entries))
-    worker = fleet.join()
+    fleet = Fleet(harness, ConfigurationDictionary(entries))
+    worker = fleet.add_worker()
     worker.configurations, worker.power.mode = (slow, fast), "10W"
-    task = await fleet.loading()
+    task = await fleet.start_load()
     assert orders(worker) == [("load", Session(ECHO, slow))]
-    fleet.resident(worker)
+    fleet.set_resident(worker)
     await task
 
 
 async def test_unloading_ends_a_load_under_way(fleet: Fleet) -> None:
-    fleet.join()
-    task = await fleet.loading()
+    fleet.add_worker()
+    task = await fleet.start_load()
     await fleet.control.unload(ECHO)
-    assert isinstance(await failure_of(task), EngineUnusable)
+    assert isinstance(await error_of(task), EngineUnusable)
     with pytest.raises(EngineUnloaded):
-        fleet.office.catalogue.find(ECHO)
+        fleet.harness.catalogue.find(ECHO)

@@ -92,7 +92,7 @@ class Streaming:
         """Id and status of what is ready; the status is empty where nothing went wrong."""
         await settle()
         found = []
-        for data in self.stream.responses.take_nowait():
+        for data in self.stream.responses.get_batch_nowait():
             response = oip.ModelStreamInferResponse.FromString(data).infer_response
             found.append((response.id, response.parameters["status"].string_param))
             self.stream.on_sent(data)

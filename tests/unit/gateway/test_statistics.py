@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
 
-def statistics(office: Any) -> EngineStatistics:
-    found: EngineStatistics = office.metrics.engine("echo").statistics
+def statistics(harness: Any) -> EngineStatistics:
+    found: EngineStatistics = harness.metrics.engine("echo").statistics
     return found
 
 
-async def test_answered_request_is_counted_with_its_times(office: Any) -> None:
-    worker = office.join()
-    request = office.begin()
-    (assignment,) = office.given(worker)
-    office.end(
+async def test_answered_request_is_counted_with_its_times(harness: Any) -> None:
+    worker = harness.add_worker()
+    request = harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(
         worker, assignment, [oip.ModelInferResponse().SerializeToString()], done=1, compute_s=1e-9
     )
     assert request.result.done()
-    found = statistics(office)
+    found = statistics(harness)
     assert found.success.count == found.queue.count == found.transfer.count == 1
     assert found.compute.count == 1
     parts = found.queue.seconds + found.transfer.seconds + found.compute.seconds
@@ -39,40 +39,42 @@ async def test_answered_request_is_counted_with_its_times(office: Any) -> None:
     assert found.last_query_at is not None
 
 
-async def test_worker_cannot_claim_more_computing_than_it_had_time(office: Any) -> None:
-    worker = office.join()
-    office.begin()
-    (assignment,) = office.given(worker)
-    office.end(worker, assignment, [b""], done=1, compute_s=1e6)
-    assert statistics(office).transfer.seconds == 0
-    assert statistics(office).success.seconds < 1e3
+async def test_worker_cannot_claim_more_computing_than_it_had_time(harness: Any) -> None:
+    worker = harness.add_worker()
+    harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(worker, assignment, [b""], done=1, compute_s=1e6)
+    assert statistics(harness).transfer.seconds == 0
+    assert statistics(harness).success.seconds < 1e3
 
 
 async def test_rejected_expired_cancelled_and_failed_requests_are_counted_apart(
-    office: Any,
+    harness: Any,
 ) -> None:
-    office.join()
-    office.inference.abandon(office.begin())
+    harness.add_worker()
+    harness.inference.abandon(harness.begin_request())
     with pytest.raises(Exception, match="deadline"):
-        office.begin(budget_s=0.0)
+        harness.begin_request(budget_s=0.0)
     with pytest.raises(Exception, match="version"):
-        office.begin(model_version="9")
+        harness.begin_request(model_version="9")
     for _ in range(4):
-        office.begin()
+        harness.begin_request()
     with pytest.raises(Overloaded):
-        office.begin()
-    found = statistics(office)
+        harness.begin_request()
+    found = statistics(harness)
     counts = [d.count for d in (found.cancelled, found.expired, found.fail, found.rejected)]
     assert counts == [1, 1, 1, 1]
     assert found.success.count == 0
 
 
-async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engine: Engine) -> None:
-    found = statistics(office)
-    found.record_compute(4, 2.0, office.clock.now())
+async def test_statistics_reach_the_wire_where_triton_has_them(
+    harness: Any, engine: Engine
+) -> None:
+    found = statistics(harness)
+    found.record_compute(4, 2.0, harness.clock.now())
     found.record_success(0.25, 0.5, 1.0)
     found.cancelled.add(3.0)
-    message = engine_statistics(engine, found, office.clock)
+    message = engine_statistics(engine, found, harness.clock)
     assert (message.inference_count, message.execution_count) == (4, 4)
     assert message.last_inference > 1.6e12
     stats = message.inference_stats
@@ -83,12 +85,12 @@ async def test_statistics_reach_the_wire_where_triton_has_them(office: Any, engi
     assert [batch.batch_size for batch in message.batch_stats] == [1]
 
 
-async def test_batch_counts_as_one_execution_of_its_size(office: Any, engine: Engine) -> None:
-    found = statistics(office)
+async def test_batch_counts_as_one_execution_of_its_size(harness: Any, engine: Engine) -> None:
+    found = statistics(harness)
     found.record_compute(3, 0.5, 0.0)
     for _ in range(8):
         found.record_compute(1, 0.25, 0.0, batch=4)
-    message = engine_statistics(engine, found, office.clock)
+    message = engine_statistics(engine, found, harness.clock)
     assert (message.inference_count, message.execution_count) == (11, 5)
     assert message.inference_stats.compute_infer.ns == 2_500_000_000
     sizes = {each.batch_size: each.compute_infer for each in message.batch_stats}
@@ -96,12 +98,12 @@ async def test_batch_counts_as_one_execution_of_its_size(office: Any, engine: En
     assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
 
 
-async def test_worker_cannot_claim_a_batch_that_was_never_allowed(office: Any) -> None:
-    worker = office.join()
-    office.begin()
-    (assignment,) = office.given(worker)
-    with pytest.raises(ProtocolViolation, match="one of 2 queries at once"):
-        office.end(worker, assignment, [b""], done=1, batch=2)
+async def test_worker_cannot_claim_a_batch_that_was_never_allowed(harness: Any) -> None:
+    worker = harness.add_worker()
+    harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    with pytest.raises(ProtocolViolation, match="batch of 2 queries"):
+        harness.complete(worker, assignment, [b""], done=1, batch=2)
 
 
 def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.power import WorkerPower
-from gateway.hub.registration import worker_of
+from gateway.hub.registration import worker_from_registration
 from gateway.monitoring.power_metrics import PowerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
@@ -25,40 +25,40 @@ def draw(joules: float, watts: float = 10.0) -> hub_pb2.Draw:
 
 def test_an_engine_is_charged_the_machines_power_while_it_computed() -> None:
     power = WorkerPower(meter="INA3221")
-    power.metered(draw(100.0), now=1.0)
-    power.computed(DIGITS, 0.2)
-    power.computed(DIGITS, 0.2)
-    power.computed(PHOTOS, 0.1)
-    power.metered(draw(120.0), now=2.0)  # 20 W for a second, half of it idle
+    power.update(draw(100.0), now=1.0)
+    power.add_compute(DIGITS, 0.2)
+    power.add_compute(DIGITS, 0.2)
+    power.add_compute(PHOTOS, 0.1)
+    power.update(draw(120.0), now=2.0)  # 20 W for a second, half of it idle
     assert power.engines == pytest.approx({DIGITS: 8.0, PHOTOS: 2.0})
-    power.metered(draw(130.0), now=3.0)
+    power.update(draw(130.0), now=3.0)
     assert sum(power.engines.values()) == pytest.approx(10.0)
     assert (power.watts, power.joules) == (10.0, 130.0)
 
 
 def test_engines_side_by_side_are_charged_no_more_than_the_machine_used() -> None:
     power = WorkerPower(meter="INA3221")
-    power.metered(draw(0.0), now=0.0)
-    power.computed(DIGITS, 3.0)
-    power.computed(PHOTOS, 1.0)
-    power.metered(draw(8.0), now=2.0)
+    power.update(draw(0.0), now=0.0)
+    power.add_compute(DIGITS, 3.0)
+    power.add_compute(PHOTOS, 1.0)
+    power.update(draw(8.0), now=2.0)
     assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
 
 
 def test_what_was_used_before_the_worker_joined_is_charged_to_no_engine() -> None:
     power = WorkerPower(meter="INA3221")
-    power.computed(DIGITS, 0.5)
-    power.metered(draw(1e6), now=1.0)
-    power.metered(draw(1e6 + 5), now=2.0)
+    power.add_compute(DIGITS, 0.5)
+    power.update(draw(1e6), now=1.0)
+    power.update(draw(1e6 + 5), now=2.0)
     assert power.engines == {}
 
 
 @pytest.mark.parametrize("nonsense", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
 def test_energy_that_cannot_be_is_a_violation(nonsense: hub_pb2.Draw) -> None:
     power = WorkerPower(meter="INA3221")
-    power.metered(draw(10.0), now=1.0)
+    power.update(draw(10.0), now=1.0)
     with pytest.raises(ProtocolViolation):
-        power.metered(nonsense, now=2.0)
+        power.update(nonsense, now=2.0)
     assert power.joules == 10.0
 
 
@@ -69,7 +69,7 @@ def test_a_registration_with_an_impossible_mode_or_meter_is_refused(field: dict[
     fields: dict[str, Any] = {"worker_id": "w", "worker_class": "c", **field}
     message = hub_pb2.Register(protocol_version=1, **fields)
     with pytest.raises(InvalidInput):
-        worker_of(message, 0.0)
+        worker_from_registration(message, 0.0)
 
 
 def test_monitoring_sees_what_is_measured_and_nothing_of_other_machines() -> None:
@@ -77,11 +77,11 @@ def test_monitoring_sees_what_is_measured_and_nothing_of_other_machines() -> Non
         hub_pb2.Register(protocol_version=1, worker_id=name, worker_class="c", meter=meter)
         for name, meter in (("board", "INA3221"), ("cloud", ""))
     ]
-    board, cloud = (worker_of(message, 0.0) for message in registered)
-    board.power.metered(draw(10.0), now=0.0)
+    board, cloud = (worker_from_registration(message, 0.0) for message in registered)
+    board.power.update(draw(10.0), now=0.0)
     for worker in (board, cloud):
-        worker.power.computed(DIGITS, 1.0)
-    board.power.metered(draw(14.0), now=2.0)
+        worker.power.add_compute(DIGITS, 1.0)
+    board.power.update(draw(14.0), now=2.0)
     registry = CollectorRegistry()
     registry.register(PowerCollector(lambda: [board, cloud]))
     samples = {
