@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from demo import fleet as fleets
-from demo import load, report
+from demo import report, traffic
 from demo.plan import plan
 from demo.steps import console, exit_code_of, step
 from synergai import Client
@@ -64,14 +64,14 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     jobs = plan(load_dictionary(dictionary), ENGINES, fleets.FAST)
     async with Client(fleet.address) as client:
         with step("4. Photographs, the digits test set and a dozen jobs"):
-            requests = await load.send_photographs(
+            requests = await traffic.send_photographs(
                 client, PHOTOGRAPHS_ENGINE, 40, REQUEST_DEADLINE_S
             )
-            right, of = await load.digits_accuracy(client, definition)
-            results = await load.run_jobs(client, jobs)
+            right, of = await traffic.digits_accuracy(client, definition)
+            results = await traffic.run_jobs(client, jobs)
     with step("5. MLPerf LoadGen Single Stream through the gateway"):
         loadgen = await asyncio.to_thread(
-            load.run_loadgen,
+            traffic.run_loadgen,
             PHOTOGRAPHS_ENGINE,
             fleet.address,
             models,

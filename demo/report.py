@@ -11,8 +11,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from demo.load import Requests
     from demo.plan import PlannedJob
+    from demo.traffic import Requests
     from synergai.client.jobs import JobStatus
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.cli.ask import ask
+from synergai.cli.gateway_client import ask
 from synergai.cli.options import AsJson, Target, TlsCa
 from synergai.cli.output import plain, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from synergai.cli.ask import ask
+from synergai.cli.gateway_client import ask
 from synergai.cli.options import AsJson, Target, TlsCa
 from synergai.cli.output import print_facts, print_json, print_table, seconds
 from synergai.client.target import DEFAULT_TARGET

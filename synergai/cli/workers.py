@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.ask import ask
+from synergai.cli.gateway_client import ask
 from synergai.cli.options import AsJson, Target, TlsCa
 from synergai.cli.output import print_json, print_table, seconds, watts
 from synergai.client.target import DEFAULT_TARGET

@@ -25,7 +25,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
 from synergai.client.casting import cast_inputs, needs_casting
-from synergai.client.connection import Connection
+from synergai.client.channel import Connection
 from synergai.client.deadlines import checked_deadline, microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle, JobStatus, spec_to_proto, status_from_proto

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from synergai.client.connection import Connection
+    from synergai.client.channel import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.status import error_from_stream
 
 if TYPE_CHECKING:
-    from synergai.client.connection import Connection
+    from synergai.client.channel import Connection
     from synergai.oip import inference_pb2
 
     Request: TypeAlias = inference_pb2.ModelInferRequest

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from synergai.client.connection import Connection
+    from synergai.client.channel import Connection
     from synergai.domain import JobSpec
     from synergai.oip import inference_pb2
 

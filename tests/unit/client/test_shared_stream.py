@@ -12,7 +12,7 @@ from synergai.client.shared_stream import SharedStream
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from synergai.client.connection import Connection
+    from synergai.client.channel import Connection
 
 
 class StalledCall:
