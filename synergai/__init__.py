@@ -1,7 +1,7 @@
-"""SynergAI: inference under QoS deadlines on unlike machines.
+"""SynergAI: inference under QoS deadlines on heterogeneous machines.
 
-What applications use is here: `Client` and what it returns, and the errors it raises. The names
-are imported when they are asked for, so that a process that needs but a part stays small.
+The public API: `Client`, the types that it returns and the errors that it raises. Names are
+imported on first access, which keeps processes that use only some of them small.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError as SynergaiError
     from synergai.errors import Unavailable as Unavailable
 
-_HOMES = {
+_EXPORTS = {
     "synergai.client.client": ("Client",),
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
     "synergai.client.jobs": ("Execution", "JobHandle", "JobStatus"),
@@ -58,14 +58,14 @@ _HOMES = {
         "Unavailable",
     ),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""``python -m synergai`` is the ``synergai`` command."""
+"""Entry point of ``python -m synergai``."""
 
 from synergai.cli.main import main
 

@@ -1,4 +1,4 @@
-"""A whole SynergAI on one machine, in processes of its own: for tests, benchmarks and demos."""
+"""A local fleet of gateway and agent processes for tests, benchmarks and demos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
+    """Return a loopback port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -31,10 +31,10 @@ def free_port() -> int:
 
 
 def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
-    """Wait until somebody listens on ``host:port``.
+    """Wait until a server listens on ``host:port``.
 
     Raises:
-        Unavailable: nobody did in time.
+        Unavailable: there was none after `timeout_s`.
     """
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_s
@@ -44,15 +44,22 @@ def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
                 return
         except OSError:
             if time.monotonic() > deadline:
-                raise Unavailable(f"nobody listens on {address} after {timeout_s:g} s") from None
+                raise Unavailable(f"no server listens on {address} after {timeout_s:g} s") from None
             time.sleep(0.02)
 
 
 class LocalFleet:
-    """A gateway and agents as child processes on ephemeral loopback ports.
+    """A gateway and its agents as child processes on free loopback ports.
 
     Args:
-        directory: where state, logs and ready files go; created if it is missing.
+        directory: folder of state, logs and ready files; created if it is missing.
+
+    Attributes:
+        gateway: the gateway's process; None before its start.
+        agents: the agents' processes by worker id.
+        address: ``host:port`` for clients.
+        hub_address: ``host:port`` for agents.
+        http_address: ``host:port`` of metrics and health checks.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,14 +83,14 @@ class LocalFleet:
         self.stop()
 
     def start_gateway(self, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:
-        """Start the gateway, or start it again on the same ports and state.
+        """Start the gateway, or restart it with the same ports and state.
 
         Args:
             options: further options of ``synergai gateway``.
-            prefix: as in `start_agent`.
+            prefix: command that runs the gateway's command, such as ``nice -n 19``.
 
         Raises:
-            Unavailable: it ended, or was not ready in time; the log is named.
+            Unavailable: it exited or was not ready in time; the message names its log.
         """
         ready = self.directory / "gateway.json"
         ready.unlink(missing_ok=True)
@@ -115,14 +122,14 @@ class LocalFleet:
         options: Sequence[str] = (),
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start an agent, or start it again under the same name.
+        """Start an agent, or restart it under the same name.
 
         Args:
             name: the worker's id.
             models: the model directory.
-            worker_class: what its profile is found under.
+            worker_class: the worker class of its dictionary entries.
             options: further options of ``synergai agent``.
-            prefix: a command that runs the agent's command, such as ``nice -n 19``.
+            prefix: command that runs the agent's command, such as ``nice -n 19``.
         """
         self.agents[name] = self._spawn(
             name,
@@ -139,40 +146,40 @@ class LocalFleet:
         )
 
     def wait_for_workers(self, count: int, timeout_s: float = 60.0) -> None:
-        """Wait until the gateway knows `count` workers with at least one usable engine.
+        """Wait until `count` workers with at least one usable engine are registered.
 
         Raises:
-            Unavailable: it did not in time.
+            Unavailable: they were not after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         with grpc.insecure_channel(self.address) as channel:
             fleet = fleet_pb2_grpc.FleetStub(channel)
             while True:
                 with contextlib.suppress(grpc.RpcError):
-                    answer = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=2.0)
-                    usable = [w for w in answer.workers if any(not e.fault for e in w.engines)]
+                    response = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=2.0)
+                    usable = [w for w in response.workers if any(not e.fault for e in w.engines)]
                     if len(usable) >= count:
                         return
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"not {count} workers after {timeout_s:g} s; "
+                        f"fewer than {count} workers after {timeout_s:g} s; "
                         f"see the logs in {self.directory}"
                     )
                 time.sleep(0.02)
 
     def log(self, name: str) -> Path:
-        """Where the process called `name` writes its log."""
+        """Return the path of a process's log; ``gateway`` names the gateway."""
         return self.directory / f"{name}.log"
 
     def kill(self, name: str) -> None:
-        """End a process as a power cut would; ``gateway`` names the gateway."""
+        """Kill a process without warning; ``gateway`` names the gateway."""
         process = self.gateway if name == "gateway" else self.agents.pop(name)
         if process is not None:
             process.kill()
             process.wait()
 
     def stop(self) -> None:
-        """End everything in order: agents first, then the gateway."""
+        """Terminate all processes: the agents first, then the gateway."""
         processes = [*self.agents.values(), *([self.gateway] if self.gateway else [])]
         self.agents.clear()
         self.gateway = None

@@ -1,1 +1,1 @@
-"""The client of a gateway; its public names are those of the package synergai."""
+"""Client SDK; the package ``synergai`` exports its public names."""

@@ -1,4 +1,4 @@
-"""The client's end of the line: one channel and its calls."""
+"""A client's gRPC channel to a gateway, with error mapping and retries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-class Connection:
-    """A channel to a gateway, and the stubs on it.
+class GatewayChannel:
+    """A channel to a gateway and the service stubs on it.
 
     Args:
         target: ``host:port``, or any other name that gRPC can resolve.
-        max_message_bytes: largest message either way.
-        attempts: how often an idempotent call is tried while nobody answers; 1 means once.
-        credentials: what it encrypts with; None if it does not.
+        max_message_bytes: largest message in either direction.
+        attempts: maximum number of attempts of an idempotent call; 1 disables retries.
+        credentials: TLS credentials; None for plaintext.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Connection:
         self._closed = False
 
     async def close(self) -> None:
-        """Close the channel; calls under way end with `Cancelled`."""
+        """Close the channel; calls in flight fail with `Cancelled`."""
         self._closed = True
         await self._channel.close()
 
     @cached_property
     def oip(self) -> inference_pb2_grpc.GRPCInferenceServiceAsyncStub:
-        """The Open Inference Protocol; imported late, see ``synergai.client.client``.
+        """Stub of the Open Inference Protocol, imported on first use.
 
         Raises:
-            NotSupported: other stubs of the protocol are in this process already.
+            NotSupported: another library has registered the protocol's messages in this process.
         """
         try:
             from synergai.oip import inference_pb2_grpc
@@ -70,14 +70,14 @@ class Connection:
 
     @cached_property
     def jobs(self) -> jobs_pb2_grpc.JobsAsyncStub:
-        """Jobs."""
+        """Stub of ``synergai.v1.Jobs``."""
         from synergai.v1 import jobs_pb2_grpc
 
         return jobs_pb2_grpc.JobsStub(self._channel)
 
     @cached_property
     def fleet(self) -> fleet_pb2_grpc.FleetAsyncStub:
-        """Workers and the dictionary."""
+        """Stub of ``synergai.v1.Fleet``."""
         from synergai.v1 import fleet_pb2_grpc
 
         return fleet_pb2_grpc.FleetStub(self._channel)
@@ -87,51 +87,52 @@ class Connection:
         method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
         request: RequestT,
         *,
-        timeout: float | None,  # noqa: ASYNC109 - it is the deadline that the server is told
+        timeout: float | None,  # noqa: ASYNC109 - sent to the server as the deadline
     ) -> ResponseT:
-        """The answer to an idempotent call, tried again while nobody answers.
+        """Make an idempotent call, retrying while the gateway is unavailable.
 
         Args:
-            method: what to call.
-            request: what to send, again each time.
+            method: the stub's method.
+            request: the request, sent again on each attempt.
             timeout: seconds for all attempts together; None means no limit.
 
         Raises:
-            SynergaiError: what the server said, or why it could not be asked.
+            SynergaiError: the call failed.
         """
-        return await self.repeat(partial(self.call_once, method, request), timeout)
+        return await self.retry(partial(self.call_once, method, request), timeout)
 
-    async def repeat(
+    async def retry(
         self,
         attempt: Callable[[float | None], Awaitable[ResponseT]],
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
-        """What an attempt brings, made again while it ends with `Unavailable`.
+        """Run `attempt`, with backoff, until it ends with anything but `Unavailable`.
 
         Args:
-            attempt: told the seconds that are left for it; None means no limit.
+            attempt: called with the remaining seconds; None means no limit.
             timeout: seconds for all attempts together; None means no limit.
 
         Raises:
-            SynergaiError: what the last attempt raised; or there was no time for another one.
+            DeadlineExceeded: the timeout expired before the next attempt.
+            SynergaiError: the error of the last attempt.
         """
-        give_up_at = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         delays = Backoff().delays()
         for number in range(1, self._attempts + 1):
-            remaining = None if give_up_at is None else give_up_at - time.monotonic()
+            remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                # gRPC lets a call with no time left race its answer.
+                # gRPC lets a call whose timeout has expired race its response.
                 break
             try:
                 return await attempt(remaining)
             except Unavailable:
-                pause = next(delays)
+                delay = next(delays)
                 if number == self._attempts:
                     raise
-                if remaining is not None and pause >= remaining:
+                if remaining is not None and delay >= remaining:
                     raise
-                await asyncio.sleep(pause)
-        raise DeadlineExceeded(f"there was no answer within {timeout:g} s")
+                await asyncio.sleep(delay)
+        raise DeadlineExceeded(f"no response within {timeout:g} s")
 
     async def call_once(
         self,
@@ -139,37 +140,37 @@ class Connection:
         request: RequestT,
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
-        """The answer to a call, whatever it is.
+        """Make a call without retries.
 
         Raises:
-            SynergaiError: what the server said, or why it could not be asked.
+            SynergaiError: the call failed.
         """
-        self.check_open()
+        self.ensure_open()
         call = method(request, timeout=timeout)
         try:
             return await call
         except grpc.aio.AioRpcError as failure:
-            raise self.error_of(failure) from None
+            raise self.to_error(failure) from None
         except asyncio.CancelledError as cancellation:
-            raise self.reason_of(cancellation) from None
+            raise self.cancellation_cause(cancellation) from None
         finally:
             call.cancel()
 
-    def check_open(self) -> None:
+    def ensure_open(self) -> None:
         """Check that the client has not been closed.
 
         Raises:
-            Cancelled: it has.
+            Cancelled: it has been closed.
         """
         if self._closed:
             raise Cancelled("the client is closed")
 
-    def error_of(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
-        """What a failed call means."""
+    def to_error(self, failure: grpc.aio.AioRpcError) -> SynergaiError:
+        """Return the error that a failed call stands for."""
         return error_from_call(self.target, failure.code(), failure.details() or "")
 
-    def reason_of(self, cancellation: asyncio.CancelledError) -> BaseException:
-        """Why awaiting a call was cancelled: by the caller's task, or because the client closed."""
+    def cancellation_cause(self, cancellation: asyncio.CancelledError) -> BaseException:
+        """Return `Cancelled` if closing the client ended the call, else `cancellation` itself."""
         task = asyncio.current_task()
         if self._closed and not (task and task.cancelling()):
             return Cancelled("the client was closed")

@@ -1,4 +1,4 @@
-"""The client of a gateway: infer, stream, submit jobs, look at the fleet; NumPy in and out.
+"""Client of a gateway: inference with NumPy arrays, jobs and the fleet.
 
 ::
 
@@ -10,11 +10,11 @@
         async for status in job.watch():
             print(status.queries_done, status.estimated_s)
 
-Failures are the errors of ``synergai.errors``. Calls that may be repeated without harm are, while
-nobody answers; every submission carries an idempotency key, so that it is one of them.
+Calls fail with the errors of ``synergai.errors``. Idempotent calls are retried while the gateway
+is unavailable; submissions are idempotent because each carries an idempotency key.
 
-The protobuf package ``inference`` of the Open Inference Protocol can be registered once in a
-process. Its stubs are imported by the first call that needs them; a process that has imported
+A process can register the protobuf package ``inference`` of the Open Inference Protocol only once.
+Its stubs are imported by the first call that needs them: a process that has imported
 ``tritonclient.grpc`` cannot make such calls, but can submit and watch jobs.
 """
 
@@ -25,13 +25,19 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
 from synergai.client.casting import cast_inputs, needs_casting
-from synergai.client.channel import Connection
-from synergai.client.deadlines import checked_deadline, microseconds
+from synergai.client.channel import GatewayChannel
+from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle, JobStatus, spec_to_proto, status_from_proto
-from synergai.client.priority_semaphore import Gate
-from synergai.client.shared_stream import Queries
-from synergai.client.streaming import InferResult, JobRun, each, result_of, stream
+from synergai.client.priority_semaphore import PrioritySemaphore
+from synergai.client.shared_stream import SharedStream
+from synergai.client.streaming import (
+    InferResult,
+    JobRun,
+    iterate,
+    parse_response,
+    stream_queries,
+)
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
@@ -51,24 +57,23 @@ if TYPE_CHECKING:
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
 _CALL_TIMEOUT_S: Final = 10.0
-"""For calls that do no inference: a gateway that takes longer is not well."""
+"""Timeout of calls without inference, which a healthy gateway answers at once."""
 
 
 class Client:
-    """A connection to a gateway, to be used as an asynchronous context manager.
+    """Asynchronous client of a gateway; use it as an asynchronous context manager.
 
     Args:
         target: ``host:port`` of the gateway, or any other name that gRPC can resolve.
-        max_message_bytes: largest request or answer.
-        attempts: how often a call that may be repeated is tried while nobody answers.
-        patience: seconds for which watching a job survives the absence of the gateway.
-        in_flight: how many queries of `infer` are on their way at a time.
-        tls_ca: authority (PEM) that the gateway's certificate has to be of; with it, the
-            connection is encrypted.
+        max_message_bytes: largest request or response.
+        attempts: maximum number of attempts of an idempotent call while the gateway is
+            unavailable; 1 disables retries.
+        patience: seconds for which watching a job outlasts an unavailable gateway.
+        in_flight: maximum number of queries of `infer` in flight; others wait in the client.
+        tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
 
     Raises:
-        InvalidInput: there is to be no attempt, nothing may be in flight, or `tls_ca` has no
-            certificates.
+        InvalidInput: `attempts` or `in_flight` is less than 1, or `tls_ca` has no certificates.
     """
 
     def __init__(
@@ -82,25 +87,25 @@ class Client:
         tls_ca: Path | None = None,
     ) -> None:
         if attempts < 1:
-            raise InvalidInput(f"a call needs at least one attempt, not {attempts}")
+            raise InvalidInput(f"attempts must be at least 1, not {attempts}")
         if in_flight < 1:
-            raise InvalidInput(f"at least one query has to be on its way, not {in_flight}")
+            raise InvalidInput(f"in_flight must be at least 1, not {in_flight}")
         self.target = target
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
-        self._gate = Gate(in_flight)
+        self._slots = PrioritySemaphore(in_flight)
         self._credentials = channel_credentials(tls_ca)
         self._in_flight = in_flight
-        self._open: Connection | None = None
+        self._opened: GatewayChannel | None = None
         self._engines: dict[str, Engine] = {}
 
     async def __aenter__(self) -> Self:
-        # A channel belongs to the loop that runs now, so it is not made any earlier.
-        self._open = connection = Connection(
+        # A channel is bound to the running event loop, so it is opened here.
+        self._opened = channel = GatewayChannel(
             self.target, self._max_message_bytes, self._attempts, self._credentials
         )
-        self._queries = Queries(connection, self._max_message_bytes, self._in_flight)
+        self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
         return self
 
     async def __aexit__(
@@ -109,14 +114,14 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._queries.close()
-        await self._connection.close()
+        await self._shared_stream.close()
+        await self._channel.close()
 
     @property
-    def _connection(self) -> Connection:
-        if self._open is None:
+    def _channel(self) -> GatewayChannel:
+        if self._opened is None:
             raise InvalidInput("use the client in an `async with Client(...) as client:` block")
-        return self._open
+        return self._opened
 
     # --- inference ----------------------------------------------------------------------
 
@@ -131,34 +136,38 @@ class Client:
         version: str = "",
         parameters: Parameters | None = None,
     ) -> InferResult:
-        """Run one query. Cancelling it stops it on its worker, too.
+        """Run one query; cancelling the call also stops it on its worker.
 
-        Any number may be asked at once: as many as the client's `in_flight` are on their way, over
-        one stream, and the most urgent of the others is next.
+        Any number of calls may run concurrently: up to the client's `in_flight` share one stream,
+        and the others wait in order of priority and deadline.
 
         Args:
             engine: name of the engine.
-            inputs: a value for each of its inputs. An array has exactly the input's dtype and
-                shape; lists and scalars are converted if nothing is lost.
-            deadline: seconds within which the answer is wanted; later ones are not computed.
+            inputs: a value per input of the engine. Arrays must have exactly the input's dtype and
+                shape; lists and scalars are converted if that loses nothing.
+            deadline: seconds until the result is worthless; the query is then cancelled.
             priority: 0 to 9 (first).
-            outputs: names of the outputs wanted; all of them if empty.
-            version: the engine's version that it must be, if any.
+            outputs: names of the requested outputs; all if empty.
+            version: required version of the engine; any if empty.
             parameters: further parameters of the protocol.
 
+        Returns:
+            The engine's outputs as arrays.
+
         Raises:
-            InvalidInput: the inputs are not what the engine takes.
+            InvalidInput: the inputs do not match the engine's.
             NotFound: there is no such engine.
-            DeadlineExceeded: the answer was not there in time.
-            Overloaded: the gateway has too much to do to meet the deadline.
-            Unavailable: nobody is there to do it.
-            EngineUnusable: the engine is there but broken.
+            DeadlineExceeded: there was no response before the deadline.
+            Overloaded: the gateway shed the query because it could not meet the deadline.
+            Unavailable: the gateway is unreachable, or no worker can run the query.
+            EngineUnusable: the engine is broken.
         """
-        request_of = self._requests(engine, outputs, version, priority, None, parameters)
-        _ = self._connection.oip  # refuses here what would fail while making the request
+        build_request = self._request_builder(engine, outputs, version, priority, None, parameters)
+        _ = self._channel.oip  # raises NotSupported before the request is built
         inputs = await self._cast(engine, inputs)
-        async with self._gate.passed(priority, checked_deadline(deadline)) as left:
-            return result_of(await self._queries.ask(request_of(inputs, ""), left))
+        async with self._slots.acquire(priority, normalize_deadline(deadline)) as remaining:
+            request = build_request(inputs, "")
+            return parse_response(await self._shared_stream.infer(request, remaining))
 
     @overload
     def stream(
@@ -203,36 +212,43 @@ class Client:
         window: int = 16,
         return_exceptions: bool = False,
     ) -> AsyncGenerator[InferResult | SynergaiError, None]:
-        """Run many queries over one call, and yield their results in the order of `inputs`.
+        """Run many queries over one call and yield their results in the order of `inputs`.
 
-        Leave it early only with ``contextlib.aclosing`` around it, so that the call ends there.
+        Wrap it in ``contextlib.aclosing`` to end the call when leaving the loop early.
 
         Args:
             engine: name of the engine.
-            inputs: an iterable, asynchronous or not, of what `infer` takes.
+            inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             deadline: seconds for each query, from its arrival at the gateway.
             priority: 0 to 9 (first).
-            outputs: names of the outputs wanted; all of them if empty.
-            version: the engine's version that it must be, if any.
+            outputs: names of the requested outputs; all if empty.
+            version: required version of the engine; any if empty.
             parameters: further parameters of the protocol.
-            window: how many queries may be on their way at once.
-            return_exceptions: yield the failure of a query in its place, instead of raising it.
+            window: maximum number of queries in flight.
+            return_exceptions: yield a failed query's error in its place instead of raising it.
+
+        Yields:
+            A query's outputs; or its error, with `return_exceptions`.
 
         Raises:
-            SynergaiError: a query failed, see `infer`; or the call did.
+            SynergaiError: a query failed, see `infer`; or the whole call failed.
         """
         if window < 1:
-            raise InvalidInput(f"the window must hold at least one query, not {window}")
-        timeout = checked_deadline(deadline)
-        request_of = self._requests(engine, outputs, version, priority, timeout, parameters)
-        answers = stream(self._connection, self._cast_each(engine, inputs), request_of, window)
+            raise InvalidInput(f"window must be at least 1, not {window}")
+        timeout = normalize_deadline(deadline)
+        build_request = self._request_builder(
+            engine, outputs, version, priority, timeout, parameters
+        )
+        outcomes = stream_queries(
+            self._channel, self._cast_each(engine, inputs), build_request, window
+        )
         try:
-            async for answer in answers:
-                if isinstance(answer, SynergaiError) and not return_exceptions:
-                    raise answer
-                yield answer
+            async for outcome in outcomes:
+                if isinstance(outcome, SynergaiError) and not return_exceptions:
+                    raise outcome
+                yield outcome
         finally:
-            await answers.aclose()
+            await outcomes.aclose()
 
     # --- jobs ---------------------------------------------------------------------------
 
@@ -246,58 +262,58 @@ class Client:
         tenant: str = "",
         idempotency_key: str = "",
     ) -> JobHandle:
-        """Submit a job: `queries` queries of the engine's sample set, to be done within `qos`.
+        """Submit a job of `queries` queries on the engine's sample set.
 
-        Once this returns, the job is in the gateway's journal and will not be lost.
+        When this returns, the job is in the gateway's journal and survives a crash.
 
         Args:
             engine: name of the engine.
-            queries: how many; query *i* is sample *i* modulo the size of the sample set.
-            qos: seconds from acceptance; None means no deadline.
+            queries: number of queries; query *i* is sample *i* modulo the size of the sample set.
+            qos: seconds from acceptance to completion; None means no deadline.
             priority: 0 to 9 (first).
-            tenant: whom the work is for.
+            tenant: tenant that the job is accounted to.
             idempotency_key: submitting again with the same key and specification returns the
-                same job; a fresh key is made if none is given.
+                same job; a random key if empty.
 
         Raises:
-            InvalidInput: a number is out of its range, or a name is not valid.
+            InvalidInput: a number is out of range or a name is not valid.
             NotFound: there is no such engine.
-            Conflict: the key was used for other work.
-            Overloaded: the job was refused.
-            Unavailable: the gateway is not there, or is going.
+            Conflict: the key was used with a different specification.
+            Overloaded: the gateway rejected the job.
+            Unavailable: the gateway is unreachable or stopping.
         """
         request = jobs_pb2.SubmitRequest(
-            spec=spec_to_proto(_spec(engine, queries, qos, priority, tenant)),
+            spec=spec_to_proto(_job_spec(engine, queries, qos, priority, tenant)),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
-        method = self._connection.jobs.Submit
-        job = await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
+        method = self._channel.jobs.Submit
+        job = await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
         return self.job(job.id)
 
     def job(self, job_id: str) -> JobHandle:
-        """The handle of a job; whether the gateway knows it shows when it is used."""
+        """Return a handle of a job, without asking the gateway whether it exists."""
         return JobHandle(
-            self._connection,
+            self._channel,
             JobId(job_id),
             call_timeout=_CALL_TIMEOUT_S,
             patience=self._patience,
         )
 
     async def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
-        """Jobs, newest first.
+        """List jobs, newest first.
 
         Args:
-            states: only those in one of these; all if empty.
-            limit: how many at most.
+            states: only jobs in one of these states; all if empty.
+            limit: maximum number of jobs.
 
         Raises:
-            SynergaiError: the gateway could not be asked.
+            SynergaiError: the call failed.
         """
-        wanted = [jobs_pb2.JobState.ValueType(state.value) for state in states]
-        request = jobs_pb2.ListRequest(states=wanted, limit=limit)
-        method = self._connection.jobs.List
-        answer = await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
-        return [status_from_proto(job) for job in answer.jobs]
+        numbers = [jobs_pb2.JobState.ValueType(state.value) for state in states]
+        request = jobs_pb2.ListRequest(states=numbers, limit=limit)
+        method = self._channel.jobs.List
+        response = await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
+        return [status_from_proto(job) for job in response.jobs]
 
     def run(
         self,
@@ -309,105 +325,113 @@ class Client:
         priority: int = 0,
         tenant: str = "",
     ) -> JobRun:
-        """A job on these inputs, whose results come back over the same call.
+        """Run a job on these inputs and stream its results back over the same call.
 
-        Unlike a submitted job it ends with the call.
+        Unlike a submitted job, it is cancelled when the call ends.
 
         Args:
             engine: name of the engine.
-            inputs: an iterable, asynchronous or not, of what `infer` takes.
-            queries: how many there are; needed if `inputs` has no length.
-            qos: seconds from acceptance; None means no deadline.
+            inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
+            queries: number of queries; required if `inputs` has no length.
+            qos: seconds from acceptance to completion; None means no deadline.
             priority: 0 to 9 (first).
-            tenant: whom the work is for.
+            tenant: tenant that the job is accounted to.
+
+        Returns:
+            An asynchronous context manager that starts the job.
 
         Raises:
-            InvalidInput: a number is out of its range, or a name is not valid.
+            InvalidInput: a number is out of range or a name is not valid.
         """
         if queries is None:
             if not isinstance(inputs, Sized):
-                raise InvalidInput("say how many queries there are: the inputs have no length")
+                raise InvalidInput("the inputs have no length: pass their number as queries")
             queries = len(inputs)
-        connection = self._connection
-        _ = connection.oip  # refuses here what would fail in the middle of the call
-        request_of = self._requests(engine, (), "", 0, None, None)
-        spec = _spec(engine, queries, qos, priority, tenant)
-        return JobRun(connection, spec, self._cast_each(engine, inputs), request_of)
+        channel = self._channel
+        _ = channel.oip  # raises NotSupported before the call starts
+        build_request = self._request_builder(engine, (), "", 0, None, None)
+        spec = _job_spec(engine, queries, qos, priority, tenant)
+        return JobRun(channel, spec, self._cast_each(engine, inputs), build_request)
 
     # --- the fleet ----------------------------------------------------------------------
 
     async def workers(self) -> list[WorkerStatus]:
-        """The workers that have joined.
+        """List the registered workers.
 
         Raises:
-            SynergaiError: the gateway could not be asked.
+            SynergaiError: the call failed.
         """
-        answer = await self._connection.call(
-            self._connection.fleet.ListWorkers,
+        response = await self._channel.call(
+            self._channel.fleet.ListWorkers,
             fleet_pb2.ListWorkersRequest(),
             timeout=_CALL_TIMEOUT_S,
         )
-        return [worker_from_proto(worker) for worker in answer.workers]
+        return [worker_from_proto(worker) for worker in response.workers]
 
     async def engine(self, name: str) -> Engine:
-        """What an engine takes and gives.
+        """Return an engine's description: its inputs, outputs and version.
 
         Raises:
             NotFound: there is no such engine.
-            SynergaiError: the gateway could not be asked.
+            SynergaiError: the call failed.
         """
-        method = self._connection.oip.ModelMetadata
+        method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
-        answer = await self._connection.call(
+        response = await self._channel.call(
             method,
             inference_pb2.ModelMetadataRequest(name=name),
             timeout=_CALL_TIMEOUT_S,
         )
-        return engine_from_metadata(answer)
+        return engine_from_metadata(response)
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
-        """Have an engine in memory on every worker that has it; back in service, if it was not.
+        """Load an engine on every worker that has it; put it back in service if it was unloaded.
+
+        Returns when the first worker is ready.
 
         Args:
             engine: name of the engine.
-            deadline: seconds within which the first worker is to be ready; loading goes on after
-                that. None leaves it to the gateway.
+            deadline: seconds to wait for the first worker; loading continues afterwards. None
+                means the gateway's default.
 
         Raises:
             NotFound: there is no such engine.
             EngineUnusable: no worker can load it.
-            DeadlineExceeded: no worker is ready yet.
-            Unavailable: no worker is there.
+            DeadlineExceeded: no worker was ready before the deadline.
+            Unavailable: no worker is registered.
         """
-        method = self._connection.oip.RepositoryModelLoad
+        method = self._channel.oip.RepositoryModelLoad
         from synergai.oip import repository_pb2
 
         request = repository_pb2.RepositoryModelLoadRequest(model_name=engine)
-        await self._connection.call(method, request, timeout=checked_deadline(deadline))
+        await self._channel.call(method, request, timeout=normalize_deadline(deadline))
 
     async def unload(self, engine: str) -> None:
-        """Take an engine out of service, until it is loaded again.
+        """Take an engine out of service until it is loaded again.
 
-        What was accepted before is done; sessions leave the workers when nothing runs on them.
+        Work accepted before is completed; idle sessions are then evicted.
 
         Raises:
             NotFound: there is no such engine.
-            SynergaiError: the gateway could not be asked.
+            SynergaiError: the call failed.
         """
-        method = self._connection.oip.RepositoryModelUnload
+        method = self._channel.oip.RepositoryModelUnload
         from synergai.oip import repository_pb2
 
         request = repository_pb2.RepositoryModelUnloadRequest(model_name=engine)
-        await self._connection.call(method, request, timeout=_CALL_TIMEOUT_S)
+        await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
 
     async def ready(self, engine: str = "") -> bool:
-        """Whether the gateway, or one of its engines, can take work just now.
+        """Return whether the gateway, or one of its engines, is ready.
+
+        Args:
+            engine: name of the engine; empty for the gateway itself.
 
         Raises:
-            SynergaiError: it could be reached, but not asked.
+            SynergaiError: the gateway is reachable, but the call failed.
         """
-        call, stub = self._connection.call, self._connection.oip
+        call, stub = self._channel.call, self._channel.oip
         from synergai.oip import inference_pb2
 
         try:
@@ -420,7 +444,7 @@ class Client:
             return False
 
     async def _cast(self, engine: str, inputs: Inputs) -> Inputs:
-        """Convert lists and scalars to what the engine takes; its metadata is asked for once."""
+        """Convert lists and scalars to the dtypes of the engine's inputs, described once."""
         if not needs_casting(inputs):
             return inputs
         if engine not in self._engines:
@@ -428,10 +452,10 @@ class Client:
         return cast_inputs(inputs, self._engines[engine])
 
     async def _cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
-        async for item in each(items):
+        async for item in iterate(items):
             yield await self._cast(engine, item)
 
-    def _requests(
+    def _request_builder(
         self,
         engine: str,
         outputs: Sequence[str],
@@ -440,16 +464,16 @@ class Client:
         timeout: float | None,
         parameters: Parameters | None,
     ) -> Callable[[Inputs, str], inference_pb2.ModelInferRequest]:
-        """What makes the requests of one call, which differ in inputs and id alone."""
-        given: dict[str, Any] = dict(parameters or {})
+        """Return a function that makes a request from a query's inputs and id."""
+        merged: dict[str, Any] = dict(parameters or {})
         if priority:
-            given["priority"] = _protocol_priority(priority)
+            merged["priority"] = _to_protocol_priority(priority)
         if timeout is not None:
             if not timeout > 0:
-                raise DeadlineExceeded(f"there is no time left: the deadline is {timeout:g} s")
-            given["timeout"] = microseconds(timeout)
+                raise DeadlineExceeded(f"the deadline has passed: {timeout:g} s remain")
+            merged["timeout"] = to_microseconds(timeout)
 
-        def request_of(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
+        def build_request(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
             from synergai.protocol import arrays
 
             return arrays.request_of(
@@ -458,13 +482,13 @@ class Client:
                 outputs=outputs,
                 version=version,
                 request_id=request_id,
-                parameters=given,
+                parameters=merged,
             )
 
-        return request_of
+        return build_request
 
 
-def _spec(engine: str, queries: int, qos: float | None, priority: int, tenant: str) -> JobSpec:
+def _job_spec(engine: str, queries: int, qos: float | None, priority: int, tenant: str) -> JobSpec:
     return JobSpec(
         engine=EngineName(engine),
         queries=queries,
@@ -474,8 +498,8 @@ def _spec(engine: str, queries: int, qos: float | None, priority: int, tenant: s
     )
 
 
-def _protocol_priority(priority: int) -> int:
-    """Our 0 (default) to 9 (first) in the protocol's scale: 0 is the default and 1 the first."""
+def _to_protocol_priority(priority: int) -> int:
+    """Convert 0 (default) to 9 (first) to the protocol's scale: 0 is the default, 1 the first."""
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
     return MAX_PRIORITY + 1 - priority if priority else 0

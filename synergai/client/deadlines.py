@@ -1,4 +1,4 @@
-"""Deadlines as callers give them, and as the protocol carries them."""
+"""Deadlines as given by callers and as carried by the protocol."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from synergai.errors import InvalidInput
 
 _NO_LIMIT_S: Final = 10 * 365 * 86400.0
-"""A deadline beyond is none: clocks and the protocol's integers have their limits."""
+"""Longer deadlines mean no deadline: clocks and the protocol's integers are bounded."""
 
 
-def checked_deadline(seconds: float | None) -> float | None:
-    """A caller's deadline; None if it is so late that it is none.
+def normalize_deadline(seconds: float | None) -> float | None:
+    """Return a caller's deadline; None if it is too far away to matter.
 
     Args:
-        seconds: from now on; None means no deadline.
+        seconds: from now; None means no deadline.
 
     Raises:
         InvalidInput: it is not a number.
@@ -23,10 +23,10 @@ def checked_deadline(seconds: float | None) -> float | None:
     if seconds is None or seconds > _NO_LIMIT_S:
         return None
     if math.isnan(seconds):
-        raise InvalidInput("a deadline is a number of seconds, not nan")
+        raise InvalidInput("a deadline must be a number of seconds, not nan")
     return seconds
 
 
-def microseconds(seconds: float) -> int:
-    """The protocol's parameter ``timeout``, of which 0 would mean that there is none."""
+def to_microseconds(seconds: float) -> int:
+    """Return `seconds` as the protocol's parameter ``timeout``, in which 0 means no timeout."""
     return max(1, round(seconds * 1e6))

@@ -1,4 +1,4 @@
-"""Workers as a client sees them."""
+"""Worker status as reported by a gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorkerState(enum.Enum):
-    """What a worker is doing; values are those of ``synergai.v1.WorkerState``."""
+    """State of a worker; values are those of ``synergai.v1.WorkerState``."""
 
     UNKNOWN = 0
     IDLE = 1
@@ -26,26 +26,26 @@ class WorkerState(enum.Enum):
     DRAINING = 3
 
     @classmethod
-    def _missing_(cls, value: object) -> WorkerState:  # noqa: ARG003 - a newer gateway's word
+    def _missing_(cls, value: object) -> WorkerState:  # noqa: ARG003 - a state of a newer gateway
         return cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker at one moment.
+    """Snapshot of a worker.
 
     Attributes:
-        memory_bytes: what its machine has.
-        configurations: what it can be switched to.
-        sessions: what is resident in its memory.
-        queries_done: since it joined.
-        last_heard_s: seconds since the last sign of life.
-        unprofiled: engines that the dictionary lacks on this worker's class.
-        power_mode: in force; empty if there is none, or none is known.
-        switch_s: what the last switch of it took; 0 before the first.
-        meter: what measures its power; empty if nothing does.
-        watts: of the whole machine, over the last heartbeat; None where it is not measured.
-        joules: since its agent started; None likewise.
+        memory_bytes: memory of the machine.
+        configurations: configurations that it can run engines in.
+        sessions: sessions resident in its memory.
+        queries_done: queries completed since it registered.
+        last_heard_s: seconds since its last heartbeat.
+        unprofiled: engines without a dictionary entry for this worker's class.
+        power_mode: the current power mode; empty if there is none or it is unknown.
+        switch_s: duration of the last power mode switch in seconds; 0 before the first.
+        meter: name of the power meter; empty if power is not measured.
+        watts: mean power of the whole machine since the last heartbeat; None if not measured.
+        joules: energy used since its agent started; None if not measured.
     """
 
     id: WorkerId
@@ -67,10 +67,10 @@ class WorkerStatus:
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
-    """The worker in `message`.
+    """Convert a worker from its message.
 
     Raises:
-        InvalidInput: the server sent a worker that cannot be.
+        InvalidInput: a field is not valid.
     """
     return WorkerStatus(
         id=WorkerId(message.id),

@@ -1,4 +1,4 @@
-"""Jobs as a client sees them: their status, and a handle to watch, await and cancel one."""
+"""Job status, and a handle to watch, await and cancel a job."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from synergai.client.channel import Connection
+    from synergai.client.channel import GatewayChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Queries [first, first + count) of a job as one worker ran them, in `seconds`."""
+    """Queries [first, first + count) of a job, run by one worker in `seconds`."""
 
     worker_id: WorkerId
     configuration: Configuration
@@ -46,18 +46,18 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """A job at one moment.
+    """Snapshot of a job.
 
     Attributes:
         submitted_at: when the gateway accepted it, in UTC.
         finished_at: when it ended, in UTC; None before that.
-        waited_s: from acceptance to the first dispatch.
-        estimated_s: from dispatch to completion, estimated at the first dispatch.
-        actual_s: from the first dispatch to completion.
-        violated: it missed its QoS, or cannot make it any more.
-        excess_s: by how much it missed it.
-        labelled: queries with a known label.
-        correct: of these, answered right.
+        waited_s: seconds from acceptance to the first dispatch.
+        estimated_s: seconds from the first dispatch to completion, as estimated then.
+        actual_s: seconds from the first dispatch to completion.
+        violated: it missed its QoS or can no longer meet it.
+        excess_s: seconds past its QoS.
+        labelled: number of completed queries with a known label.
+        correct: number of these that were answered correctly.
         reason: why it failed, was rejected or expired.
     """
 
@@ -79,11 +79,11 @@ class JobStatus:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of right answers, 0 to 1; None where nothing is labelled."""
+        """Fraction of correct answers, 0 to 1; None without labels."""
         return self.correct / self.labelled if self.labelled else None
 
     def raise_unless_succeeded(self) -> None:
-        """Turn an ending other than success into the error that says why.
+        """Raise the error for a job that ended without success.
 
         Raises:
             Cancelled: it was cancelled.
@@ -91,12 +91,12 @@ class JobStatus:
             DeadlineExceeded: it expired.
             SynergaiError: it failed.
         """
-        if error := _ENDINGS.get(self.state):
+        if error := _ERRORS.get(self.state):
             state = self.state.name.lower()
             raise error(f"job {self.id} {state}" + (f": {self.reason}" if self.reason else ""))
 
 
-_ENDINGS: dict[JobState, type[SynergaiError]] = {
+_ERRORS: dict[JobState, type[SynergaiError]] = {
     JobState.FAILED: SynergaiError,
     JobState.CANCELLED: Cancelled,
     JobState.REJECTED: Overloaded,
@@ -105,7 +105,7 @@ _ENDINGS: dict[JobState, type[SynergaiError]] = {
 
 
 def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
-    """The message for `spec`; no QoS is said by leaving it out."""
+    """Convert `spec` to its message; an infinite QoS is left out."""
     return jobs_pb2.JobSpec(
         engine=spec.engine,
         queries=spec.queries,
@@ -116,10 +116,10 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
 
 
 def status_from_proto(job: jobs_pb2.Job) -> JobStatus:
-    """The status in `job`.
+    """Convert a job from its message.
 
     Raises:
-        InvalidInput: the server sent a job that cannot be.
+        InvalidInput: a field is not valid.
     """
     spec = job.spec
     return JobStatus(
@@ -131,34 +131,34 @@ def status_from_proto(job: jobs_pb2.Job) -> JobStatus:
             priority=spec.priority,
             tenant=spec.tenant,
         ),
-        state=_state(job.state),
-        submitted_at=_instant(job.submitted_at),
-        finished_at=_instant(job.finished_at) if job.HasField("finished_at") else None,
+        state=_state_from_proto(job.state),
+        submitted_at=_to_datetime(job.submitted_at),
+        finished_at=_to_datetime(job.finished_at) if job.HasField("finished_at") else None,
         queries_done=job.queries_done,
         waited_s=job.waited_s,
         estimated_s=job.estimated_s if job.HasField("estimated_s") else None,
         actual_s=job.actual_s if job.HasField("actual_s") else None,
         violated=job.violated,
         excess_s=job.excess_s,
-        executions=tuple(map(_execution, job.executions)),
+        executions=tuple(map(_execution_from_proto, job.executions)),
         labelled=job.labelled,
         correct=job.correct,
         reason=job.reason,
     )
 
 
-def _state(number: int) -> JobState:
+def _state_from_proto(number: int) -> JobState:
     try:
         return JobState(number)
     except ValueError:
-        raise InvalidInput(f"the server says the unknown job state {number}") from None
+        raise InvalidInput(f"the server sent the unknown job state {number}") from None
 
 
-def _instant(timestamp: Timestamp) -> datetime:
+def _to_datetime(timestamp: Timestamp) -> datetime:
     return timestamp.ToDatetime(tzinfo=UTC)
 
 
-def _execution(message: jobs_pb2.Execution) -> Execution:
+def _execution_from_proto(message: jobs_pb2.Execution) -> Execution:
     return Execution(
         worker_id=WorkerId(message.worker_id),
         configuration=configuration_from_proto(message.configuration),
@@ -169,13 +169,13 @@ def _execution(message: jobs_pb2.Execution) -> Execution:
 
 
 class JobHandle:
-    """A job at the gateway, by its id. Made by ``Client.submit`` and ``Client.job``."""
+    """Reference to a job at the gateway; created by ``Client.submit`` and ``Client.job``."""
 
     def __init__(
-        self, connection: Connection, job_id: JobId, *, call_timeout: float, patience: float
+        self, channel: GatewayChannel, job_id: JobId, *, call_timeout: float, patience: float
     ) -> None:
         self.id = job_id
-        self._connection = connection
+        self._channel = channel
         self._call_timeout = call_timeout
         self._patience = patience
 
@@ -183,84 +183,89 @@ class JobHandle:
         return f"JobHandle({self.id!r})"
 
     async def status(self) -> JobStatus:
-        """The job as it is now.
+        """Return the job's current status.
 
         Raises:
-            NotFound: the gateway does not know it, or not any more.
-            SynergaiError: the gateway could not be asked.
+            NotFound: the gateway does not know the job, or no longer does.
+            SynergaiError: the call failed.
         """
         return status_from_proto(
-            await self._connection.call(
-                self._connection.jobs.Get,
+            await self._channel.call(
+                self._channel.jobs.Get,
                 jobs_pb2.GetRequest(job_id=self.id),
                 timeout=self._call_timeout,
             )
         )
 
     async def watch(self) -> AsyncGenerator[JobStatus, None]:
-        """The job as it is now, then at every change, until it has ended.
+        """Yield the job's current status, then one after each change, until it has ended.
 
-        A submitted job survives its gateway, and so does watching it: while the gateway is away
-        it is tried again, for as long as the client's patience lasts.
+        Submitted jobs survive a restart of their gateway, and so does the watch: it reconnects
+        while the gateway is unavailable, for up to the client's `patience`.
+
+        Yields:
+            The job's status; the last one has ended.
 
         Raises:
             NotFound: the gateway does not know the job.
-            Unavailable: the gateway stayed away.
-            SynergaiError: it refused.
+            Unavailable: the gateway was unavailable for longer than `patience`.
+            SynergaiError: the call failed.
         """
         delays = Backoff().delays()
-        away_since: float | None = None
+        unavailable_since: float | None = None
         while True:
-            call = self._connection.jobs.Watch(jobs_pb2.WatchRequest(job_id=self.id))
-            lost = Unavailable(f"{self._connection.target} ended the watch of job {self.id}")
+            call = self._channel.jobs.Watch(jobs_pb2.WatchRequest(job_id=self.id))
+            lost = Unavailable(f"{self._channel.target} ended the watch of job {self.id}")
             try:
                 async for message in call:
-                    away_since, delays = None, Backoff().delays()
+                    unavailable_since, delays = None, Backoff().delays()
                     status = status_from_proto(message)
                     yield status
                     if status.state.ended:
                         return
             except grpc.aio.AioRpcError as failure:
-                error = self._connection.error_of(failure)
+                error = self._channel.to_error(failure)
                 if not isinstance(error, Unavailable):
                     raise error from None
                 lost = error
             except asyncio.CancelledError as cancellation:
-                raise self._connection.reason_of(cancellation) from None
+                raise self._channel.cancellation_cause(cancellation) from None
             finally:
                 call.cancel()
             now = time.monotonic()
-            away_since = now if away_since is None else away_since
-            pause = next(delays)
-            if now + pause - away_since > self._patience:
+            unavailable_since = now if unavailable_since is None else unavailable_since
+            delay = next(delays)
+            if now + delay - unavailable_since > self._patience:
                 raise lost
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
 
     async def wait(self) -> JobStatus:
-        """The job once it has ended, however it did; see ``JobStatus.raise_unless_succeeded``.
+        """Wait for the job to end, in any state, and return its final status.
+
+        See ``JobStatus.raise_unless_succeeded``.
 
         Raises:
-            SynergaiError: as `watch`.
+            SynergaiError: see `watch`.
         """
-        watching = self.watch()
+        statuses = self.watch()
         try:
-            async for status in watching:
+            async for status in statuses:
                 if status.state.ended:
                     return status
         finally:
-            await watching.aclose()
-        raise Unavailable(f"job {self.id} was not watched to its end")
+            await statuses.aclose()
+        raise Unavailable(f"the watch of job {self.id} ended before the job")
 
     async def cancel(self) -> JobStatus:
-        """Stop the job at its next query; what is done stays done.
+        """Stop the job at its next query; completed queries are kept.
 
         Raises:
-            NotFound: the gateway does not know it.
-            SynergaiError: the gateway could not be asked.
+            NotFound: the gateway does not know the job.
+            SynergaiError: the call failed.
         """
         return status_from_proto(
-            await self._connection.call(
-                self._connection.jobs.Cancel,
+            await self._channel.call(
+                self._channel.jobs.Cancel,
                 jobs_pb2.CancelRequest(job_id=self.id),
                 timeout=self._call_timeout,
             )

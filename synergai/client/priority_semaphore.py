@@ -1,4 +1,4 @@
-"""How many single queries of a client are on their way at a time."""
+"""Semaphore that wakes its waiters in order of priority and deadline."""
 
 from __future__ import annotations
 
@@ -15,66 +15,70 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 
-class Gate:
-    """Lets so many through at once; of those who wait, the first by priority, then by deadline.
+class PrioritySemaphore:
+    """Bounds the queries in flight; waiters are ordered by priority, deadline and arrival.
 
-    A gateway refuses what it cannot hold. A client with ten thousand queries at once therefore
-    keeps most of them to itself, where they cost a few hundred bytes each.
+    A gateway rejects queries beyond its capacity, so a client with ten thousand queries keeps
+    most of them waiting here, at a few hundred bytes each.
 
     Args:
-        limit: how many may be inside.
+        limit: maximum number of concurrent holders.
     """
 
     def __init__(self, limit: int) -> None:
         self._free = limit
-        self._numbers = count()
-        self._waiting: list[tuple[int, float, int, asyncio.Future[None]]] = []
+        self._sequence = count()
+        self._waiters: list[tuple[int, float, int, asyncio.Future[None]]] = []
 
     @asynccontextmanager
-    async def passed(
+    async def acquire(
         self, priority: int, seconds: float | None
     ) -> AsyncGenerator[float | None, None]:
-        """Be inside for the block; yields what is left of `seconds` then, None if they are None.
+        """Hold a slot for the duration of the block; yield what remains of `seconds`.
 
         Args:
             priority: 0 to 9 (first).
-            seconds: until the deadline.
+            seconds: until the deadline; None means no deadline.
+
+        Yields:
+            The seconds until the deadline; None without one.
 
         Raises:
-            DeadlineExceeded: it passed on the way in.
+            DeadlineExceeded: the deadline passed before a slot was free.
         """
-        left = seconds
-        if self._free and not self._waiting:
+        remaining = seconds
+        if self._free and not self._waiters:
             self._free -= 1
         else:
-            left = await self._wait(priority, seconds)
+            remaining = await self._wait(priority, seconds)
         try:
-            yield left
+            yield remaining
         finally:
-            self._leave()
+            self._release()
 
     async def _wait(self, priority: int, seconds: float | None) -> float | None:
         loop = asyncio.get_running_loop()
         deadline = math.inf if seconds is None else loop.time() + seconds
-        turn = loop.create_future()
-        heapq.heappush(self._waiting, (-priority, deadline, next(self._numbers), turn))
+        waiter = loop.create_future()
+        heapq.heappush(self._waiters, (-priority, deadline, next(self._sequence), waiter))
         try:
             async with asyncio.timeout_at(None if seconds is None else deadline):
-                await turn
+                await waiter
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._leave()  # it was our turn, and nobody came
+            if waiter.done() and not waiter.cancelled():
+                self._release()  # the slot was granted to a waiter that no longer wants it
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    f"the query's {seconds:g} s passed while others of this client were under way"
+                    f"the query's deadline of {seconds:g} s passed while it waited for other "
+                    "queries of this client"
                 ) from None
             raise
         return None if seconds is None else deadline - loop.time()
 
-    def _leave(self) -> None:
-        while self._waiting:
-            turn = heapq.heappop(self._waiting)[3]
-            if not turn.done():
-                turn.set_result(None)
+    def _release(self) -> None:
+        while self._waiters:
+            waiter = heapq.heappop(self._waiters)[3]
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._free += 1

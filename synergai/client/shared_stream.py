@@ -1,7 +1,7 @@
-"""Single queries of a client, all of them over one stream of the protocol.
+"""Single queries of a client multiplexed over one stream of the protocol.
 
-A streamed message costs both ends a fraction of what a call of its own does. Queries keep what a
-call would give them: a deadline, an end when their caller leaves, and an error of their own.
+A streamed message costs both ends a fraction of a unary call. Each query still has its own
+deadline, is cancelled when its caller is, and fails with its own error.
 """
 
 from __future__ import annotations
@@ -16,211 +16,210 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import grpc
 
-from synergai.client.deadlines import microseconds
+from synergai.client.deadlines import to_microseconds
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError, Unavailable
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.status import error_from_stream
 
 if TYPE_CHECKING:
-    from synergai.client.channel import Connection
+    from synergai.client.channel import GatewayChannel
     from synergai.oip import inference_pb2
 
     Request: TypeAlias = inference_pb2.ModelInferRequest
-    Answer: TypeAlias = inference_pb2.ModelStreamInferResponse | SynergaiError | None
-    """An answer; or the error that every query of the stream ended with; or None: the stream
-    ended for a reason that may be that of one query alone."""
+    Reply: TypeAlias = inference_pb2.ModelStreamInferResponse | SynergaiError | None
+    """A response; or the error that ended the stream for every query; or None if the stream ended
+    for a reason that may concern one query only."""
 
-STREAMED_BYTES: Final = 900_000
-"""Larger requests are calls of their own: what a gateway does not take then fails alone, and
-nobody waits behind it. The smallest cap that a gateway can have is a little more."""
+MAX_STREAMED_BYTES: Final = 900_000
+"""Larger requests are sent as unary calls, so that one rejected for its size fails alone and
+large ones do not block the stream. Just below the smallest message limit of a gateway."""
 
 
-class Queries:
-    """Asks single queries over one stream, which is opened again when it broke.
+class SharedStream:
+    """Sends single queries over one stream and reopens the stream after it breaks.
 
     Args:
-        connection: where to.
-        max_message_bytes: largest request of the connection.
-        in_flight: how many are asked at once at most.
+        channel: the gateway's.
+        max_message_bytes: largest request of the channel.
+        in_flight: maximum number of queries in flight.
     """
 
-    def __init__(self, connection: Connection, max_message_bytes: int, in_flight: int) -> None:
-        self._connection = connection
-        self._streamed_bytes = min(STREAMED_BYTES, max_message_bytes)
+    def __init__(self, channel: GatewayChannel, max_message_bytes: int, in_flight: int) -> None:
+        self._channel = channel
+        self._max_streamed_bytes = min(MAX_STREAMED_BYTES, max_message_bytes)
         self._in_flight = in_flight
-        self._stream: SharedStream | None = None
+        self._multiplexer: QueryMultiplexer | None = None
 
-    async def ask(
+    async def infer(
         self,
         request: Request,
-        timeout: float | None,  # noqa: ASYNC109 - it is the deadline that the gateway is told
+        timeout: float | None,  # noqa: ASYNC109 - sent to the gateway as the deadline
     ) -> inference_pb2.ModelInferResponse:
-        """The response to a request; asked again while nobody answers.
+        """Return the response to `request`, retrying while the gateway is unavailable.
 
         Args:
             request: its id and its parameter ``timeout`` are overwritten.
             timeout: seconds for all attempts together; None means no limit.
 
         Raises:
-            SynergaiError: what the gateway said, or why it could not be asked.
+            SynergaiError: the query failed, or the gateway could not be reached.
         """
-        if request.ByteSize() > self._streamed_bytes:
-            method = self._connection.oip.ModelInfer
-            return await self._connection.call(method, request, timeout=timeout)
-        return await self._connection.repeat(partial(self._ask_once, request), timeout)
+        if request.ByteSize() > self._max_streamed_bytes:
+            method = self._channel.oip.ModelInfer
+            return await self._channel.call(method, request, timeout=timeout)
+        return await self._channel.retry(partial(self._infer_once, request), timeout)
 
     async def close(self) -> None:
-        """End the stream; queries under way end with `Cancelled`."""
-        if self._stream is not None:
-            await self._stream.close()
+        """End the stream; queries in flight fail with `Cancelled`."""
+        if self._multiplexer is not None:
+            await self._multiplexer.close()
 
-    async def _ask_once(
+    async def _infer_once(
         self,
         request: Request,
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> inference_pb2.ModelInferResponse:
-        self._connection.check_open()
-        if self._stream is None or self._stream.is_over:
-            self._stream = SharedStream(self._connection, self._in_flight)
-        give_up_at = None if timeout is None else time.monotonic() + timeout
-        answer = await self._stream.ask(request, timeout)
-        if isinstance(answer, SynergaiError):
-            # Of each query its own: an error remembers wherever it was raised.
-            raise type(answer)(str(answer))
-        if answer is None:
-            left = None if give_up_at is None else give_up_at - time.monotonic()
-            return await self._connection.call_once(self._connection.oip.ModelInfer, request, left)
-        if answer.error_message:
-            raise error_from_stream(answer)
-        return answer.infer_response
+        self._channel.ensure_open()
+        if self._multiplexer is None or self._multiplexer.closed:
+            self._multiplexer = QueryMultiplexer(self._channel, self._in_flight)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        reply = await self._multiplexer.request(request, timeout)
+        if isinstance(reply, SynergaiError):
+            # A new error per query: each collects its own traceback.
+            raise type(reply)(str(reply))
+        if reply is None:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            return await self._channel.call_once(self._channel.oip.ModelInfer, request, remaining)
+        if reply.error_message:
+            raise error_from_stream(reply)
+        return reply.infer_response
 
 
 @dataclass(slots=True, eq=False)
-class _Query:
-    """A query on a stream; `expires_at` is in the loop's time."""
+class _PendingQuery:
+    """A query without a reply; `deadline` is in the event loop's time."""
 
     request: Request
-    answer: asyncio.Future[Answer]
-    expires_at: float | None
-    is_sent: bool = False
+    reply: asyncio.Future[Reply]
+    deadline: float | None
+    sent: bool = False
 
     def expire(self) -> None:
-        if not self.answer.done():
-            self.answer.set_result(DeadlineExceeded("there was no answer in time"))
+        if not self.reply.done():
+            self.reply.set_result(DeadlineExceeded("no response before the deadline"))
 
 
-class SharedStream:
-    """One call of ModelStreamInfer that carries the queries of whoever asks.
+class QueryMultiplexer:
+    """One call of ModelStreamInfer that carries concurrent queries, correlated by request id.
 
     Args:
-        connection: where to.
-        in_flight: how many are asked at once at most.
+        channel: the gateway's.
+        in_flight: maximum number of queries in flight.
 
     Attributes:
-        is_over: nothing can be asked any more.
+        closed: the call has ended and takes no more queries.
     """
 
-    def __init__(self, connection: Connection, in_flight: int) -> None:
-        self._connection = connection
-        self._call = connection.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(in_flight)),))
+    def __init__(self, channel: GatewayChannel, in_flight: int) -> None:
+        self._channel = channel
+        self._call = channel.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(in_flight)),))
         self._loop = asyncio.get_running_loop()
-        self._numbers = count()
-        self._unanswered: dict[str, _Query] = {}
-        self._unsent: OrderedDict[str, _Query] = OrderedDict()
-        self._more = asyncio.Event()
-        self.is_over = False
+        self._ids = count()
+        self._pending: dict[str, _PendingQuery] = {}
+        self._send_queue: OrderedDict[str, _PendingQuery] = OrderedDict()
+        self._wakeup = asyncio.Event()
+        self.closed = False
         self._reader = asyncio.create_task(self._read())
         self._writer = asyncio.create_task(self._write())
 
-    async def ask(
+    async def request(
         self,
         request: Request,
         timeout: float | None,  # noqa: ASYNC109 - as above
-    ) -> Answer:
-        """What becomes of a request; it is called off if nobody waits any more.
+    ) -> Reply:
+        """Send `request` and return its reply; cancel the query if the caller is cancelled.
 
         Args:
             request: its id and its parameter ``timeout`` are overwritten.
-            timeout: seconds until the answer is `DeadlineExceeded`; None means no limit.
+            timeout: seconds until the reply is `DeadlineExceeded`; None means no limit.
         """
-        request.id = str(next(self._numbers))
-        expires_at = None if timeout is None else self._loop.time() + timeout
-        query = _Query(request, self._loop.create_future(), expires_at)
-        timer = None if expires_at is None else self._loop.call_at(expires_at, query.expire)
-        self._unanswered[request.id] = query
-        self._send(query)
+        request.id = str(next(self._ids))
+        deadline = None if timeout is None else self._loop.time() + timeout
+        query = _PendingQuery(request, self._loop.create_future(), deadline)
+        timer = None if deadline is None else self._loop.call_at(deadline, query.expire)
+        self._pending[request.id] = query
+        self._enqueue(query)
         try:
-            return await query.answer
+            return await query.reply
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._unanswered.pop(request.id, None) is not None:
-                if query.is_sent:
-                    self._send(query)
+            if self._pending.pop(request.id, None) is not None:
+                if query.sent:
+                    self._enqueue(query)
                 else:
-                    # A gateway that does not read would have us keep it, with its tensors.
-                    self._unsent.pop(request.id, None)
+                    # Otherwise a gateway that stops reading makes us keep the request's tensors.
+                    self._send_queue.pop(request.id, None)
 
     async def close(self) -> None:
-        """End the call; queries under way are answered with `Cancelled`."""
+        """End the call; pending queries fail with `Cancelled`."""
         self._end(Cancelled("the client was closed"))
         self._reader.cancel()
         await asyncio.wait([self._reader, self._writer])
 
-    def _send(self, query: _Query) -> None:
-        self._unsent[query.request.id] = query
-        self._more.set()
+    def _enqueue(self, query: _PendingQuery) -> None:
+        self._send_queue[query.request.id] = query
+        self._wakeup.set()
 
     async def _write(self) -> None:
-        """Send what there is; what comes meanwhile follows without anybody waiting for it."""
         try:
-            while await self._more.wait():
-                self._more.clear()
-                while self._unsent:
-                    _, query = self._unsent.popitem(last=False)
-                    message = self._message(query)
+            while await self._wakeup.wait():
+                self._wakeup.clear()
+                while self._send_queue:
+                    _, query = self._send_queue.popitem(last=False)
+                    message = self._next_message(query)
                     if message is not None:
                         await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call is over, and its reader is told why
+            return  # the call has ended; the reader gets the reason
         finally:
-            self._call.cancel()  # a stream that is not written to would keep everybody waiting
+            self._call.cancel()  # without a writer, pending queries would wait forever
 
-    def _message(self, query: _Query) -> Request | None:
-        """What there is to send of a query; None if nobody waits for it any more."""
-        if query.is_sent:  # it comes here a second time to be called off
+    def _next_message(self, query: _PendingQuery) -> Request | None:
+        """Return the message to send for `query`; None if its caller has gone."""
+        if query.sent:  # enqueued again to be cancelled
             return cancel_request(query.request.id)
-        if query.answer.done():
+        if query.reply.done():
             return None
-        query.is_sent = True
-        if query.expires_at is not None:
-            left = query.expires_at - self._loop.time()
-            query.request.parameters["timeout"].int64_param = microseconds(left)
+        query.sent = True
+        if query.deadline is not None:
+            remaining = query.deadline - self._loop.time()
+            query.request.parameters["timeout"].int64_param = to_microseconds(remaining)
         return query.request
 
     async def _read(self) -> None:
-        ending: SynergaiError | None = None
+        failure: SynergaiError | None = None
         try:
             async for message in self._call:
                 if not message.infer_response.id:
-                    return  # a server may not say whose error it is: each then asks by itself
-                query = self._unanswered.pop(message.infer_response.id, None)
-                # One that was called off meanwhile is not known any more.
-                if query is not None and not query.answer.done():
-                    query.answer.set_result(message)
-            ending = Unavailable(f"{self._connection.target} ended the stream")
-        except grpc.aio.AioRpcError as failure:
-            error = self._connection.error_of(failure)
-            ending = error if isinstance(error, Unavailable) else None
+                    return  # an error of an unknown query: each retries as a unary call
+                query = self._pending.pop(message.infer_response.id, None)
+                # Replies to cancelled queries match none.
+                if query is not None and not query.reply.done():
+                    query.reply.set_result(message)
+            failure = Unavailable(f"{self._channel.target} ended the stream")
+        except grpc.aio.AioRpcError as error:
+            cause = self._channel.to_error(error)
+            failure = cause if isinstance(cause, Unavailable) else None
         finally:
-            self._end(ending)
+            self._end(failure)
 
-    def _end(self, answer: SynergaiError | None) -> None:
-        """Nothing comes any more: answer whoever waits. The first word counts."""
-        self.is_over = True
+    def _end(self, reply: SynergaiError | None) -> None:
+        """Give all pending queries `reply`; the first call decides."""
+        self.closed = True
         self._writer.cancel()
         self._call.cancel()
-        for query in self._unanswered.values():
-            if not query.answer.done():
-                query.answer.set_result(answer)
-        self._unanswered.clear()
+        for query in self._pending.values():
+            if not query.reply.done():
+                query.reply.set_result(reply)
+        self._pending.clear()

@@ -1,4 +1,4 @@
-"""Many queries over one call: the protocol's stream, and a job with its tensors streamed in."""
+"""Many queries over one call: a stream of queries, and a job with streamed tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from synergai.client.channel import Connection
+    from synergai.client.channel import GatewayChannel
     from synergai.domain import JobSpec
     from synergai.oip import inference_pb2
 
@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """What an engine answered: ``result["name"]`` is the output called name.
+    """Outputs of one query; ``result["name"]`` is the output of that name.
 
     Attributes:
-        outputs: arrays by output name; read-only, for they are the received bytes.
-        engine: the engine that answered, and its `version`.
-        parameters: what the gateway adds about the answer.
+        outputs: arrays by output name, with the engine's dtypes and shapes; read-only views of
+            the received bytes.
+        engine: name of the engine.
+        version: the engine's version.
+        parameters: the response's parameters.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -56,11 +58,11 @@ class InferResult:
         return self.outputs[name]
 
 
-def result_of(response: inference_pb2.ModelInferResponse) -> InferResult:
-    """The result in `response`.
+def parse_response(response: inference_pb2.ModelInferResponse) -> InferResult:
+    """Convert a response of the protocol.
 
     Raises:
-        InvalidInput: its data do not fit their datatypes and shapes.
+        InvalidInput: its data do not match their datatypes and shapes.
     """
     from synergai.protocol import arrays
 
@@ -72,7 +74,7 @@ def result_of(response: inference_pb2.ModelInferResponse) -> InferResult:
     )
 
 
-async def each(items: ManyInputs) -> AsyncIterator[Inputs]:
+async def iterate(items: ManyInputs) -> AsyncIterator[Inputs]:
     """Yield the items of an iterable, asynchronous or not."""
     if isinstance(items, AsyncIterable):
         async for item in items:
@@ -82,8 +84,8 @@ async def each(items: ManyInputs) -> AsyncIterator[Inputs]:
             yield item
 
 
-class _Writer:
-    """Sends on a call from a task of its own, and ends the call if what it sends cannot be made."""
+class _RequestWriter:
+    """Task that writes a call's requests; cancels the call if making a request fails."""
 
     def __init__(
         self,
@@ -99,116 +101,121 @@ class _Writer:
             await self._write()
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call is over, and its reader is told why
+            return  # the call has ended; the reader gets the reason
         except Exception:
             self._call.cancel()
             raise
 
     def check(self) -> None:
-        """Raise what the writing raised, if it did."""
+        """Raise the exception that ended the task, if any."""
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
     async def close(self) -> None:
-        """End the writing and the call, whatever became of them."""
+        """Cancel the task and the call."""
         self._task.cancel()
         self._call.cancel()
         await asyncio.wait([self._task])
         if not self._task.cancelled():
-            self._task.exception()  # has been seen, or no longer matters
+            self._task.exception()  # mark as retrieved
 
 
-async def read_all(
-    connection: Connection, call: grpc.aio.StreamStreamCall[Any, Any], writer: _Writer
+async def read_messages(
+    channel: GatewayChannel, call: grpc.aio.StreamStreamCall[Any, Any], writer: _RequestWriter
 ) -> AsyncIterator[Any]:
-    """The messages of a call, its failures in our own words.
+    """Yield the messages of a call.
 
     Raises:
         SynergaiError: the call failed.
-        Exception: what making the requests raised.
+        Exception: making a request failed.
     """
     try:
         async for message in call:
             yield message
     except grpc.aio.AioRpcError as failure:
-        raise connection.error_of(failure) from None
+        raise channel.to_error(failure) from None
     except asyncio.CancelledError as cancellation:
         writer.check()
-        raise connection.reason_of(cancellation) from None
+        raise channel.cancellation_cause(cancellation) from None
     writer.check()
 
 
-async def stream(
-    connection: Connection,
+async def stream_queries(
+    channel: GatewayChannel,
     inputs: ManyInputs,
-    request_of: Callable[[Inputs, str], Request],
+    build_request: Callable[[Inputs, str], Request],
     window: int,
 ) -> AsyncGenerator[InferResult | SynergaiError, None]:
-    """Results and failures of single queries, in the order of `inputs`.
+    """Yield the result or error of each query, in the order of `inputs`.
 
     Args:
-        connection: where to.
-        inputs: one mapping of inputs for each query.
-        request_of: makes the request of a query and its id.
-        window: how many queries may be on their way at once.
+        channel: the gateway's.
+        inputs: one mapping of input arrays per query.
+        build_request: makes a request from a query's inputs and id.
+        window: maximum number of queries in flight.
+
+    Yields:
+        The query's result, or the error that it failed with.
 
     Raises:
         SynergaiError: the call failed as a whole.
-        Exception: what iterating over `inputs` raised.
+        Exception: iterating over `inputs` failed.
     """
     slots = asyncio.Semaphore(window)
     sent = 0
-    call = connection.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
+    call = channel.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
 
     async def write() -> None:
         nonlocal sent
-        async for item in each(inputs):
+        async for item in iterate(inputs):
             await slots.acquire()
-            request = request_of(item, str(sent))
+            request = build_request(item, str(sent))
             sent += 1
             await call.write(request)
 
-    writer = _Writer(call, write)
-    # Answers come in any order; those ahead of their turn wait here, at most a window of them.
-    answers: dict[int, InferResult | SynergaiError] = {}
-    following = 0
+    writer = _RequestWriter(call, write)
+    # Reorder buffer: replies arrive in any order, at most a window of them ahead of their turn.
+    outcomes: dict[int, InferResult | SynergaiError] = {}
+    next_index = 0
     try:
-        async for message in read_all(connection, call, writer):
-            index = _index(message.infer_response.id, following, sent, answers)
-            answers[index] = _answer(message)
-            while following in answers:
-                answer = answers.pop(following)
-                following += 1
+        async for message in read_messages(channel, call, writer):
+            index = _query_index(message.infer_response.id, next_index, sent, outcomes)
+            outcomes[index] = _parse_message(message)
+            while next_index in outcomes:
+                outcome = outcomes.pop(next_index)
+                next_index += 1
                 slots.release()
-                yield answer
-        if following < sent:
-            raise Unavailable(f"{connection.target} ended the stream with queries unanswered")
+                yield outcome
+        if next_index < sent:
+            raise Unavailable(f"{channel.target} ended the stream before all queries were answered")
     finally:
         await writer.close()
 
 
-def _index(response_id: str, following: int, sent: int, answers: Mapping[int, object]) -> int:
-    """Which query is answered; a server that leaves out the id answers in order."""
+def _query_index(
+    response_id: str, next_index: int, sent: int, outcomes: Mapping[int, object]
+) -> int:
+    """Return the index of the query answered; a server that omits ids answers in order."""
     if not response_id:
-        return following
+        return next_index
     index = int(response_id) if response_id.isascii() and response_id.isdecimal() else -1
-    if not following <= index < sent or index in answers:
-        raise InvalidInput(f"the server answered a query that was not asked: {response_id!r}")
+    if not next_index <= index < sent or index in outcomes:
+        raise InvalidInput(f"the server sent a response to an unknown query: id {response_id!r}")
     return index
 
 
-def _answer(
+def _parse_message(
     message: inference_pb2.ModelStreamInferResponse,
 ) -> InferResult | SynergaiError:
     if message.error_message:
         return error_from_stream(message)
-    return result_of(message.infer_response)
+    return parse_response(message.infer_response)
 
 
 class JobRun:
-    """A job whose queries' tensors are streamed in and whose results are streamed out.
+    """A job with streamed input tensors and streamed results.
 
-    Made by ``Client.run``::
+    Created by ``Client.run``::
 
         async with client.run("digits", inputs, qos=2.0) as run:
             async for index, result in run:
@@ -216,29 +223,29 @@ class JobRun:
         print(run.status.actual_s)
 
     Attributes:
-        status: the job at its opening, then, once its results are read, at its end.
+        status: the job's status when it was opened; once its results are read, its last one.
     """
 
     status: JobStatus
 
     def __init__(
         self,
-        connection: Connection,
+        channel: GatewayChannel,
         spec: JobSpec,
         inputs: ManyInputs,
-        request_of: Callable[[Inputs, str], Request],
+        build_request: Callable[[Inputs, str], Request],
     ) -> None:
-        self._connection = connection
+        self._channel = channel
         self._spec = spec
         self._inputs = inputs
-        self._request_of = request_of
+        self._build_request = build_request
 
     async def __aenter__(self) -> Self:
-        self._call = self._connection.jobs.Run()
-        self._writer = _Writer(self._call, self._write)
-        self._messages = read_all(self._connection, self._call, self._writer)
+        self._call = self._channel.jobs.Run()
+        self._writer = _RequestWriter(self._call, self._write)
+        self._messages = read_messages(self._channel, self._call, self._writer)
         try:
-            self.status = await self._opening()
+            self.status = await self._read_opening()
         except BaseException:
             await self._writer.close()
             raise
@@ -253,7 +260,7 @@ class JobRun:
         await self._writer.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, InferResult]]:
-        """Each query's index and result, as they come, in any order.
+        """Yield each query's index and result as they arrive, in any order.
 
         Raises:
             SynergaiError: the job did not succeed, or its call failed.
@@ -262,42 +269,42 @@ class JobRun:
             if message.HasField("job"):
                 self.status = status_from_proto(message.job)
             else:
-                yield message.result.index, _parsed(message.result.response)
+                yield message.result.index, _parse_result(message.result.response)
         if not self.status.state.ended:
-            raise Unavailable(f"{self._connection.target} ended the call before the job")
+            raise Unavailable(f"{self._channel.target} ended the call before the end of the job")
         self.status.raise_unless_succeeded()
 
-    async def _opening(self) -> JobStatus:
+    async def _read_opening(self) -> JobStatus:
         message = await anext(self._messages, None)
         if message is None or not message.HasField("job"):
-            raise Unavailable(f"{self._connection.target} did not open the job")
+            raise Unavailable(f"{self._channel.target} did not open the job")
         return status_from_proto(message.job)
 
     async def results(self) -> list[InferResult]:
-        """All results, in the order of the queries.
+        """Return all results, in the order of the queries.
 
         Raises:
-            SynergaiError: as iterating does.
+            SynergaiError: the job did not succeed, or its call failed.
         """
-        found = {index: result async for index, result in self}
-        return [found[index] for index in sorted(found)]
+        results = {index: result async for index, result in self}
+        return [results[index] for index in sorted(results)]
 
     async def _write(self) -> None:
         await self._call.write(jobs_pb2.RunRequest(open=spec_to_proto(self._spec)))
         index = 0
-        async for item in each(self._inputs):
-            request = self._request_of(item, str(index))
+        async for item in iterate(self._inputs):
+            request = self._build_request(item, str(index))
             query = jobs_pb2.Query(index=index, request=request.SerializeToString())
             await self._call.write(jobs_pb2.RunRequest(query=query))
             index += 1
         if index != self._spec.queries:
             raise InvalidInput(
-                f"the job was opened for {self._spec.queries:,} queries, and there were inputs "
+                f"the job was opened for {self._spec.queries:,} queries, but there were inputs "
                 f"for {index:,}"
             )
 
 
-def _parsed(response: bytes) -> InferResult:
+def _parse_result(response: bytes) -> InferResult:
     from synergai.oip import inference_pb2
 
-    return result_of(inference_pb2.ModelInferResponse.FromString(response))
+    return parse_response(inference_pb2.ModelInferResponse.FromString(response))

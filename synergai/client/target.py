@@ -1,4 +1,4 @@
-"""Which gateway is asked, and how, where nobody says so; the same for all commands."""
+"""Default gateway address and TLS authority, shared by all commands."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 TARGET_VARIABLE: Final = "SYNERGAI_TARGET"
 TLS_CA_VARIABLE: Final = "SYNERGAI_TLS_CA"
-"""Named for all commands alike; a command's own variable and option come before them."""
+"""Environment variables read by every command; a command's own variables and options win."""
 DEFAULT_TARGET: Final = "127.0.0.1:8001"
 
 
 def default_target() -> str:
-    """``host:port`` of the gateway that is asked."""
+    """Return ``host:port`` of the gateway from the environment, or `DEFAULT_TARGET`."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
 def default_tls_ca() -> Path | None:
-    """Authority (PEM) of its certificate; None if the connection is not encrypted."""
-    named = os.environ.get(TLS_CA_VARIABLE)
-    return Path(named) if named else None
+    """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
+    path = os.environ.get(TLS_CA_VARIABLE)
+    return Path(path) if path else None

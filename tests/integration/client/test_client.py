@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.client.shared_stream import STREAMED_BYTES
+from synergai.client.shared_stream import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import free_port
 
@@ -211,8 +211,8 @@ async def test_an_answer_beyond_the_cap_fails_alone(gateway: Any) -> None:
 
 
 async def test_a_large_request_holds_up_no_other(client: synergai.Client, gateway: Any) -> None:
-    large = x(*range(STREAMED_BYTES // 4))
-    assert (await client.infer("identity", large))["y"].size == STREAMED_BYTES // 4
+    large = x(*range(MAX_STREAMED_BYTES // 4))
+    assert (await client.infer("identity", large))["y"].size == MAX_STREAMED_BYTES // 4
     assert len(gateway.alone) == 1
     assert gateway.streams == []
 

@@ -1,4 +1,4 @@
-"""The rules of what a client makes of the gateway's words about jobs and workers."""
+"""Conversion of jobs, workers and failed calls from their messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_job(state: JobState, reason: str = "") -> jobs_pb2.Job:
 
 
 @pytest.mark.parametrize("qos", [0.25, float("inf")])
-def test_a_specification_survives_the_wire(qos: float) -> None:
+def test_specification_round_trips(qos: float) -> None:
     spec = JobSpec(engine=EngineName("digits"), queries=3, qos=qos, priority=4, tenant="roof")
     job = jobs_pb2.Job(id="j", spec=spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED)
     assert status_from_proto(job).spec == spec
@@ -47,25 +47,27 @@ def test_a_specification_survives_the_wire(qos: float) -> None:
         (JobState.EXPIRED, DeadlineExceeded),
     ],
 )
-def test_every_ending_but_success_is_an_error(state: JobState, error: type[SynergaiError]) -> None:
+def test_unsuccessful_job_raises_the_matching_error(
+    state: JobState, error: type[SynergaiError]
+) -> None:
     with pytest.raises(error, match=rf"^job j {state.name.lower()}: why$") as raised:
         status_from_proto(a_job(state, "why")).raise_unless_succeeded()
     assert raised.type is error
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
-def test_a_job_that_has_not_gone_wrong_is_no_error(state: JobState) -> None:
+def test_unfinished_or_succeeded_job_raises_nothing(state: JobState) -> None:
     status_from_proto(a_job(state)).raise_unless_succeeded()
 
 
-def test_a_job_in_an_unknown_state_is_refused() -> None:
+def test_job_in_an_unknown_state_is_rejected() -> None:
     job = a_job(JobState.QUEUED)
     job.state = jobs_pb2.JobState.ValueType(99)
     with pytest.raises(InvalidInput, match="unknown job state 99"):
         status_from_proto(job)
 
 
-def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
+def test_unknown_worker_state_becomes_unknown() -> None:
     state = fleet_pb2.WorkerState.ValueType(99)
     worker = worker_from_proto(fleet_pb2.Worker(id="w", worker_class="c", state=state))
     assert worker.state.name == "UNKNOWN"
@@ -99,15 +101,13 @@ def test_a_worker_in_a_state_of_a_newer_gateway_is_shown_as_unknown() -> None:
         ("the gateway is going", "the gateway is going"),
     ],
 )
-def test_trouble_with_the_line_names_the_gateway_and_not_the_transport(
-    details: str, message: str
-) -> None:
+def test_transport_failure_names_the_gateway(details: str, message: str) -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
     assert isinstance(error, Unavailable)
     assert str(error) == message
 
 
-def test_server_that_lacks_the_call_is_doubted_to_be_a_gateway() -> None:
+def test_unimplemented_call_suggests_that_the_server_is_no_gateway() -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     assert isinstance(error, NotSupported)
     assert str(error) == "gate:1 does not know this call; is it a SynergAI gateway?"
@@ -126,13 +126,13 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
         ("Socket closed", r"does it encrypt \(--tls-ca\)\?"),
     ],
 )
-def test_encryption_that_fails_says_why(details: str, text: str) -> None:
+def test_tls_failure_names_its_cause(details: str, text: str) -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
     assert isinstance(error, Unavailable)
     assert re.search(rf"gate:1.*{text}", str(error))
 
 
-def test_waiting_doubles_up_to_a_bound_with_jitter() -> None:
+def test_backoff_doubles_up_to_its_bound_with_jitter() -> None:
     delays = Backoff(first_s=1.0, most_s=4.0).delays()
     for bound in (1.0, 2.0, 4.0, 4.0):
         assert bound / 2 <= next(delays) <= bound

@@ -1,4 +1,4 @@
-"""Who of a client's many queries goes next."""
+"""The order in which waiting queries of a client get a slot."""
 
 from __future__ import annotations
 
@@ -6,100 +6,104 @@ import asyncio
 
 import pytest
 
-from synergai.client.priority_semaphore import Gate
+from synergai.client.priority_semaphore import PrioritySemaphore
 from synergai.errors import DeadlineExceeded
 
 
-class Crowd:
-    """Tasks that go through a gate one after the other, when they are told to."""
+class Holders:
+    """Tasks that acquire a semaphore and hold it until `release` is set.
+
+    Attributes:
+        acquired: names of the tasks in the order in which they acquired it.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.gate = Gate(limit)
-        self.inside: list[str] = []
-        self.leave = asyncio.Event()
+        self.semaphore = PrioritySemaphore(limit)
+        self.acquired: list[str] = []
+        self.release = asyncio.Event()
 
-    def come(
+    def start(
         self, name: str, priority: int = 0, seconds: float | None = None
     ) -> asyncio.Task[float | None]:
-        async def go() -> float | None:
-            async with self.gate.passed(priority, seconds) as left:
-                self.inside.append(name)
-                await self.leave.wait()
-                return left
+        async def hold() -> float | None:
+            async with self.semaphore.acquire(priority, seconds) as remaining:
+                self.acquired.append(name)
+                await self.release.wait()
+                return remaining
 
-        return asyncio.create_task(go())
+        return asyncio.create_task(hold())
 
     async def settle(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
 
 
-async def test_no_more_than_the_limit_are_inside() -> None:
-    crowd = Crowd(2)
-    tasks = [crowd.come(name) for name in "abc"]
-    await crowd.settle()
-    assert crowd.inside == ["a", "b"]
-    crowd.leave.set()
+async def test_concurrent_holders_are_limited() -> None:
+    holders = Holders(2)
+    tasks = [holders.start(name) for name in "abc"]
+    await holders.settle()
+    assert holders.acquired == ["a", "b"]
+    holders.release.set()
     await asyncio.gather(*tasks)
-    assert crowd.inside == ["a", "b", "c"]
+    assert holders.acquired == ["a", "b", "c"]
 
 
-async def test_first_by_priority_then_by_deadline_then_by_arrival() -> None:
-    crowd = Crowd(1)
+async def test_waiters_are_ordered_by_priority_then_deadline_then_arrival() -> None:
+    holders = Holders(1)
     tasks = [
-        crowd.come("inside"),
-        crowd.come("patient"),
-        crowd.come("late", seconds=60.0),
-        crowd.come("soon", seconds=30.0),
-        crowd.come("first", priority=9),
-        crowd.come("also patient"),
+        holders.start("holder"),
+        holders.start("patient"),
+        holders.start("late", seconds=60.0),
+        holders.start("soon", seconds=30.0),
+        holders.start("first", priority=9),
+        holders.start("also patient"),
     ]
-    await crowd.settle()
-    crowd.leave.set()
+    await holders.settle()
+    holders.release.set()
     await asyncio.gather(*tasks)
-    assert crowd.inside == ["inside", "first", "soon", "late", "patient", "also patient"]
+    assert holders.acquired == ["holder", "first", "soon", "late", "patient", "also patient"]
 
 
-async def test_place_of_one_who_gives_up_goes_to_the_next() -> None:
-    crowd = Crowd(1)
-    first, given_up, last = (crowd.come(name) for name in ("first", "given up", "last"))
-    await crowd.settle()
+async def test_slot_skips_a_cancelled_waiter() -> None:
+    holders = Holders(1)
+    first, cancelled, last = (holders.start(name) for name in ("first", "cancelled", "last"))
+    await holders.settle()
     first.cancel()
-    given_up.cancel()
-    await crowd.settle()
-    assert crowd.inside == ["first", "last"]
-    crowd.leave.set()
+    cancelled.cancel()
+    await holders.settle()
+    assert holders.acquired == ["first", "last"]
+    holders.release.set()
     await last
 
 
-async def test_one_who_is_cancelled_at_their_turn_passes_it_on() -> None:
-    crowd = Crowd(1)
-    first, second, third = (crowd.come(name) for name in ("first", "second", "third"))
-    await crowd.settle()
-    crowd.leave.set()
-    await first  # has just given its place to the second, who has not come in yet
+async def test_waiter_cancelled_after_its_grant_passes_the_slot_on() -> None:
+    holders = Holders(1)
+    first, second, third = (holders.start(name) for name in ("first", "second", "third"))
+    await holders.settle()
+    holders.release.set()
+    await first  # has granted its slot to the second, which has not resumed yet
     second.cancel()
     await third
-    assert "third" in crowd.inside
+    assert "third" in holders.acquired
 
 
-async def test_deadline_passes_outside_as_well() -> None:
-    crowd = Crowd(1)
-    first, waiting = crowd.come("first"), crowd.come("waiting", seconds=0.0)
-    with pytest.raises(DeadlineExceeded, match="others of this client"):
+async def test_deadline_can_expire_while_waiting() -> None:
+    holders = Holders(1)
+    first, waiting = holders.start("first"), holders.start("waiting", seconds=0.0)
+    with pytest.raises(DeadlineExceeded, match="other queries of this client"):
         await waiting
-    crowd.leave.set()
+    holders.release.set()
     await first
-    assert await crowd.come("after") is None
+    assert await holders.start("after") is None
 
 
-async def test_time_spent_waiting_is_not_given_again() -> None:
-    crowd = Crowd(1)
-    first, second = crowd.come("first"), crowd.come("second", seconds=60.0)
-    await crowd.settle()
-    crowd.leave.set()
+async def test_time_spent_waiting_counts_against_the_deadline() -> None:
+    holders = Holders(1)
+    first, second = holders.start("first"), holders.start("second", seconds=60.0)
+    await holders.settle()
+    holders.release.set()
     await first
-    left = await second
-    assert left is not None
-    assert left < 60.0
-    assert await crowd.come("third", seconds=60.0) == 60.0
+    remaining = await second
+    assert remaining is not None
+    assert remaining < 60.0
+    assert await holders.start("third", seconds=60.0) == 60.0

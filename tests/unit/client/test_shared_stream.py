@@ -1,4 +1,4 @@
-"""Rules of the stream that carries a client's single queries."""
+"""Multiplexing of single queries over one stream."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import pytest
 
-from synergai.client.shared_stream import SharedStream
+from synergai.client.shared_stream import QueryMultiplexer
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from synergai.client.channel import Connection
+    from synergai.client.channel import GatewayChannel
 
 
 class StalledCall:
-    """A call whose peer reads nothing and says nothing.
+    """A call whose peer neither reads nor writes.
 
     Attributes:
-        fault: what the next message to be written fails with.
+        fault: the exception that the next write raises, if any.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class StalledCall:
         raise asyncio.CancelledError
 
 
-def stream_over(call: StalledCall) -> SharedStream:
+def multiplexer_over(call: StalledCall) -> QueryMultiplexer:
     stub = SimpleNamespace(ModelStreamInfer=lambda **_: call)
-    return SharedStream(cast("Connection", SimpleNamespace(oip=stub)), in_flight=4)
+    return QueryMultiplexer(cast("GatewayChannel", SimpleNamespace(oip=stub)), in_flight=4)
 
 
 async def settle() -> None:
@@ -52,27 +52,28 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_query_that_nobody_waits_for_is_not_kept_for_a_gateway_that_does_not_read() -> None:
-    stream = stream_over(StalledCall())
-    asked = [
-        asyncio.create_task(stream.ask(oip.ModelInferRequest(), timeout=None)) for _ in range(20)
+async def test_unsent_queries_are_dropped_when_cancelled() -> None:
+    multiplexer = multiplexer_over(StalledCall())
+    tasks = [
+        asyncio.create_task(multiplexer.request(oip.ModelInferRequest(), timeout=None))
+        for _ in range(20)
     ]
     await settle()
-    for task in asked:
+    for task in tasks:
         task.cancel()
-    await asyncio.wait(asked)
-    assert len(stream._unsent) <= 1, "one is being written, and is to be called off"
-    await stream.close()
+    await asyncio.wait(tasks)
+    assert len(multiplexer._send_queue) <= 1, "one is being written and is cancelled after that"
+    await multiplexer.close()
 
 
-async def test_queries_of_a_stream_that_cannot_be_written_to_do_not_wait_for_ever() -> None:
+async def test_failed_write_ends_all_pending_queries() -> None:
     call = StalledCall()
     call.fault = ValueError("a message that cannot be written")
-    stream = stream_over(call)
-    answers: list[Any] = await asyncio.gather(
-        *(stream.ask(oip.ModelInferRequest(), timeout=None) for _ in range(3))
+    multiplexer = multiplexer_over(call)
+    replies: list[Any] = await asyncio.gather(
+        *(multiplexer.request(oip.ModelInferRequest(), timeout=None) for _ in range(3))
     )
-    assert answers == [None] * 3
-    assert stream.is_over
+    assert replies == [None] * 3
+    assert multiplexer.closed
     with pytest.raises(ValueError, match="cannot be written"):
-        stream._writer.result()
+        multiplexer._writer.result()
