@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.cli.output import joules, print_table, rate, seconds, watts
+from synergai.cli.output import (
+    format_joules,
+    format_rate,
+    format_seconds,
+    format_watts,
+    print_table,
+)
 from synergai.profiles.records import to_record
 
 if TYPE_CHECKING:
@@ -42,8 +48,12 @@ def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str, 
     return (
         *(entry.engine, str(configuration.threads)),
         *([configuration.power_mode] if modes else []),
-        *(rate(entry.qps), seconds(entry.t_pre_s)),
-        *(seconds(entry.latency_p50_s), seconds(entry.latency_p90_s), seconds(entry.latency_p99_s)),
-        *([watts(entry.watts), joules(entry.joules)] if metered else []),
+        *(format_rate(entry.qps), format_seconds(entry.t_pre_s)),
+        *(
+            format_seconds(entry.latency_p50_s),
+            format_seconds(entry.latency_p90_s),
+            format_seconds(entry.latency_p99_s),
+        ),
+        *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
         measurement.single_stream.validity,
     )

@@ -12,7 +12,7 @@ from demo import report
 from demo.steps import console, exit_code_of, step
 from examples.unlike_fleet import rounds, workers
 from synergai import Client
-from synergai.cli.output import joules, rate, seconds
+from synergai.cli.output import format_joules, format_rate, format_seconds
 from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build, is_built
@@ -51,8 +51,8 @@ def _show_profiles(dictionary: Path) -> None:
     for entry in sorted(load_dictionary(dictionary), key=lambda entry: -entry.qps):
         console.print(
             f"  {entry.worker_class} in {entry.configuration.power_mode}: "
-            f"{rate(entry.qps)} queries per second, {joules(entry.joules)} each, "
-            f"loaded in {seconds(entry.t_pre_s)}"
+            f"{format_rate(entry.qps)} queries per second, {format_joules(entry.joules)} each, "
+            f"loaded in {format_seconds(entry.t_pre_s)}"
         )
     console.print(
         "[dim]The energy follows from a power that is declared for each mode, not measured.[/]"
@@ -65,7 +65,7 @@ def _show(played: list[Round]) -> None:
         console.print(report.jobs_table(each.jobs, each.results))
         for worker in each.workers:
             switched = (
-                f"its last switch took {seconds(worker.switch_s)}"
+                f"its last switch took {format_seconds(worker.switch_s)}"
                 if worker.switch_s
                 else "it has not been switched yet"
             )

@@ -1,1 +1,1 @@
-"""The synergai command: one module per group of commands."""
+"""The ``synergai`` command line; one module per group of commands."""

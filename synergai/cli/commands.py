@@ -1,4 +1,4 @@
-"""Commands whose options are the fields of a settings model."""
+"""Typer commands whose options are the fields of a settings model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def require(module: str) -> None:
-    """Check that what a command's child processes import is there.
+    """Check that a module which a command needs later is installed.
 
-    Said by the command itself, the command line can name the extra to install; in the log of a
-    child process nobody would look for it.
+    Checking it up front lets the command line name the extra to install, instead of leaving the
+    error in the log of a child process.
 
     Raises:
         ModuleNotFoundError: it is not installed.
@@ -37,32 +37,37 @@ def require(module: str) -> None:
 def settings_command(
     model: type[SettingsT], run: Callable[[SettingsT], None]
 ) -> Callable[..., None]:
-    """A typer command with one option per field of `model`, which calls `run` with the settings.
+    """Build a typer command with one option per field of `model`.
 
-    The command's help is `run`'s docstring, and how to say the same by variables. Register it with
+    The command loads the settings and calls `run` with them. Its help is `run`'s docstring and a
+    paragraph about environment variables. Register it with
     ``app.command(epilog=…)(settings_command(GatewaySettings, run))``; or with ``app.callback`` and
-    ``invoke_without_command=True``, if it has commands of its own, for which `run` is not called.
+    ``invoke_without_command=True`` if it has subcommands, for which `run` is not called.
 
-    Raises (the command):
-        InvalidSettings: see ``Settings.load``.
+    Args:
+        model: the settings.
+        run: the command's implementation.
+
+    Returns:
+        The command, which raises `InvalidSettings` as ``Settings.load`` does.
     """
     flags = _flags(model)
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:
             return
-        given = {name: options[name] for name in model.model_fields if options[name] is not None}
-        given |= {name: False for name in flags if options[_negated(name)]}
-        run(model.load(given, config))
+        values = {name: options[name] for name in model.model_fields if options[name] is not None}
+        values |= {name: False for name in flags if options[_negated_name(name)]}
+        run(model.load(values, config))
 
     parameters = [_parameter(model, name, field) for name, field in model.model_fields.items()]
-    parameters += [_negation(model, name) for name in flags]
-    # Arguments come first, as in the usage line; Python's signature knows no other order here.
+    parameters += [_negated_flag(model, name) for name in flags]
+    # Arguments first, as in the usage line, which follows the order of the signature.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
     parameters.append(_config_parameter(model))
     parameters.insert(0, _CONTEXT)
     signature = inspect.Signature(parameters)
-    command.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
+    command.__signature__ = signature  # type: ignore[attr-defined]  # read by typer
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = run.__name__
     command.__doc__ = _command_help(model, run)
@@ -76,24 +81,24 @@ _CONTEXT = inspect.Parameter(
 
 def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> str:
     paragraphs = [inspect.getdoc(run) or ""]
-    # One line for all: beside each option, its variable would leave no room for what it means.
+    # One sentence for all: naming each option's variable would leave no room for its help.
     options = [name for name, field in model.model_fields.items() if not _is_argument(field)]
     paragraphs.append(
-        f"Every option has a variable as well: --{model.option(options[0])} is "
+        f"Every option can also be set by an environment variable: --{model.option(options[0])} by "
         f"{model.variable(options[0])}, and so on."
     )
     if flags := _flags(model):
         paragraphs[-1] += (
-            f" A flag that a variable or a file has set is taken back with --no-, as in "
+            f" A flag set by a variable or file is reset with the prefix --no-, as in "
             f"--no-{model.option(flags[0])}."
         )
     return "\n\n".join(paragraphs)
 
 
-def _plain(text: str) -> str:
-    """`text` with nothing in it that the help would take for markup.
+def _escape_markup(text: str) -> str:
+    """Escape rich markup in `text`.
 
-    What ``rich.markup.escape`` does; to import it costs a service 1 MB for good.
+    Like ``rich.markup.escape``, whose import would cost each service 1 MB.
     """
     return text.replace("[", r"\[")
 
@@ -106,21 +111,22 @@ def _is_argument(field: FieldInfo) -> bool:
 
 
 def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Parameter:
-    """The option or argument of a field.
+    """Return the option or argument for a field.
 
-    Every value but a flag reaches the model as text: one place judges it, wherever it is from.
+    Values other than flags are passed on as text: the model alone validates them, whatever their
+    source.
     """
     is_flag = _is_flag(field)
-    text = _plain(field.description or "")
+    text = _escape_markup(field.description or "")
     if _is_argument(field):
         required = ... if field.is_required() else None
         default: Any = typer.Argument(required, help=text, show_default=False)
     else:
-        if choices := _folded_choices(field):
-            text = f"{text} [dim]{_plain(f'[one of: {choices}]')}[/dim]".lstrip()
-        # The model itself fills in the default; here it is only named.
-        if value := _default(field):
-            text = f"{text} [dim]{_plain(f'[default: {value}]')}[/dim]".lstrip()
+        if choices := _overflow_choices(field):
+            text = f"{text} [dim]{_escape_markup(f'[one of: {choices}]')}[/dim]".lstrip()
+        # Shown only; the model fills in the default.
+        if value := _default_text(field):
+            text = f"{text} [dim]{_escape_markup(f'[default: {value}]')}[/dim]".lstrip()
         metavar = None if is_flag else _metavar(field)
         default = typer.Option(
             None, f"--{model.option(name)}", help=text, metavar=metavar, show_default=False
@@ -139,19 +145,19 @@ def _flags(model: type[Settings]) -> list[str]:
     return [name for name, field in model.model_fields.items() if _is_flag(field)]
 
 
-def _negated(flag: str) -> str:
+def _negated_name(flag: str) -> str:
     return f"no_{flag}"
 
 
-def _negation(model: type[Settings], flag: str) -> inspect.Parameter:
-    """``--no-…``, for a flag that is set elsewhere.
+def _negated_flag(model: type[Settings], flag: str) -> inspect.Parameter:
+    """Return the hidden option ``--no-…``, which resets a flag set by a variable or file.
 
-    An option of its own that the help does not list: beside each flag, typer gives it a column,
-    which on a narrow terminal takes the room of the texts.
+    Declared as a separate option because typer's own ``--flag/--no-flag`` adds a column to the
+    help, which leaves too little room on narrow terminals.
     """
     option = typer.Option(False, f"--no-{model.option(flag)}", hidden=True)
     return inspect.Parameter(
-        _negated(flag), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool
+        _negated_name(flag), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool
     )
 
 
@@ -171,8 +177,8 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
 
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
 _ADDRESS = get_args(Address)[1]
-_WIDEST_METAVAR = 16
-"""Columns; the names of more choices stand in the text, for a narrow terminal's sake."""
+_MAX_METAVAR_WIDTH = 16
+"""Columns; longer lists of choices move to the help text, to fit narrow terminals."""
 
 
 def _metavar(field: FieldInfo) -> str:
@@ -189,7 +195,7 @@ def _metavar_of(kind: Any) -> str:
         return "KEY=VALUE,…"
     if choices := _choices(kind):
         joined = "|".join(choices)
-        return joined if len(joined) <= _WIDEST_METAVAR else "NAME"
+        return joined if len(joined) <= _MAX_METAVAR_WIDTH else "NAME"
     return _METAVARS.get(kind, "TEXT")
 
 
@@ -201,14 +207,14 @@ def _choices(kind: Any) -> list[str]:
     return []
 
 
-def _folded_choices(field: FieldInfo) -> str:
-    """The choices of a field whose metavar has no room for them."""
+def _overflow_choices(field: FieldInfo) -> str:
+    """Return a field's choices if they are too long for its metavar."""
     choices = _choices(bare_type(field.annotation))
-    return ", ".join(choices) if len("|".join(choices)) > _WIDEST_METAVAR else ""
+    return ", ".join(choices) if len("|".join(choices)) > _MAX_METAVAR_WIDTH else ""
 
 
-def _default(field: FieldInfo) -> str:
-    """How the help shows the default: not at all where there is none, nor for a flag left out."""
+def _default_text(field: FieldInfo) -> str:
+    """Return the default as shown in the help; empty for no default and for flags that are off."""
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined or value is None:
         return ""

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.options import AsJson
-from synergai.cli.output import joules, print_json, print_table, rate, seconds, watts
+from synergai.cli.output import (
+    format_joules,
+    format_rate,
+    format_seconds,
+    format_watts,
+    print_json,
+    print_table,
+)
 from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
@@ -34,21 +41,21 @@ def show(
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every engine does on every worker class in every configuration."""
+    """Show the measurements of each engine, worker class and configuration."""
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.text import write_json
 
-    chosen = ConfigurationDictionary(
+    selected = ConfigurationDictionary(
         entry
         for entry in load_dictionary(dictionary)
         if engine in (None, entry.engine) and worker_class in (None, entry.worker_class)
     )
     if as_json:
-        typer.echo(write_json(chosen), nl=False)
+        typer.echo(write_json(selected), nl=False)
         return
     entries = sorted(
-        chosen, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
+        selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
     )
     metered = any(entry.watts for entry in entries)
     energy = ("power", "per query") if metered else ()
@@ -62,7 +69,7 @@ def import_(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     as_json: AsJson = False,
 ) -> None:
-    """Add a file's entries to the dictionary; they replace those for the same configuration."""
+    """Add a file's entries to the dictionary, replacing entries for the same configuration."""
     from synergai.errors import InvalidInput
     from synergai.profiles.files import add_to_dictionary, load_dictionary
 
@@ -70,14 +77,14 @@ def import_(
     if not entries:
         raise InvalidInput(f"{source} has no entries to import")
     add_to_dictionary(dictionary, entries)
-    _report("imported", len(entries), dictionary, as_json=as_json)
+    _print_summary("imported", len(entries), dictionary, as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
 def export(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an older file.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
@@ -87,19 +94,19 @@ def export(
     entries = list(load_dictionary(dictionary))
     if target.exists():
         if not replace:
-            raise InvalidInput(f"{target} is there already; replace it with --replace")
+            raise InvalidInput(f"{target} already exists; use --replace to replace it")
         if target.resolve() == dictionary.resolve():
-            raise InvalidInput(f"{target} is the dictionary itself")
+            raise InvalidInput(f"{target} is the dictionary itself; export to another file")
         target.unlink()
     add_to_dictionary(target, entries)
-    _report("exported", len(entries), target, as_json=as_json)
+    _print_summary("exported", len(entries), target, as_json=as_json)
 
 
-def _report(done: str, count: int, file: Path, *, as_json: bool) -> None:
+def _print_summary(action: str, count: int, file: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json({done: count, "file": str(file)})
+        print_json({action: count, "file": str(file)})
     else:
-        typer.echo(f"{done} {count} entries: {file}")
+        typer.echo(f"{action} {count} entries: {file}")
 
 
 def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
@@ -107,9 +114,9 @@ def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
         entry.engine,
         entry.worker_class,
         str(entry.configuration),
-        rate(entry.qps),
-        seconds(entry.t_pre_s),
-        seconds(entry.latency_p50_s or None),
-        *((watts(entry.watts), joules(entry.joules)) if metered else ()),
+        format_rate(entry.qps),
+        format_seconds(entry.t_pre_s),
+        format_seconds(entry.latency_p50_s or None),
+        *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
         entry.label,
     )

@@ -1,4 +1,4 @@
-"""``synergai engines``: what there is to serve, and how it gets there."""
+"""``synergai engines``: build, fetch, add, list, inspect, load and unload engines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.cli.gateway_client import ask
+from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import plain, print_facts, print_json, print_table
+from synergai.cli.output import print_facts, print_json, print_table, to_jsonable
 from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -25,26 +25,25 @@ if TYPE_CHECKING:
     from synergai.zoo.listing import EngineListing
 
 app: Final = typer.Typer(
-    help="Build, fetch, add, list and inspect inference engines; load and unload them.",
+    help="Build, fetch, add, list, inspect, load and unload inference engines.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 Models = Annotated[
-    Path, typer.Option("--models", metavar="DIR", help="The model directory: a folder per engine.")
+    Path,
+    typer.Option("--models", metavar="DIR", help="The model directory."),
 ]
-Served = Annotated[
-    str, typer.Argument(metavar="ENGINE", help="Name of an engine that workers have.")
-]
+ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
 DEFAULT_MODELS: Final = Path("models")
 
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
-    """List the engines in the model directory, and what else the catalogue can build.
+    """List the engines in the model directory and those that the zoo can build.
 
-    No model is loaded for it. "Published" is how accurate the weights are that MLPerf published
-    under the name, of detectors the mAP; weights that are built here are not those.
+    No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
+    MLPerf published under the name; engines built here have other weights.
     """
     from synergai.zoo.listing import list_engines
 
@@ -53,21 +52,20 @@ def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> No
         print_json(rows)
         return
     columns = ("engine", "size", "backend", "accuracy", "published", "source")
-    print_table(columns, map(_cells, rows))
+    print_table(columns, map(_listing_row, rows))
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")
 def build(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all there are.")
+        list[str] | None,
+        typer.Argument(metavar="[ENGINE]...", help="Default: the whole zoo."),
     ] = None,
     models: Models = DEFAULT_MODELS,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Build again what is there already.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Rebuild existing engines.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build engines of the catalogue; nothing is downloaded."""
+    """Build engines of the zoo; nothing is downloaded."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from synergai.models.directory import ModelDirectory
@@ -83,11 +81,11 @@ def build(
                 progress.update(task, completed=share)
 
             if not replace and zoo.is_built(recipe.name, models):
-                progress.update(task, description=f"{recipe.name} is built", completed=1.0)
+                progress.update(task, description=f"{recipe.name} is already built", completed=1.0)
             else:
                 zoo.build(recipe.name, models, on_progress)
     directory = ModelDirectory(models)
-    _tell([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
+    _print_definitions([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
@@ -96,17 +94,17 @@ def fetch(
     models: Models = DEFAULT_MODELS,
     mirror: Annotated[
         str,
-        typer.Option("--from", metavar="URL", help="Ask this server, which has the same paths."),
+        typer.Option("--from", metavar="URL", help="Mirror server with the same paths."),
     ] = "",
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Download the weights that MLPerf published for an engine, verified.
+    """Download and verify the weights that MLPerf published for an engine.
 
-    A download that breaks off is resumed the next time. Where no digest was published, that of the
-    first download is written down, and later ones must have it.
+    Interrupted downloads are resumed. If no digest was published, the digest of the first download
+    is recorded and later downloads must match it.
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -122,7 +120,7 @@ def fetch(
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for name in names:
             if fetching.is_fetched(name, models):
-                progress.add_task(f"{name} is fetched", total=1, completed=1)
+                progress.add_task(f"{name} is already fetched", total=1, completed=1)
                 continue
             task = progress.add_task(f"fetching {name}", total=None)
 
@@ -131,7 +129,7 @@ def fetch(
 
             fetching.fetch(name, models, mirror=mirror, replace=replace, on_progress=on_progress)
     directory = ModelDirectory(models)
-    _tell([directory.get(name) for name in names], as_json=as_json)
+    _print_definitions([directory.get(name) for name in names], as_json=as_json)
 
 
 @app.command(
@@ -145,7 +143,7 @@ def inspect(
     models: Models = DEFAULT_MODELS,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model file takes and gives."""
+    """Show the inputs, outputs and format of a model."""
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
     from synergai.models.formats.inspect import describe
@@ -159,7 +157,7 @@ def inspect(
         path = definition.file
     description = describe(path)
     if as_json:
-        facts = plain(description)
+        facts = to_jsonable(description)
         print_json({"file": str(path), **facts.pop("contents"), **facts})
         return
     contents = description.contents
@@ -167,8 +165,8 @@ def inspect(
         (
             ("file", str(path)),
             ("backend", description.backend),
-            ("inputs", _tensors(contents.inputs)),
-            ("outputs", _tensors(contents.outputs)),
+            ("inputs", _format_tensors(contents.inputs)),
+            ("outputs", _format_tensors(contents.outputs)),
             ("format", contents.format),
             ("parameters", f"{contents.parameters:,}"),
             ("size", f"{description.size_bytes:,} bytes"),
@@ -176,7 +174,7 @@ def inspect(
             ("written by", contents.producer or "unknown"),
             (
                 "weights",
-                "in other files: save it as one file to have it served"
+                "in other files: save the model as one file to serve it"
                 if contents.external_data
                 else "in the file",
             ),
@@ -193,21 +191,22 @@ def add(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="The engine's name. Default: the model's, without suffix.")
+        str | None,
+        typer.Option(help="The engine's name. Default: the model's file name without suffix."),
     ] = None,
-    title: Annotated[str, typer.Option(help="What it is, for people.")] = "",
+    title: Annotated[str, typer.Option(help="Human-readable title.")] = "",
     inputs: Annotated[
         str,
         typer.Option(
             metavar="NAME,…",
-            help="Tensors that a frozen graph takes, such as input:0. Default: its placeholders.",
+            help="Input tensors of a frozen graph, such as input:0. Default: its placeholders.",
         ),
     ] = "",
     outputs: Annotated[
         str,
         typer.Option(
             metavar="NAME,…",
-            help="Tensors that a frozen graph gives. Default: what nothing in it consumes.",
+            help="Output tensors of a frozen graph. Default: tensors that no node consumes.",
         ),
     ] = "",
     models: Models = DEFAULT_MODELS,
@@ -216,7 +215,7 @@ def add(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a model into the model directory, checked, with its digest recorded."""
+    """Validate a model, copy it into the model directory and record its digest."""
     from synergai.models import installation
 
     definition = installation.add_model(
@@ -224,73 +223,71 @@ def add(
         model,
         name=name,
         title=title,
-        inputs=_names(inputs),
-        outputs=_names(outputs),
+        inputs=_split_names(inputs),
+        outputs=_split_names(outputs),
         replace=replace,
     )
     if as_json:
-        print_json(_row(definition))
+        print_json(_describe(definition))
         return
     typer.echo(f"{definition.name}: {definition.file}")
 
 
 @app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
-def load(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
-    """Have an engine in memory on every worker that has it, ahead of the first query.
+def load(engine: ServedEngine, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Load an engine on every worker that has it, ahead of the first query.
 
-    Returns when the first worker is ready; the others follow. An engine that was unloaded is in
-    service again.
+    Returns when the first worker is ready. An unloaded engine is put back in service.
     """
-    ask(target, tls_ca, lambda client: client.load(engine))
+    call_gateway(target, tls_ca, lambda client: client.load(engine))
     typer.echo(f"{engine} is loaded")
 
 
 @app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
-def unload(engine: Served, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
-    """Take an engine out of service, and out of the workers' memory, until it is loaded again.
+def unload(engine: ServedEngine, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+    """Take an engine out of service and evict it from workers, until it is loaded again.
 
-    What was accepted before is done. Files stay where they are.
+    Work accepted before is completed. Model files are kept.
     """
-    ask(target, tls_ca, lambda client: client.unload(engine))
+    call_gateway(target, tls_ca, lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _tell(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
-    """Say which engines are there now."""
+def _print_definitions(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
     if as_json:
-        print_json([_row(definition) for definition in definitions])
+        print_json([_describe(definition) for definition in definitions])
         return
     for definition in definitions:
         typer.echo(f"{definition.name}: {definition.file}")
 
 
-def _row(definition: EngineDefinition) -> EngineListing:
+def _describe(definition: EngineDefinition) -> EngineListing:
     from synergai.zoo.listing import list_present
 
     return list_present(definition)
 
 
-def _cells(row: EngineListing) -> tuple[str | Text, ...]:
+def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     size = row.state if row.size_bytes is None else decimal(row.size_bytes)
     published = (
-        f"mAP {row.published_map:.3f}" if row.published_map else _share(row.published_accuracy)
+        f"mAP {row.published_map:.3f}" if row.published_map else _percent(row.published_accuracy)
     )
-    # What follows the first comma says how, and is in the JSON.
+    # The details after the first comma are in the JSON output only.
     source: str | Text = row.source.partition(",")[0]
     if row.fault:
         source = Text(row.fault, "red")
-    return row.name, size, row.backend, _share(row.accuracy), published, source
+    return row.name, size, row.backend, _percent(row.accuracy), published, source
 
 
-def _share(accuracy: float | None) -> str:
+def _percent(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.2%}"
 
 
-def _tensors(specs: Iterable[TensorSpec]) -> str:
+def _format_tensors(specs: Iterable[TensorSpec]) -> str:
     return "\n".join(
         f"{spec.name}  {spec.datatype}  [{', '.join('?' if n < 0 else str(n) for n in spec.shape)}]"
         for spec in specs

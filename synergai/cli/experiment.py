@@ -1,4 +1,4 @@
-"""``synergai experiment``: one of the thesis's experiments, in virtual time and live."""
+"""``synergai experiment``: one of the thesis's experiments, simulated and optionally live."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from synergai.simulator.recording import Recording
     from synergai.simulator.workload import Workload
 
-_FIGURES: Final = (
+_METRICS: Final = (
     ("violations", "violations", 0),
     ("mean_wait_s", "mean waiting (s)", 2),
     ("mean_excess_s", "mean excess (s)", 2),
@@ -32,11 +32,11 @@ _FIGURES: Final = (
 
 
 def experiment(settings: ExperimentSettings) -> None:
-    """Run one of the thesis's experiments, and compare a live run with the simulation.
+    """Run one of the thesis's experiments and compare a live run with the simulation.
 
-    With --live the same jobs go through a real gateway to agents in processes of their own, whose
-    emulated engines take the profile's times divided by --time-scale. Its event log is replayed
-    afterwards. All figures are in the profile's time.
+    With --live, the same jobs run through a real gateway and agent processes whose emulated
+    engines take the profile's times divided by --time-scale; the gateway's event log is then
+    replayed. All figures are in the profile's time.
     """
     require("numpy")
     from synergai.profiles.files import load_dictionary
@@ -61,7 +61,7 @@ def experiment(settings: ExperimentSettings) -> None:
     run = simulate(workload, settings_for(settings.policy, options))
     audit(run)
     results = {"simulated": result_of(run)}
-    recording = _live(settings, workload, options) if settings.live else None
+    recording = _run_live(settings, workload, options) if settings.live else None
     if recording is not None:
         run = recording.run
         results["live"] = result_of(run)
@@ -69,16 +69,16 @@ def experiment(settings: ExperimentSettings) -> None:
     if settings.as_json:
         print_json(records)
     else:
-        _print(records)
+        _print_records(records)
     if settings.plot is not None:
         require("matplotlib")
         from synergai.simulator.timeline import plot_timeline
 
         plot_timeline(run, settings.plot)
     if recording is not None:
-        _judge(recording)
+        _check_replay(recording)
         if not settings.as_json:
-            typer.echo(f"replayed: all {recording.events} events give the recorded commands")
+            typer.echo(f"replay: all {recording.events} events reproduce the recorded commands")
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -88,41 +88,43 @@ app.command(
 )(settings_command(ExperimentSettings, experiment))
 
 
-def _live(settings: ExperimentSettings, workload: Workload, options: dict[str, str]) -> Recording:
+def _run_live(
+    settings: ExperimentSettings, workload: Workload, options: dict[str, str]
+) -> Recording:
     from rich.console import Console
 
     from synergai.simulator.live import run_live
 
     if settings.directory is not None and settings.directory.exists():
-        raise InvalidInput(f"--directory {settings.directory} is there already; name a new one")
-    lasts_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
-    status = f"running live, for about {lasts_s:.0f} s after a start of half a minute"
+        raise InvalidInput(f"--directory {settings.directory} already exists; choose a new one")
+    duration_s = (workload.jobs[-1].deadline - workload.jobs[0].arrival) / settings.time_scale
+    status = f"running live: about {duration_s:.0f} s after a startup of half a minute"
     directory = settings.directory
     if directory is None:
         directory = Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
     with Console(stderr=True).status(status):
         recording = run_live(workload, settings.policy, settings.time_scale, directory, options)
-    if settings.directory is None:  # after a failure it stays, for the logs that are in it
+    if settings.directory is None:  # kept after a failure, for its logs
         shutil.rmtree(directory)
     return recording
 
 
-def _print(records: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_records(records: Mapping[str, Mapping[str, Any]]) -> None:
     rows = [
         [title, *(f"{record[name]:,.{digits}f}" for record in records.values())]
-        for name, title, digits in _FIGURES
+        for name, title, digits in _METRICS
     ]
     print_table(("", *records), rows)
 
 
-def _judge(recording: Recording) -> None:
-    """Check that the replay gave the same commands.
+def _check_replay(recording: Recording) -> None:
+    """Check that the replay reproduced the recorded commands.
 
     Raises:
         InternalFault: it did not.
     """
     if recording.mismatches:
         raise InternalFault(
-            f"replayed, {recording.mismatches} of {recording.events} events of the event log give "
-            "other commands than were recorded"
+            f"replaying the event log, {recording.mismatches} of {recording.events} events gave "
+            "commands other than the recorded ones"
         )

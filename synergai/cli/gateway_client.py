@@ -1,4 +1,4 @@
-"""What commands ask a gateway."""
+"""Run one operation against a gateway from a synchronous command."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ if TYPE_CHECKING:
 
     from synergai.client.client import Client
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
-def ask(
-    target: str, tls_ca: Path | None, question: Callable[[Client], Awaitable[AnswerT]]
-) -> AnswerT:
-    """What a question to the gateway at `target` brings, which is asked with a client of it.
+def call_gateway(
+    target: str, tls_ca: Path | None, operation: Callable[[Client], Awaitable[ResultT]]
+) -> ResultT:
+    """Open a client, await `operation` with it and return its result.
 
     Args:
         target: the gateway's ``host:port``.
-        tls_ca: authority that its certificate has to be of; without one, nothing is encrypted.
-        question: given the client.
+        tls_ca: certificate authority (PEM) of the gateway's certificate; None for plaintext.
+        operation: called with the client.
 
     Raises:
-        SynergaiError: as the question says; or the authority's file is no good.
+        SynergaiError: the operation failed, or `tls_ca` cannot be used.
     """
-    # Imported late: help is printed without them.
+    # Imported here to keep them out of `--help`.
     import uvloop
 
     from synergai.client.client import Client
 
-    async def asked() -> AnswerT:
+    async def run() -> ResultT:
         async with Client(target, tls_ca=tls_ca) as client:
-            return await question(client)
+            return await operation(client)
 
-    return uvloop.run(asked())
+    return uvloop.run(run())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from synergai.cli.gateway_client import ask
+from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import print_facts, print_json, print_table, seconds
+from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def infer(
         )
         return described, result
 
-    described, result = ask(target, tls_ca, answer)
+    described, result = call_gateway(target, tls_ca, answer)
     if save is not None:
         _save(save, result.outputs)
     if as_json:
@@ -188,7 +188,7 @@ def _summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
 
 def _print_timings(parameters: Mapping[str, object]) -> None:
     facts = [
-        (name, seconds(value / 1e6))
+        (name, format_seconds(value / 1e6))
         for name, key in _TIMINGS
         if isinstance(value := parameters.get(key), int)
     ]

@@ -1,4 +1,4 @@
-"""``synergai submit`` and ``synergai jobs``: jobs from the command line."""
+"""``synergai submit`` and ``synergai jobs``: submit, list, show, watch and cancel jobs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.gateway_client import ask
+from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import print_facts, print_json, print_table, seconds
+from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
@@ -44,28 +44,32 @@ _STYLES: Final = {
 )
 def submit(
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
-    queries: Annotated[int, typer.Option("--queries", "-q", help="How many queries.")],
+    queries: Annotated[int, typer.Option("--queries", "-q", help="Number of queries.")],
     qos: Annotated[
         float | None,
-        typer.Option("--qos", metavar="SECONDS", help="To be done within. Default: no deadline."),
+        typer.Option(
+            "--qos",
+            metavar="SECONDS",
+            help="Time to completion. Default: no deadline.",
+        ),
     ] = None,
-    priority: Annotated[int, typer.Option(help="0 to 9, which goes first.")] = 0,
-    tenant: Annotated[str, typer.Option(help="Whom the work is for.")] = "",
+    priority: Annotated[int, typer.Option(help="0 to 9 (first).")] = 0,
+    tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
     key: Annotated[
         str,
-        typer.Option(help="Idempotency key: submitting again with it returns the same job."),
+        typer.Option(help="Idempotency key; submitting again with it returns the same job."),
     ] = "",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for its end.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Submit a job: queries of an engine's sample set, to be done within a QoS time.
+    """Submit a job of queries on an engine's sample set, with an optional QoS.
 
-    Prints the job's id. Once it is printed, the job is in the gateway's journal.
+    Prints the job's id once the job is in the gateway's journal.
     """
 
-    async def submitted(client: Client) -> None:
+    async def run(client: Client) -> None:
         job = await client.submit(
             engine,
             queries=queries,
@@ -85,28 +89,28 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    ask(target, tls_ca, submitted)
+    call_gateway(target, tls_ca, run)
 
 
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
 def list_jobs(
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only in this state; may be given again. Default: all."),
+        typer.Option(metavar="STATE", help="Only jobs in this state; repeatable. Default: all."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of jobs.")] = 20,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
     """List jobs, newest first."""
-    states = [_state(name) for name in state or ()]
-    jobs = ask(target, tls_ca, lambda client: client.jobs(states, limit))
+    states = [_parse_state(name) for name in state or ()]
+    jobs = call_gateway(target, tls_ca, lambda client: client.jobs(states, limit))
     if as_json:
         print_json(jobs)
         return
     columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
-    print_table(columns, map(_row, jobs))
+    print_table(columns, map(_table_row, jobs))
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
@@ -116,8 +120,8 @@ def show(
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Show one job, and which worker ran which of its queries."""
-    status = ask(target, tls_ca, lambda client: client.job(job).status())
+    """Show a job and which worker ran which of its queries."""
+    status = call_gateway(target, tls_ca, lambda client: client.job(job).status())
     _print_status(status, as_json=as_json)
 
 
@@ -128,8 +132,8 @@ def watch(
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Watch a job to its end; interrupting this leaves the job alone."""
-    ask(target, tls_ca, lambda client: _follow(client.job(job), as_json=as_json))
+    """Watch a job until it ends; interrupting the watch does not cancel the job."""
+    call_gateway(target, tls_ca, lambda client: _follow(client.job(job), as_json=as_json))
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
@@ -139,8 +143,8 @@ def cancel(
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Stop a job at its next query; what is done stays done."""
-    status = ask(target, tls_ca, lambda client: client.job(job).cancel())
+    """Stop a job at its next query; completed queries are kept."""
+    status = call_gateway(target, tls_ca, lambda client: client.job(job).cancel())
     _print_status(status, as_json=as_json)
 
 
@@ -151,16 +155,16 @@ def _jobs(
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """List, show, watch and cancel jobs; alone, list the newest."""
+    """List, show, watch and cancel jobs. Without a command, list the newest."""
     if context.invoked_subcommand is None:
         list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
 
 
 async def _follow(job: JobHandle, *, as_json: bool) -> None:
-    """Show a job's progress to its end, then the job.
+    """Show a job's progress until it ends, then its final status.
 
     Raises:
-        SynergaiError: it did not succeed.
+        SynergaiError: the job did not succeed.
     """
     status: JobStatus | None = None
     with _progress() as progress:
@@ -176,7 +180,7 @@ async def _follow(job: JobHandle, *, as_json: bool) -> None:
                     )
         except asyncio.CancelledError:
             progress.console.print(
-                f"the job goes on; 'synergai jobs cancel {job.id}' would stop it",
+                f"the job continues; cancel it with 'synergai jobs cancel {job.id}'",
                 markup=False,
                 highlight=False,
             )
@@ -187,7 +191,7 @@ async def _follow(job: JobHandle, *, as_json: bool) -> None:
 
 
 def _progress() -> Progress:
-    """A bar on standard error, so that standard output stays what was asked for."""
+    """Return a progress bar on standard error, leaving standard output to the result."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -200,24 +204,24 @@ def _progress() -> Progress:
     )
 
 
-def _state(name: str) -> JobState:
+def _parse_state(name: str) -> JobState:
     try:
         return JobState[name.upper()]
     except KeyError:
         known = ", ".join(state.name.lower() for state in JobState)
-        raise InvalidInput(f"--state: {name!r} is not a job's state; there are: {known}") from None
+        raise InvalidInput(f"--state: {name!r} is not a job state; choose from {known}") from None
 
 
-def _row(job: JobStatus) -> tuple[str | Text, ...]:
+def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
     done = "" if job.state.ended else f"{job.queries_done:,} / "
     return (
         job.id,
         job.spec.engine,
         f"{done}{job.spec.queries:,}",
-        seconds(job.spec.qos),
-        seconds(job.estimated_s),
-        seconds(job.actual_s),
-        Text(", ").join(text for text in (_state_text(job), _verdict(job)) if text),
+        format_seconds(job.spec.qos),
+        format_seconds(job.estimated_s),
+        format_seconds(job.actual_s),
+        Text(", ").join(text for text in (_state_text(job), _deadline_text(job)) if text),
     )
 
 
@@ -225,11 +229,13 @@ def _state_text(job: JobStatus) -> Text:
     return Text(job.state.name.lower(), _STYLES[job.state])
 
 
-def _verdict(job: JobStatus) -> Text:
+def _deadline_text(job: JobStatus) -> Text:
     if math.isinf(job.spec.qos):
         return Text("")
     if job.violated:
-        return Text(f"violated by {seconds(job.excess_s)}" if job.excess_s else "violated", "red")
+        return Text(
+            f"violated by {format_seconds(job.excess_s)}" if job.excess_s else "violated", "red"
+        )
     return Text("met" if job.state is JobState.SUCCEEDED else "", "green")
 
 
@@ -243,26 +249,26 @@ def _print_status(job: JobStatus, *, as_json: bool) -> None:
         ("state", _state_text(job)),
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
-        ("QoS", seconds(job.spec.qos)),
-        ("deadline", _verdict(job)),
-        ("waited", seconds(job.waited_s)),
-        ("estimated", seconds(job.estimated_s)),
-        ("actual", seconds(job.actual_s)),
+        ("QoS", format_seconds(job.spec.qos)),
+        ("deadline", _deadline_text(job)),
+        ("waited", format_seconds(job.waited_s)),
+        ("estimated", format_seconds(job.estimated_s)),
+        ("actual", format_seconds(job.actual_s)),
         ("accuracy", "" if job.accuracy is None else f"{job.accuracy:.2%}"),
         ("tenant", job.spec.tenant),
     ]
     facts += [
         (
             "ran" if index == 0 else "",
-            _ran(each),
+            _execution_text(each),
         )
         for index, each in enumerate(job.executions)
     ]
     print_facts((name, value) for name, value in facts if value)
 
 
-def _ran(execution: Execution) -> str:
+def _execution_text(execution: Execution) -> str:
     return (
         f"{execution.count:,} queries from {execution.first:,} on {execution.worker_id} "
-        f"({execution.configuration}) in {seconds(execution.seconds)}"
+        f"({execution.configuration}) in {format_seconds(execution.seconds)}"
     )

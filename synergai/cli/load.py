@@ -1,4 +1,4 @@
-"""``synergai load``: send a trace of requests, or search the rate that is still served well."""
+"""``synergai load``: send a trace of requests, or search for the highest sustainable rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import typer
 from rich.text import Text
 
 from synergai.cli.commands import require, settings_command
-from synergai.cli.output import plain, print_facts, print_json, print_table, rate, seconds
+from synergai.cli.output import (
+    format_rate,
+    format_seconds,
+    print_facts,
+    print_json,
+    print_table,
+    to_jsonable,
+)
 from synergai.loadgen.outcome import raise_on_failures
 from synergai.loadgen.traces.settings import LoadSettings
 
@@ -24,18 +31,18 @@ if TYPE_CHECKING:
     from synergai.loadgen.traces.search import SearchResult, Trial
 
 
-_SAY_S: Final = 0.5
+_STATUS_INTERVAL_S: Final = 0.5
 
 
 def load(settings: LoadSettings) -> None:
-    """Send requests when a trace says, whatever became of those before: an open loop.
+    """Send requests at the times of a trace, independently of responses (open loop).
 
-    Latency counts from the instant at which a request was to be sent. A violation is a request
-    that was not answered in time: late, expired, rejected or failed; goodput is the rate of all
-    others. If this machine could not keep to the trace the run is invalid, and says so.
+    Latency is measured from a request's scheduled time. A violation is a late, expired, rejected
+    or failed request; goodput is the rate of all others. A run is invalid if this machine could
+    not send requests on time.
 
-    The exit code is 1 if any request failed for another reason than that it was rejected or
-    expired. A search ends at once if the gateway cannot be asked any more.
+    The exit code is 1 if a request failed for any reason other than rejection or expiry. A search
+    stops when the gateway becomes unreachable.
     """
     require("hdrh")
     if settings.find_goodput:
@@ -54,27 +61,27 @@ app.command(
 def _run(settings: LoadSettings) -> None:
     if settings.plot is not None:
         require("matplotlib")
-    result = _driven(settings)
+    result = _run_trace(settings)
     if settings.plot is not None:
         from synergai.loadgen.traces.plot import plot_run
 
         plot_run(result.log, settings.engine, settings.plot)
     if settings.as_json:
-        print_json(_record(settings, result))
+        print_json(_to_record(settings, result))
     else:
-        _print(settings, result)
+        _print_run(settings, result)
     figures = result.figures
     raise_on_failures(figures.failed, figures.requests, figures.first_failure)
 
 
-def _driven(settings: LoadSettings) -> TraceRun:
+def _run_trace(settings: LoadSettings) -> TraceRun:
     import uvloop
 
     from synergai.loadgen.traces.run import run_trace
 
     total = math.ceil(settings.curve().total)
-    with _line() as say:
-        return uvloop.run(run_trace(settings, lambda sent: say(f"{sent:,} of {total:,} requests")))
+    with _status_line() as show:
+        return uvloop.run(run_trace(settings, lambda sent: show(f"{sent:,} of {total:,} requests")))
 
 
 def _search(settings: LoadSettings) -> None:
@@ -82,14 +89,14 @@ def _search(settings: LoadSettings) -> None:
 
     from synergai.loadgen.traces.run import search_goodput
 
-    with _line() as say:
+    with _status_line() as show:
 
         def report(trial: Trial) -> None:
-            say(f"{rate(trial.rate)} requests/s: {trial.attainment:.2%} in time")
+            show(f"{format_rate(trial.rate)} requests/s: {trial.attainment:.2%} in time")
 
         found = uvloop.run(search_goodput(settings, report))
     if settings.as_json:
-        print_json({"engine": settings.engine, "target": settings.target, **plain(found)})
+        print_json({"engine": settings.engine, "target": settings.target, **to_jsonable(found)})
     else:
         _print_search(settings, found)
     raise_on_failures(
@@ -100,29 +107,29 @@ def _search(settings: LoadSettings) -> None:
 
 
 @contextmanager
-def _line() -> Iterator[Callable[[str], None]]:
-    """A line on a terminal that tells how far it is.
+def _status_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a progress text on the terminal, if there is one.
 
-    Not one of rich's bars: drawing one takes so long that requests would be sent late.
+    A rich progress bar is so slow to draw that requests would be sent late.
     """
     terminal = sys.stderr.isatty()
-    said_at = -math.inf
+    shown_at = -math.inf
 
-    def say(text: str) -> None:
-        nonlocal said_at
+    def show(text: str) -> None:
+        nonlocal shown_at
         now = time.monotonic()
-        if terminal and now - said_at > _SAY_S:
-            said_at = now
+        if terminal and now - shown_at > _STATUS_INTERVAL_S:
+            shown_at = now
             typer.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
     try:
-        yield say
+        yield show
     finally:
-        if terminal and said_at > -math.inf:
+        if terminal and shown_at > -math.inf:
             typer.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
+def _to_record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
     from synergai.loadgen.traces.request_log import by_second
 
     figures = result.figures
@@ -133,54 +140,55 @@ def _record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
         "deadline_ms": settings.deadline_ms,
         "inputs": result.origin,
         "valid": figures.send_delay.is_valid,
-        **plain(figures),
+        **to_jsonable(figures),
         "violations": figures.violations,
         "attainment": figures.attainment,
         "by_second": by_second(result.log),
     }
 
 
-def _print(settings: LoadSettings, result: TraceRun) -> None:
+def _print_run(settings: LoadSettings, result: TraceRun) -> None:
     figures = result.figures
     answered = figures.met + figures.late
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
         ("inputs", result.origin),
-        ("requests", f"{figures.requests:,} in {seconds(figures.seconds)}"),
-        ("offered", f"{rate(figures.offered)} requests/s"),
-        ("goodput", f"{rate(figures.goodput)} requests/s"),
-        ("violations", _violations(figures, settings.deadline_ms)),
+        ("requests", f"{figures.requests:,} in {format_seconds(figures.seconds)}"),
+        ("offered", f"{format_rate(figures.offered)} requests/s"),
+        ("goodput", f"{format_rate(figures.goodput)} requests/s"),
+        ("violations", _violations_text(figures, settings.deadline_ms)),
         ("expired", f"{figures.expired:,}"),
-        ("rejected", _rejected(figures)),
+        ("rejected", _rejected_text(figures)),
         ("failed", f"{figures.failed:,}"),
         ("answered", f"{answered:,}, of which {figures.late:,} late"),
-        *((f"p{p:g}", seconds(value)) for p, value in figures.latency_s.items()),
-        ("slowest", seconds(figures.max_s)),
-        ("sent late", _punctuality(settings, figures)),
+        *((f"p{p:g}", format_seconds(value)) for p, value in figures.latency_s.items()),
+        ("slowest", format_seconds(figures.max_s)),
+        ("sent late", _punctuality_text(settings, figures)),
     ]
     if figures.first_failure:
         facts.append(("first failure", Text(figures.first_failure, "red")))
     print_facts(facts)
     valid = figures.send_delay.is_valid
-    typer.echo(f"The run is {'valid' if valid else 'INVALID: this machine could not keep up'}")
+    typer.echo(f"The run is {'valid' if valid else 'INVALID: this machine sent requests late'}")
 
 
-def _violations(figures: RunSummary, deadline_ms: float | None) -> Text:
+def _violations_text(figures: RunSummary, deadline_ms: float | None) -> Text:
     text = f"{figures.violations:,} of {figures.requests:,}"
     if deadline_ms is not None:
         text += f" not answered within {deadline_ms:g} ms"
     return Text(text, "red" if figures.violations else "green")
 
 
-def _rejected(figures: RunSummary) -> str:
+def _rejected_text(figures: RunSummary) -> str:
     if not figures.rejected:
         return "0"
-    return f"{figures.rejected:,}, within {seconds(figures.rejection_s[99.0])} at p99"
+    return f"{figures.rejected:,}, within {format_seconds(figures.rejection_s[99.0])} at p99"
 
 
-def _punctuality(settings: LoadSettings, figures: RunSummary) -> Text:
+def _punctuality_text(settings: LoadSettings, figures: RunSummary) -> Text:
     found = figures.send_delay
-    text = f"{found.late:,} by more than {settings.late_ms:g} ms, at most {seconds(found.max_s)}"
+    most = format_seconds(found.max_s)
+    text = f"{found.late:,} by more than {settings.late_ms:g} ms, at most {most}"
     return Text(text, "" if found.is_valid else "red")
 
 
@@ -189,28 +197,29 @@ def _print_search(settings: LoadSettings, found: SearchResult) -> None:
         ("requests/s", "in time", "goodput", "verdict"),
         [
             (
-                rate(trial.rate),
+                format_rate(trial.rate),
                 f"{trial.attainment:.2%}",
-                rate(trial.goodput),
-                _verdict(trial, settings.attainment),
+                format_rate(trial.goodput),
+                _verdict_text(trial, settings.attainment),
             )
             for trial in found.trials
         ],
     )
     goal = f"{100 * settings.attainment:.4g}% of the requests within {settings.deadline_ms:g} ms"
     if not found.rate:
-        typer.echo(f"No rate was found at which {goal} are answered")
+        typer.echo(f"At no tested rate were {goal}")
     elif math.isfinite(found.above):
         typer.echo(
-            f"{rate(found.rate)} requests/s: {goal}; no more than {rate(found.above)} requests/s"
+            f"{format_rate(found.rate)} requests/s: {goal}; "
+            f"no more than {format_rate(found.above)} requests/s"
         )
     else:
-        typer.echo(f"{rate(found.rate)} requests/s or more: {goal}")
+        typer.echo(f"{format_rate(found.rate)} requests/s or more: {goal}")
     if found.limited_by_generator:
-        typer.echo("Higher rates cannot be tried from here: this machine sent requests late")
+        typer.echo("Higher rates cannot be tested from this machine: it sent requests late")
 
 
-def _verdict(trial: Trial, attainment: float) -> Text:
+def _verdict_text(trial: Trial, attainment: float) -> Text:
     if trial.attainment >= attainment:
         return Text("met", "green")
-    return Text("missed", "red") if trial.is_valid else Text("sent late, says nothing", "yellow")
+    return Text("missed", "red") if trial.is_valid else Text("inconclusive: sent late", "yellow")

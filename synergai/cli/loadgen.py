@@ -1,4 +1,4 @@
-"""``synergai loadgen``: load a gateway with MLPerf LoadGen, and say what came of it."""
+"""``synergai loadgen``: benchmark a gateway with MLPerf LoadGen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.commands import require, settings_command
-from synergai.cli.output import plain, print_facts, print_json, rate, seconds
+from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
 from synergai.loadgen.outcome import raise_on_failures
 from synergai.loadgen.settings import LoadgenSettings
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def loadgen(settings: LoadgenSettings) -> None:
-    """Load a gateway with MLPerf LoadGen, in any of its four scenarios.
+    """Benchmark a gateway with MLPerf LoadGen, in any of its four scenarios.
 
-    LoadGen's log files stay in the output folder. Beside its figures stand our own: violations
-    are queries that failed or took longer than the QoS, goodput is the rate of all others. A
-    query's time begins with its issue, in Offline with its sending, since all are issued at once.
+    LoadGen's log files are kept in the output folder. In addition to its figures, violations are
+    queries that failed or exceeded the QoS, and goodput is the rate of all others. Latency is
+    measured from a query's issue; in Offline, which issues all queries at once, from its sending.
 
-    The exit code is 1 if any query failed for another reason than that it was rejected or expired.
+    The exit code is 1 if a query failed for any reason other than rejection or expiry.
     """
     require("mlperf_loadgen")
-    measurement = _measure(settings)
+    measurement = _run_with_progress(settings)
     if settings.as_json:
-        print_json(_record(settings, measurement))
+        print_json(_to_record(settings, measurement))
     else:
-        _print(settings, measurement)
+        _print_measurement(settings, measurement)
     counted = measurement.counted
     raise_on_failures(counted.failed, counted.queries, counted.first_failure)
 
@@ -45,7 +45,7 @@ app.command(
 )(settings_command(LoadgenSettings, loadgen))
 
 
-def _measure(settings: LoadgenSettings) -> Measurement:
+def _run_with_progress(settings: LoadgenSettings) -> Measurement:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -55,10 +55,10 @@ def _measure(settings: LoadgenSettings) -> Measurement:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(settings.engine, total=1.0)
 
-        def report(so_far: RunProgress) -> None:
-            by_time = so_far.seconds / settings.min_duration if settings.min_duration else 1.0
-            share = min(1.0, by_time, so_far.queries / settings.queries)
-            text = f"{settings.engine}, {so_far.queries:,} queries"
+        def report(run: RunProgress) -> None:
+            by_time = run.seconds / settings.min_duration if settings.min_duration else 1.0
+            share = min(1.0, by_time, run.queries / settings.queries)
+            text = f"{settings.engine}, {run.queries:,} queries"
             progress.update(task, completed=share, description=text)
 
         measurement = measure(settings, report)
@@ -66,7 +66,7 @@ def _measure(settings: LoadgenSettings) -> Measurement:
     return measurement
 
 
-def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, object]:
+def _to_record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, object]:
     counted = measurement.counted
     return {
         "engine": settings.engine,
@@ -74,7 +74,7 @@ def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, ob
         "scenario": settings.scenario,
         "mode": settings.mode,
         "qos_ms": settings.qos_ms,
-        **plain(counted),
+        **to_jsonable(counted),
         "violations": counted.violations,
         "goodput": counted.goodput,
         "loadgen": measurement.summary,
@@ -82,16 +82,16 @@ def _record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, ob
     }
 
 
-def _print(settings: LoadgenSettings, measurement: Measurement) -> None:
+def _print_measurement(settings: LoadgenSettings, measurement: Measurement) -> None:
     summary, counted = measurement.summary, measurement.counted
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
         ("scenario", settings.scenario),
         ("inputs", counted.inputs),
-        ("samples", f"{counted.queries:,} in {seconds(counted.seconds)}"),
-        *(_figures(summary) if summary is not None else ()),
-        ("violations", _violations(settings, measurement)),
-        ("goodput", f"{rate(counted.goodput)} samples/s"),
+        ("samples", f"{counted.queries:,} in {format_seconds(counted.seconds)}"),
+        *(_loadgen_figures(summary) if summary is not None else ()),
+        ("violations", _violations_text(settings, measurement)),
+        ("goodput", f"{format_rate(counted.goodput)} samples/s"),
         ("logs", str(measurement.logs)),
     ]
     if counted.first_failure:
@@ -105,24 +105,24 @@ def _print(settings: LoadgenSettings, measurement: Measurement) -> None:
             typer.echo(f"  {condition} is not satisfied")
 
 
-def _figures(summary: Summary) -> Iterator[tuple[str, str]]:
-    """LoadGen's own figures."""
+def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the figures that LoadGen computed."""
     if summary.qps is not None and summary.qps_with_overhead is not None:
-        overhead = f"{rate(summary.qps_with_overhead)} with LoadGen's overhead"
-        yield "QPS", f"{rate(summary.qps)} ({overhead})"
+        overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
+        yield "QPS", f"{format_rate(summary.qps)} ({overhead})"
     if summary.samples_per_second is not None:
-        yield "LoadGen", f"{rate(summary.samples_per_second)} samples/s"
-    yield "mean", seconds(summary.mean_s)
+        yield "LoadGen", f"{format_rate(summary.samples_per_second)} samples/s"
+    yield "mean", format_seconds(summary.mean_s)
     for percentile in (50.0, 90.0, 99.0):
         if percentile in summary.percentiles_s:
-            yield f"p{percentile:g}", seconds(summary.percentiles_s[percentile])
+            yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
 
 
-def _violations(settings: LoadgenSettings, measurement: Measurement) -> Text:
+def _violations_text(settings: LoadgenSettings, measurement: Measurement) -> Text:
     counted = measurement.counted
     text = f"{counted.violations:,} of {counted.queries:,}"
     text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
     ended = {"rejected": counted.rejected, "expired": counted.expired, "failed": counted.failed}
-    if said := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
-        text += f" ({said})"
+    if details := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
+        text += f" ({details})"
     return Text(text, "red" if counted.violations else "green")

@@ -1,7 +1,7 @@
-"""The ``synergai`` command: one name for every application.
+"""The ``synergai`` command, which dispatches to every application.
 
-Each application keeps its commands in a module of its own, which is imported when one of them is
-asked for: the help is quick, and a machine needs what its own role needs, no more.
+An application's module is imported only to run it: the help is fast, and a machine needs the
+dependencies of its own role only.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ PACKAGES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Where a command's own ``typer.Typer`` is.
+    """Location and help of an application's ``typer.Typer``.
 
     Attributes:
-        home: ``module:attribute``.
-        summary: what it does, in a line.
-        panel: the heading under which the help lists it.
-        extra: what ``pip install synergai[…]`` needs for it; empty means nothing more.
+        entry_point: ``module:attribute``.
+        summary: one-line description.
+        panel: heading under which the help lists it.
+        extra: the extra that installs its dependencies; empty if it needs none.
     """
 
-    home: str
+    entry_point: str
     summary: str
     panel: str
     extra: str = ""
@@ -52,11 +52,14 @@ _PREPARE: Final = "Prepare and measure"
 
 APPLICATIONS: Final = {
     "gateway": Application(
-        "gateway.cli:app", "Run the gateway: clients and agents connect to it.", _SERVE, "gateway"
+        "gateway.cli:app",
+        "Run the gateway, which clients and agents connect to.",
+        _SERVE,
+        "gateway",
     ),
     "agent": Application(
         "worker_agent.cli.main:app",
-        "Run the agent that serves engines on this machine.",
+        "Run the agent, which serves engines on this machine.",
         _SERVE,
         "agent",
     ),
@@ -64,18 +67,21 @@ APPLICATIONS: Final = {
         "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "client"
     ),
     "submit": Application(
-        "synergai.cli.jobs:submit_app", "Submit a job: queries of an engine within a QoS.", _USE
+        "synergai.cli.jobs:submit_app", "Submit a job of queries on an engine.", _USE
     ),
     "jobs": Application("synergai.cli.jobs:app", "List, show, watch and cancel jobs.", _USE),
-    "workers": Application("synergai.cli.workers:app", "Show the workers that have joined.", _USE),
+    "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE),
     "engines": Application(
         "synergai.cli.engines:app",
-        "Build, fetch, add, list and inspect engines.",
+        "Build, fetch, add, list, inspect, load and unload engines.",
         _PREPARE,
         "engines",
     ),
     "profile": Application(
-        "profiler.cli:app", "Measure engines here, into the dictionary.", _PREPARE, "profiler"
+        "profiler.cli:app",
+        "Profile engines on this machine into the dictionary.",
+        _PREPARE,
+        "profiler",
     ),
     "dictionary": Application(
         "synergai.cli.dictionary:app",
@@ -84,23 +90,23 @@ APPLICATIONS: Final = {
         "gateway",
     ),
     "loadgen": Application(
-        "synergai.cli.loadgen:app", "Load a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
+        "synergai.cli.loadgen:app", "Benchmark a gateway with MLPerf LoadGen.", _PREPARE, "loadgen"
     ),
     "load": Application(
         "synergai.cli.load:app",
-        "Send a gateway requests at given rates, or find the rate that it can serve.",
+        "Send requests at given rates, or find the highest sustainable rate.",
         _PREPARE,
         "loadgen",
     ),
     "simulate": Application(
         "synergai.cli.simulate:app",
-        "Compare schedulers on the thesis's experiments, in virtual time.",
+        "Compare schedulers on the thesis's experiments in virtual time.",
         _PREPARE,
         "simulator",
     ),
     "experiment": Application(
         "synergai.cli.experiment:app",
-        "Run one of the thesis's experiments, live as well.",
+        "Run one of the thesis's experiments, simulated or live.",
         _PREPARE,
         "all",
     ),
@@ -108,8 +114,8 @@ APPLICATIONS: Final = {
 
 
 @contextmanager
-def _naming_what_is_missing(command: str) -> Iterator[None]:
-    """Say which extra to install, if a library that only this command needs is not there."""
+def _suggesting_extra(command: str) -> Iterator[None]:
+    """Name the extra to install if a library that `command` needs is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -118,15 +124,15 @@ def _naming_what_is_missing(command: str) -> Iterator[None]:
             raise
         extra = APPLICATIONS[command].extra or "all"
         raise NotSupported(
-            f"'synergai {command}' needs {module}, which is not installed here; "
+            f"'synergai {command}' needs {module}, which is not installed; run "
             f"pip install 'synergai[{extra}]'"
         ) from None
 
 
-class _Applications(TyperGroup):
-    """Lists every application by its summary, and imports one when it is run."""
+class _LazyGroup(TyperGroup):
+    """Command group that lists applications by their summaries and imports one to run it."""
 
-    # Any: the parser's types are typer's own affair, and have moved between its versions.
+    # Any: the types of typer's parser are private and differ between its versions.
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name in APPLICATIONS:
@@ -135,47 +141,47 @@ class _Applications(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    """The command of an application."""
-    module, _, attribute = APPLICATIONS[name].home.partition(":")
-    with _naming_what_is_missing(name):
+    """Import an application's command."""
+    module, _, attribute = APPLICATIONS[name].entry_point.partition(":")
+    with _suggesting_extra(name):
         command = typer.main.get_command(getattr(import_module(module), attribute))
     # Completion is installed once, for `synergai` as a whole.
     completion = ("install_completion", "show_completion")
     command.params = [each for each in command.params if each.name not in completion]
     for each in (command, *getattr(command, "commands", {}).values()):
-        each.help = _flowing(each.help or "")
+        each.help = _unwrap(each.help or "")
     run = command.invoke
 
     def invoke(ctx: Any) -> Any:
-        with _naming_what_is_missing(name):
+        with _suggesting_extra(name):
             return run(ctx)
 
-    command.invoke = invoke  # type: ignore[method-assign]  # some libraries are imported late
+    command.invoke = invoke  # type: ignore[method-assign]  # commands import some libraries when they run
     return command
 
 
-def _flowing(text: str) -> str:
-    """`text` without the line breaks of a docstring, which suit no terminal but the author's."""
+def _unwrap(text: str) -> str:
+    """Join the lines of each paragraph, to be wrapped at the terminal's width."""
     return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 app: Final = typer.Typer(
-    cls=_Applications,
+    cls=_LazyGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog=(
-        "Two engines on one machine: "
+        "Quick start on one machine: "
         "[bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold], "
         "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
-        "[bold]synergai agent[/bold] in terminals of their own, and "
+        "[bold]synergai agent[/bold] in two terminals, and "
         "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
     ),
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"synergai {version('synergai')}")
         raise typer.Exit
 
@@ -185,58 +191,60 @@ def _synergai(
     _version: bool = typer.Option(
         False,
         "--version",
-        callback=_show_version,
+        callback=_print_version,
         is_eager=True,
         help="Show the version and exit.",
     ),
 ) -> None:
-    """Serve inference under QoS deadlines on unlike machines."""
+    """Serve inference under QoS deadlines on heterogeneous machines."""
 
 
-def _stub() -> None:
-    """Stand in the help for an application that has not been imported."""
+def _placeholder() -> None:
+    """Represent an application in the help without importing it."""
 
 
 for _name, _application in APPLICATIONS.items():
-    app.command(_name, help=_application.summary, rich_help_panel=_application.panel)(_stub)
+    app.command(_name, help=_application.summary, rich_help_panel=_application.panel)(_placeholder)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted."""
-    # Read by gRPC when it is imported. Its C core writes to standard error what our own messages
-    # say better; and no process of ours forks, so that its precautions for it only cost time.
+    """Run the command line and exit.
+
+    Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
+    """
+    # gRPC reads these when it is imported. Its C core logs to standard error what our messages say
+    # better, and fork support costs time although no process of ours forks.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    # Its event engine reads sockets on a thread of its own, which wakes the one that waits for
-    # what was read. Without it that one reads them itself: 0.1 ms less on a request's way.
+    # The event engine reads sockets on an extra thread that wakes the polling one. Without it the
+    # polling thread reads them itself, which saves 0.1 ms per request.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files need not be text, nor need a terminal know every letter.
+        # File names may not be valid text, and terminals may not support every character.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         typer.main.get_command(app)(args=arguments, prog_name="synergai")
     except InvalidSettings as error:
-        _complain(str(error))
+        _print_error(str(error))
         sys.exit(2)
     except SynergaiError as error:
-        _complain(str(error))
+        _print_error(str(error))
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"{where}{error.strerror or error}")
+        _print_error(f"{where}{error.strerror or error}")
         sys.exit(1)
     except Exception as error:
         if os.environ.get("SYNERGAI_DEBUG"):
             raise
-        _complain(
-            f"a fault of synergai itself, {type(error).__name__}; "
-            "SYNERGAI_DEBUG=1 in the environment shows where"
+        _print_error(
+            f"internal error: {type(error).__name__}; set SYNERGAI_DEBUG=1 for a traceback"
         )
         sys.exit(1)
     sys.exit(0)
 
 
-def _complain(message: str) -> None:
-    """One line on standard error, whatever the message has in it."""
+def _print_error(message: str) -> None:
+    """Print a message as one line on standard error, without control characters."""
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
     typer.echo(printable(" ".join(message.split())), err=True)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and that mean the same in each of them."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Target = Annotated[
         envvar=TARGET_VARIABLE,
         show_envvar=True,
         show_default=True,
-        help="The gateway.",
+        help="Address of the gateway.",
     ),
 ]
 TlsCa = Annotated[
@@ -27,7 +27,7 @@ TlsCa = Annotated[
         metavar="FILE",
         envvar=TLS_CA_VARIABLE,
         show_envvar=True,
-        help="Authority (PEM) of the gateway's certificate; with it, the connection is encrypted.",
+        help="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, the same facts in both."""
+"""Command output: tables and facts for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_WIDEST: Final = 1000
-"""Columns of a line in a file, at most."""
-_WHOLE_WORD: Final = 9
-"""Words of so many letters, ``succeeded`` or ``estimated``, are not broken."""
+_MAX_WIDTH: Final = 1000
+"""Columns of a table that is not written to a terminal."""
+_MIN_COLUMN_WIDTH: Final = 9
+"""Words up to this length, such as ``succeeded`` and ``estimated``, are never broken."""
 
 
-def plain(value: object) -> Any:
-    """`value` as JSON knows it: dataclasses by field, enums by name, no number for infinity."""
+def to_jsonable(value: object) -> Any:
+    """Convert `value` for JSON: dataclasses to objects, enums to names, infinity to null."""
     match value:
         case enum.Enum():
             return value.name.lower()
@@ -37,77 +37,77 @@ def plain(value: object) -> Any:
         case float() if not math.isfinite(value):
             return None
         case dict():
-            return {str(key): plain(each) for key, each in value.items()}
+            return {str(key): to_jsonable(each) for key, each in value.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [to_jsonable(each) for each in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return {field.name: plain(getattr(value, field.name)) for field in fields}
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in fields}
     return value
 
 
 def print_json(value: object) -> None:
     """Print `value` as JSON on standard output."""
-    typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print a table; texts are shown as they are, for what a peer sent is no markup.
+    """Print a table; texts are not interpreted as markup.
 
-    On a terminal long texts are folded, but for the first column's, which people copy, and not
-    within a short word; a file or a pipe has no width to keep to.
+    On a terminal, long texts are folded, except in the first column, whose names people copy, and
+    except within short words. Files and pipes get full-width lines.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[_to_cell(value) for value in row] for row in rows]
     for number, column in enumerate(columns):
         words = " ".join([column, *(row[number].plain for row in cells)]).split()
         longest = max((len(word) for word in words), default=0)
         table.add_column(
-            column, overflow="fold", no_wrap=number == 0, min_width=min(longest, _WHOLE_WORD)
+            column, overflow="fold", no_wrap=number == 0, min_width=min(longest, _MIN_COLUMN_WIDTH)
         )
     for row in cells:
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        options = console.options.update(max_width=_WIDEST)
+        options = console.options.update(max_width=_MAX_WIDTH)
         console.width = max(console.width, Measurement.get(console, options, table).maximum)
     console.print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
-    """Print facts about one thing, a line for each."""
+    """Print name and value pairs, one per line."""
     table = Table(show_header=False, box=None)
     for name, value in facts:
-        table.add_row(Text(name, "dim"), _cell(value))
+        table.add_row(Text(name, "dim"), _to_cell(value))
     Console().print(table)
 
 
-def _cell(value: str | Text) -> Text:
-    """A text as it is, but for what a terminal would obey."""
+def _to_cell(value: str | Text) -> Text:
+    """Replace control characters, which a terminal would interpret."""
     cell = value if isinstance(value, Text) else Text(value)
     cell.plain = "\n".join(map(printable, cell.plain.split("\n")))
     return cell
 
 
-def seconds(value: float | None) -> str:
-    """Seconds for people: three digits that matter, nothing where there is no value."""
+def format_seconds(value: float | None) -> str:
+    """Format seconds with three significant digits; empty for None and infinity."""
     if value is None or not math.isfinite(value):
         return ""
     return f"{value * 1e3:.3g} ms" if abs(value) < 0.1 else f"{value:.3g} s"
 
 
-def rate(per_second: float) -> str:
-    """A rate for people: three digits that matter at least."""
+def format_rate(per_second: float) -> str:
+    """Format a rate with at least three significant digits."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
-def watts(value: float) -> str:
-    """Power for people; nothing where it was not measured."""
+def format_watts(value: float) -> str:
+    """Format power in W; empty if it was not measured."""
     return f"{value:.3g} W" if value > 0 else ""
 
 
-def joules(value: float) -> str:
-    """Energy for people, in J, mJ or µJ; nothing where it was not measured."""
+def format_joules(value: float) -> str:
+    """Format energy in J, mJ or µJ; empty if it was not measured."""
     for unit, size in (("J", 1.0), ("mJ", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""``synergai simulate``: the gateway's schedulers on the thesis's experiments, in virtual time."""
+"""``synergai simulate``: the gateway's schedulers on the thesis's experiments in virtual time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def simulate(settings: SimulatorSettings) -> None:
-    """Compare scheduling policies on the thesis's experiments, in virtual time.
+    """Compare scheduling policies on the thesis's experiments in virtual time.
 
-    The code that decides is the gateway's own. Every run is audited: queries are conserved, no
-    worker does two things at once, nothing runs before it arrives, every setup is paid.
+    The decisions are made by the gateway's own scheduler. Every run is audited: queries are
+    conserved, no worker runs two assignments at once, nothing runs before it arrives, and every
+    setup is paid.
     """
     require("numpy")
     if settings.plots is not None:
@@ -32,11 +33,11 @@ def simulate(settings: SimulatorSettings) -> None:
     from synergai.simulator.sweep import profile_of
 
     profile = profile_of(settings)
-    results = _results(settings, profile)
+    results = _simulate_all(settings, profile)
     if settings.as_json:
         print_json([result.record() for result in results])
     else:
-        _print(settings, results)
+        _print_tables(settings, results)
     if settings.plots is not None:
         _plot(settings, settings.plots, profile, results)
 
@@ -48,7 +49,7 @@ app.command(
 )(settings_command(SimulatorSettings, simulate))
 
 
-def _results(settings: SimulatorSettings, profile: Profile) -> list[Result]:
+def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]:
     from rich.console import Console
     from rich.progress import track
 
@@ -60,7 +61,7 @@ def _results(settings: SimulatorSettings, profile: Profile) -> list[Result]:
     return list(track(simulated, "simulating", total=runs, console=console, transient=True))
 
 
-def _print(settings: SimulatorSettings, results: Sequence[Result]) -> None:
+def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> None:
     from synergai.simulator.tables import METRICS, rows
 
     for metric in METRICS:

@@ -1,4 +1,4 @@
-"""``synergai workers``: who has joined, and what they can do."""
+"""``synergai workers``: the registered workers and their engines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.gateway_client import ask
+from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import print_json, print_table, seconds, watts
+from synergai.cli.output import format_seconds, format_watts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -23,45 +23,45 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
 def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
-    """Show the workers that have joined, their engines and what is loaded."""
-    joined = ask(target, tls_ca, lambda client: client.workers())
+    """Show the registered workers, their engines and sessions."""
+    registered = call_gateway(target, tls_ca, lambda client: client.workers())
     if as_json:
-        print_json(joined)
-    elif joined:
-        show_workers(joined)
+        print_json(registered)
+    elif registered:
+        show_workers(registered)
     else:
-        typer.echo(f"no worker has joined the gateway at {target}")
+        typer.echo(f"no worker is registered at the gateway {target}")
 
 
 def show_workers(workers: Sequence[WorkerStatus]) -> None:
-    """One table of the machines, one of what is on them: side by side, 80 columns are too few."""
+    """Print a table of the workers and one of their engines, to fit 80 columns."""
     columns = ("worker", "class", "state", "cores", "power", "queries", "heard")
-    print_table(columns, map(_machine, workers))
-    rows = (row for worker in workers for row in _engines(worker))
+    print_table(columns, map(_worker_row, workers))
+    rows = (row for worker in workers for row in _engine_rows(worker))
     typer.echo()
     print_table(("worker", "engine", "loaded"), rows)
 
 
-def _machine(worker: WorkerStatus) -> tuple[str | Text, ...]:
+def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
     return (
         worker.id,
         worker.worker_class,
         worker.state.name.lower(),
         str(worker.cores),
-        _power(worker),
+        _power_text(worker),
         f"{worker.queries_done:,}",
-        f"{seconds(worker.last_heard_s)} ago",
+        f"{format_seconds(worker.last_heard_s)} ago",
     )
 
 
-def _engines(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
+def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
     for number, engine in enumerate(worker.engines):
         name = worker.id if number == 0 else ""
-        yield name, engine.name, _sessions(worker, engine)
+        yield name, engine.name, _sessions_text(worker, engine)
 
 
-def _sessions(worker: WorkerStatus, engine: Engine) -> Text:
-    """What is loaded of an engine, and what is to be known before more is."""
+def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:
+    """Return an engine's sessions on a worker, its fault, or that it is not profiled."""
     if engine.fault:
         return Text(engine.fault, "red")
     loaded = [Text(str(s.configuration)) for s in worker.sessions if s.engine == engine.name]
@@ -70,10 +70,10 @@ def _sessions(worker: WorkerStatus, engine: Engine) -> Text:
     return Text("\n").join(loaded)
 
 
-def _power(worker: WorkerStatus) -> Text:
+def _power_text(worker: WorkerStatus) -> Text:
     drawn = (
         Text("not measured", "dim")
         if worker.watts is None
-        else Text(f"{watts(worker.watts) or '0 W'}\nby {worker.meter}")
+        else Text(f"{format_watts(worker.watts) or '0 W'}\nby {worker.meter}")
     )
     return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])

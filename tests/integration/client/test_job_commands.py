@@ -61,7 +61,7 @@ async def test_interrupting_a_watch_leaves_the_job_alone(
         process.send_signal(signal.SIGINT)
         ran = await wait(process)
     assert ran.code == 130
-    assert "the job goes on; 'synergai jobs cancel job-k' would stop it" in ran.err
+    assert "the job continues; cancel it with 'synergai jobs cancel job-k'" in ran.err
 
 
 async def test_jobs_are_listed_as_a_table_and_as_json(gateway: Any, run: Any) -> None:

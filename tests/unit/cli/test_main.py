@@ -1,4 +1,4 @@
-"""The rules of the command line that need no gateway: help, errors, exit codes."""
+"""Command line behaviour that needs no gateway: help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synergai.errors import InvalidSettings, SynergaiError
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
+    """Run a command; return its exit code, standard output and standard error."""
     with pytest.raises(SystemExit) as exited:
         cli.main(arguments)
     output = capsys.readouterr()
@@ -25,7 +25,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A command ``jobs`` that raises what the test says."""
+    """Install a command ``jobs`` that raises an error chosen by the test."""
 
     def install(error: BaseException) -> None:
         app = typer.Typer()
@@ -59,8 +59,8 @@ def test_help_imports_no_application() -> None:
     assert result.returncode == 0, result.stderr.decode()
 
 
-def test_help_imports_nothing_that_takes_long() -> None:
-    # With these, `synergai --help` took 0.14 s of processor time.
+def test_help_imports_only_fast_modules() -> None:
+    # With only these, `synergai --help` took 0.14 s of CPU time.
     quick = {"annotated_doc", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"}
     program = """
 import sys
@@ -79,7 +79,7 @@ finally:
 
 
 @pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
-def test_every_application_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_application_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run([name, "--help"], capsys)
     assert code == 0, err
     assert "Usage: synergai" in out
@@ -96,31 +96,33 @@ def test_help_names_every_option_in_full_on_80_columns(
 
 
 @pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
-def test_options_of_one_name_mean_the_same_in_every_command(name: str) -> None:
-    module, _, attribute = cli.APPLICATIONS[name].home.partition(":")
+def test_shared_options_are_consistent_across_commands(name: str) -> None:
+    module, _, attribute = cli.APPLICATIONS[name].entry_point.partition(":")
     root = typer.main.get_command(getattr(import_module(module), attribute))
     for command in (root, *getattr(root, "commands", {}).values()):
         options = {option: each for each in command.params for option in each.opts}
         assert "--force" not in options, "it is --replace"
         if "--json" in options:
-            assert getattr(options["--json"], "is_flag", False), "output goes where it is sent"
+            assert getattr(options["--json"], "is_flag", False), (
+                "--json is a flag that prints to standard output"
+            )
 
 
-def test_help_breaks_its_lines_where_the_terminal_ends(
+def test_help_is_wrapped_at_the_terminal_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = run(["engines", "list", "--help"], capsys)
-    assert "that MLPerf published under the name" in out
+    assert "weights that MLPerf published under the name" in out
 
 
-def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--version"], capsys)
     assert code == 0
     assert out.startswith("synergai ")
 
 
-def test_an_unknown_command_is_misuse_and_a_close_one_is_suggested(
+def test_unknown_command_exits_2_and_suggests_a_close_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, _, err = run(["engins"], capsys)
@@ -128,44 +130,42 @@ def test_an_unknown_command_is_misuse_and_a_close_one_is_suggested(
     assert "Did you mean 'engines'?" in err
 
 
-def test_an_error_is_one_line_and_exit_code_1(
+def test_error_prints_one_line_and_exits_1(
     failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(SynergaiError("the lamp\nis out"))
     assert run(["jobs"], capsys) == (1, "", "error: the lamp is out\n")
 
 
-def test_wrong_settings_are_misuse(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_exit_2(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
     failing(InvalidSettings("--lamp: 'x' is no lamp"))
     assert run(["jobs"], capsys) == (2, "", "error: --lamp: 'x' is no lamp\n")
 
 
-def test_an_interruption_is_exit_code_130(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_exits_130(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
     failing(KeyboardInterrupt())
     code, out, _ = run(["jobs"], capsys)
     assert (code, out) == (130, "")
 
 
-def test_an_error_of_the_system_names_the_file(
-    failing: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_os_error_names_the_file(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
     failing(PermissionError(13, "Permission denied", "/somewhere"))
     assert run(["jobs"], capsys) == (1, "", "error: /somewhere: Permission denied\n")
 
 
-def test_a_fault_of_our_own_shows_no_traceback(
+def test_internal_error_shows_no_traceback(
     failing: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SYNERGAI_DEBUG", raising=False)
     failing(KeyError("secret"))
     code, _, err = run(["jobs"], capsys)
     assert code == 1
-    assert err.startswith("error: a fault of synergai itself, KeyError; SYNERGAI_DEBUG=1")
+    assert err.startswith("error: internal error: KeyError; set SYNERGAI_DEBUG=1")
     assert "secret" not in err
 
 
 @pytest.mark.parametrize("when", ["importing", "running"])
-def test_a_missing_extra_says_what_to_install(
+def test_missing_dependency_names_the_extra_to_install(
     when: str,
     failing: Any,
     capsys: pytest.CaptureFixture[str],
@@ -182,48 +182,50 @@ def test_a_missing_extra_says_what_to_install(
     code, _, err = run(["jobs"], capsys)
     assert code == 1
     assert err == (
-        "error: 'synergai jobs' needs absent_library, which is not installed here; "
+        "error: 'synergai jobs' needs absent_library, which is not installed; run "
         "pip install 'synergai[gateway]'\n"
     )
 
 
-def test_more_jobs_than_a_gateway_lists_are_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_above_the_maximum_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["jobs", "list", "--limit", "99999999999"], capsys)
     assert (code, out) == (2, "")
     assert "less than or equal to 1000" in err
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def test_closed_pipe_prints_no_error() -> None:
     command = f"{sys.executable} -m synergai --help | true"
     result = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
     assert result.stderr == b""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["submit", "digits", "--queries", "0"], "queries must be from 1"),
         (["submit", "digits", "--queries", "1", "--qos", "-1"], "QoS time must be positive"),
         (["submit", "../etc", "--queries", "1"], "not a valid engine name"),
-        (["jobs", "list", "--state", "lost"], "'lost' is not a job's state"),
+        (["jobs", "list", "--state", "lost"], "'lost' is not a job state"),
     ],
 )
-def test_what_cannot_be_right_is_refused_before_asking(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_rejected_without_a_call(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(arguments, capsys)
     assert (code, out) == (1, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
-def test_no_error_commands_the_terminal(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_contain_no_control_characters(
+    failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(SynergaiError("no file \x1b[2J\udcff\nhere"))
 
     assert run(["jobs"], capsys)[2] == "error: no file ?[2J? here\n"
 
 
-def test_path_that_is_no_text_can_be_printed(
+def test_path_that_is_not_valid_text_can_be_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = typer.Typer()

@@ -1,4 +1,4 @@
-"""What the command line prints for people."""
+"""Tables and facts printed for people."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_on_a_narrow_terminal_names_stay_whole_and_other_columns_are_folded(
+def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
     monkeypatch.setenv("COLUMNS", "60")
     name = "01J9ZT5N4C3X8Q7W6V5B4N3M2K"
 
@@ -26,7 +26,7 @@ def test_on_a_narrow_terminal_names_stay_whole_and_other_columns_are_folded(
     assert max(map(len, out.splitlines())) < 100
 
 
-def test_no_text_of_others_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("engine",), [("a\x1b[2Jb\nc",), (Text("d\x9be", "red"),)])
     print_facts([("file", "f\udcffg")])
 
@@ -34,7 +34,7 @@ def test_no_text_of_others_commands_the_terminal(capsys: pytest.CaptureFixture[s
     assert all(each in out for each in ("a?[2Jb", "c", "d?e", "f?g"))
 
 
-def test_on_a_narrow_terminal_short_words_are_not_broken(
+def test_narrow_terminal_does_not_break_short_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

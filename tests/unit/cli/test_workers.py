@@ -1,4 +1,4 @@
-"""What ``synergai workers`` prints of a fleet."""
+"""Output of ``synergai workers``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op
 
 
 def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
-    """A worker with three engines: the first is loaded, the second has no profile."""
+    """Return a worker with three engines: the first is loaded, the second not profiled."""
     loaded, unprofiled, _ = (EngineName(name) for name in NAMES)
     return WorkerStatus(
         id=WorkerId(worker_id),
@@ -45,10 +45,10 @@ def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
     )
 
 
-def test_a_fleet_is_read_on_80_columns_without_a_broken_name(
+def test_fleet_fits_80_columns_without_broken_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
     monkeypatch.setenv("COLUMNS", "80")
 
     fault = "the model file is truncated"

@@ -170,7 +170,7 @@ def test_help_shows_every_option_with_its_default_and_how_variables_are_named() 
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
     for name in Shop.model_fields:
         assert f"--{name.replace('_', '-')}" in output
-    assert "--listen is SHOP_LISTEN" in output
+    assert "--listen by SHOP_LISTEN" in output
     assert "HOST:PORT" in output
     assert "defer|reject" in output
     assert "[one of: bicycle, lorry, on foot]" in output, "too long for the column of values"
