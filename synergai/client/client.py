@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
-from synergai.client.casting import cast_inputs, needs_casting
 from synergai.client.channel import GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
@@ -445,6 +444,9 @@ class Client:
 
     async def _cast(self, engine: str, inputs: Inputs) -> Inputs:
         """Convert lists and scalars to the dtypes of the engine's inputs, described once."""
+        # Imported late: submitting and watching jobs needs no NumPy.
+        from synergai.client.casting import cast_inputs, needs_casting
+
         if not needs_casting(inputs):
             return inputs
         if engine not in self._engines:
