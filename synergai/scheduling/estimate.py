@@ -1,4 +1,4 @@
-"""What an engine is expected to cost on a worker."""
+"""Expected cost of running an engine on a worker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """What an engine costs on a worker in a configuration.
+    """Expected cost of an engine on a worker in one configuration.
 
     Attributes:
-        setup_s: still to be paid before the first query.
-        per_query_s: seconds per query, at the worker's observed pace.
-        transfer_s: seconds per query on top, if its tensors travel with it.
-        joules: energy per query; infinite if the profile does not know it.
-        entry: the profile entry that this rests on.
-        session: what has to be resident for it.
+        configuration: how the worker runs the engine.
+        setup_s: seconds still to be paid before the first query.
+        per_query_s: seconds per query at the worker's observed pace.
+        transfer_s: additional seconds per query if tensors travel with it.
+        joules: energy per query; infinite if not profiled.
+        entry: the underlying profile entry.
+        session: the session that must be resident.
     """
 
     configuration: Configuration
@@ -31,8 +32,8 @@ class Estimate(NamedTuple):
     entry: ProfileEntry
     session: Session
 
-    def at(self, pace: float, transfer_s: float) -> Estimate:
-        """The same at another pace of the worker, and with another time for its transfers."""
+    def with_pace(self, pace: float, transfer_s: float) -> Estimate:
+        """Return the estimate at another worker pace and transfer time."""
         return Estimate(
             self.configuration,
             self.setup_s,
@@ -45,7 +46,7 @@ class Estimate(NamedTuple):
 
     @property
     def batch_times(self) -> BatchTimes | None:
-        """How long batches take, at the worker's observed pace; None if there are none."""
+        """Batch latencies at the worker's observed pace; None if batches were not profiled."""
         profiled = self.entry.batch_times
         if profiled is None:
             return None
@@ -53,12 +54,12 @@ class Estimate(NamedTuple):
         return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
-        """Time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
+        """Return the time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
         per_query_s = self.per_query_s + (self.transfer_s if with_tensors else 0.0)
         return self.setup_s + queries * per_query_s
 
     def dominates(self, other: Estimate) -> bool:
-        """Whether `other` is no better for any number of queries."""
+        """Return whether `other` is not faster for any number of queries."""
         return (
             self.setup_s <= other.setup_s
             and self.per_query_s <= other.per_query_s

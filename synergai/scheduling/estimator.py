@@ -1,8 +1,8 @@
-"""How long an engine takes on a worker: the profile, corrected by what is observed.
+"""Execution time estimates: profiled times corrected by observation.
 
-``T_estimated = T_pre + q / QPS`` (thesis, Eq. 6.2), with two differences that matter once
-sessions stay resident and machines drift: T_pre is charged only as far as it is really still
-to be paid, and the profiled QPS is scaled by the worker's observed pace.
+``T_estimated = T_pre + q / QPS`` (thesis, Eq. 6.2), with two refinements for resident sessions
+and drifting machines: only the outstanding part of T_pre is charged, and the profiled QPS is
+scaled by the worker's observed pace.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 _TRANSFER_WEIGHT: Final = 0.08
-"""What one observed transfer counts against all before it."""
+"""Weight of one observed transfer time in the exponential average."""
 
 
 class Estimator:
-    """Answers what an engine costs on a worker, and learns from what it is told."""
+    """Cached cost estimates per engine and worker, updated by observations."""
 
     def __init__(self, dictionary: ConfigurationDictionary, settings: SchedulingSettings) -> None:
         self._dictionary = dictionary
@@ -37,18 +37,18 @@ class Estimator:
         self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
 
-    # --- answers ------------------------------------------------------------------------
+    # --- estimates ----------------------------------------------------------------------
 
     def estimate(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
-        """What `engine` costs on `worker` now in its fastest configuration (thesis, c*).
+        """Return the cost of `engine` on `worker` in its fastest configuration (thesis, c*).
 
-        None if the engine was never profiled on the worker's class.
+        None if the engine is not profiled on the worker's class.
         """
         found = self.estimates(engine, worker)
         return found[0] if found else None
 
     def estimates(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
-        """What `engine` costs on `worker` in each profiled configuration, highest QPS first."""
+        """Return the cost of `engine` on `worker` per profiled configuration, highest QPS first."""
         try:
             return worker.estimates[engine]
         except KeyError:
@@ -56,21 +56,21 @@ class Estimator:
             return found
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
-        """The least time in which any of `serving` could run what of the job is pending.
+        """Return the least time in which any of `serving` could run the job's pending queries.
 
-        0 if the job's engine is profiled on none of them.
+        0 if the engine is profiled on none of them.
         """
         engine = job.job.engine
         fastest = self._fastest.get(engine)
         if fastest is None:
-            fastest = self._fastest[engine] = self._undominated(engine, serving)
+            fastest = self._fastest[engine] = self._pareto_front(engine, serving)
         queries, with_tensors = job.pending.total, job.job.with_tensors
         if len(fastest) == 1:
             return fastest[0].seconds(queries, with_tensors=with_tensors)
         return min((e.seconds(queries, with_tensors=with_tensors) for e in fastest), default=0.0)
 
-    def _undominated(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:
-        """The estimates of which none is worse than another one for every number of queries."""
+    def _pareto_front(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:
+        """Return the estimates that no other estimate dominates."""
         found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
         if len(found) == 1:
             return found
@@ -88,14 +88,14 @@ class Estimator:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.worker.configurations if c in row]
         entries.sort(key=lambda entry: -entry.qps)
-        pace, transfer_s = self._believed(engine, worker)
+        pace, transfer_s = self._pace_and_transfer_s(engine, worker)
         found: list[Estimate] = []
         for entry in entries:
             session = Session(engine, entry.configuration)
             found.append(
                 Estimate(
                     entry.configuration,
-                    self._still_to_pay(entry, session, worker),
+                    self._setup_s(entry, session, worker),
                     pace / entry.qps,
                     transfer_s,
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
@@ -105,13 +105,13 @@ class Estimator:
             )
         return tuple(found)
 
-    def _believed(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
-        """The pace and the seconds of transfer per query."""
+    def _pace_and_transfer_s(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
+        """Return the observed pace and the transfer seconds per query."""
         key = worker.id, engine
         return self._pace.get(key, 1.0), self._transfer.get(key, 0.0)
 
-    def _still_to_pay(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
-        """Load time only if the session is cold, switch time only if the mode changes."""
+    def _setup_s(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
+        """Return load time if the session is cold, plus switch time if the power mode changes."""
         seconds = 0.0
         mode = entry.configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
@@ -122,7 +122,7 @@ class Estimator:
 
     @staticmethod
     def _resident(session: Session, worker: WorkerRecord) -> bool:
-        """Whether the session will be in memory once the worker is through with its work."""
+        """Return whether the session will be resident after the worker's current assignments."""
         if not worker.worker.keeps_sessions:
             return False
         return session in worker.sessions or any(
@@ -131,7 +131,7 @@ class Estimator:
             for lease in worker.leases.values()
         )
 
-    # --- what it is told ----------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------
 
     def observe_queries(
         self,
@@ -140,83 +140,80 @@ class Estimator:
         engine_s: float,
         transfer_s: float | None = None,
     ) -> None:
-        """Learn from what the lease has done.
+        """Update pace and transfer time from a lease's finished queries.
 
-        To be told in the order in which the worker runs its leases. However long an
-        assignment runs, it is one witness: its word moves what was believed of the worker's pace
-        before it by `pace_trust` at most.
+        Call in the order in which the worker runs its leases. One assignment moves the pace by at
+        most `pace_trust`, however long it runs.
 
         Args:
-            lease: what ran.
-            worker: where.
-            engine_s: what the engine took for all that is done of it; 0 if unknown.
-            transfer_s: what each query took beyond that, if it came with its tensors and tells.
+            lease: the reporting assignment.
+            worker: the worker that runs it.
+            engine_s: engine time of all its finished queries; 0 if unknown.
+            transfer_s: additional time per query; None if not measured.
         """
         if lease.estimate is None:
             return
         entry = lease.estimate.entry
         key = worker.id, entry.engine
         if lease.done > 0 and engine_s > 0:
-            if lease.pace_before is None:
-                lease.pace_before = self._pace.get(key, 1.0)
+            if lease.prior_pace is None:
+                lease.prior_pace = self._pace.get(key, 1.0)
             weight = 1.0 - math.exp2(-engine_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
             seen = engine_s / lease.done * entry.qps
-            self._pace[key] = _moved(lease.pace_before, seen, weight)
+            self._pace[key] = _blend(lease.prior_pace, seen, weight)
         if transfer_s is not None:
             seen = max(0.0, transfer_s)
-            self._transfer[key] = _moved(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
-        self._drifted(worker, entry.engine)
+            self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
+        self._refresh(worker, entry.engine)
 
-    def forget_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
-        """Believe the profile of `engine` as it is: it has just been taken from service."""
+    def reset_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
+        """Reset the observed paces of `engine` after its profile was measured in service."""
         for worker in workers:
             self._pace.pop((worker.id, engine), None)
-            self._changed(worker, engine)
+            self._invalidate(worker, engine)
 
     def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
-        """Learn that making the engine ready took `seconds`.
-
-        Setups are rare, so each one counts as much as all before it.
-        """
+        """Update the setup time of an engine; new and old observations weigh the same."""
         if entry.t_pre_s <= 0 or seconds <= 0:
             return
         key = worker.id, entry.engine
-        self._setup[key] = _moved(self._setup.get(key, 1.0), seconds / entry.t_pre_s, 0.5)
-        self._changed(worker, entry.engine)
+        self._setup[key] = _blend(self._setup.get(key, 1.0), seconds / entry.t_pre_s, 0.5)
+        self._invalidate(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
-        """Learn that a switch of the worker's power mode took `seconds`.
+        """Update the power mode switch time of a worker.
 
-        The first one replaces what the settings suppose; then each counts as much as all before.
+        The first observation replaces the configured default; each later one weighs as much as
+        the average before it.
         """
         if seconds > 0:
             believed = self._switch.get(worker.id, seconds)
-            self._switch[worker.id] = _moved(believed, seconds, 0.5)
+            self._switch[worker.id] = _blend(believed, seconds, 0.5)
 
-    def _changed(self, worker: WorkerRecord, engine: EngineName) -> None:
+    def _invalidate(self, worker: WorkerRecord, engine: EngineName) -> None:
         before = worker.estimates.pop(engine, None)
-        self._compare(worker, engine, before)
+        self._invalidate_fastest(worker, engine, before)
 
-    def _drifted(self, worker: WorkerRecord, engine: EngineName) -> None:
-        """Bring estimates up to date of which only pace and transfer are others.
+    def _refresh(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Update cached estimates after a change of pace or transfer time only.
 
-        That happens with every report, so that they are not computed anew from the profile.
+        Happens with every report; recomputing from the profile would cost more.
         """
         before = worker.estimates.get(engine)
         if before is not None:
-            pace, transfer_s = self._believed(engine, worker)
-            worker.estimates[engine] = tuple([e.at(pace, transfer_s) for e in before])
-        self._compare(worker, engine, before)
+            pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+            worker.estimates[engine] = tuple([e.with_pace(pace, transfer_s) for e in before])
+        self._invalidate_fastest(worker, engine, before)
 
-    def _compare(
+    def _invalidate_fastest(
         self, worker: WorkerRecord, engine: EngineName, before: tuple[Estimate, ...] | None
     ) -> None:
-        """Forget which estimates are the fastest, if the worker's may have made a difference."""
+        """Drop the cached Pareto front if the worker's change may affect it."""
         fastest = self._fastest.get(engine)
         if fastest is None:
             return
-        # Of a thousand workers hardly one is among the fastest: the others' paces may drift.
+        # In a large fleet few workers are on the front; the others may drift freely.
         if before and any(one is before[0] for one in fastest):
             del self._fastest[engine]
             return
@@ -224,22 +221,22 @@ class Estimator:
         if now is not None and not any(one.dominates(now) for one in fastest):
             del self._fastest[engine]
 
-    def engine_changed(self, worker: WorkerRecord, engine: EngineName) -> None:
-        """Forget what was computed of an engine that was loaded on the worker, or dropped."""
-        self._changed(worker, engine)
+    def invalidate_engine(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Drop cached estimates after `engine` was loaded or unloaded on the worker."""
+        self._invalidate(worker, engine)
 
-    def worker_changed(self, worker: WorkerRecord) -> None:
-        """Forget what was computed of a worker that came, went or changed its mode or engines."""
+    def invalidate_worker(self, worker: WorkerRecord) -> None:
+        """Drop cached estimates after the worker joined, left, or changed its mode or engines."""
         worker.estimates.clear()
         for engine in worker.engines:
             self._fastest.pop(engine, None)
 
-    def profile_changed(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
-        """Forget what was computed from the dictionary's rows of `engine`."""
+    def invalidate_profile(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
+        """Drop cached estimates after the dictionary's entries for `engine` changed."""
         for worker in workers:
-            self._changed(worker, engine)
+            self._invalidate(worker, engine)
 
 
-def _moved(believed: float, seen: float, weight: float) -> float:
-    """What is believed of a quantity that is observed with noise, after one more look."""
+def _blend(believed: float, seen: float, weight: float) -> float:
+    """Return the exponential average after one more observation."""
     return believed + weight * (seen - believed)

@@ -1,7 +1,7 @@
-"""A file of everything that the scheduling core was told and answered, to be replayed.
+"""Event log of the scheduling core: everything it handled and answered, for replay.
 
-One JSON document per line. The first holds what the core began with; every other an event, when
-it was handled, and the commands that followed.
+One JSON document per line. The first holds the initial state (settings, dictionary, epoch);
+each further line an event, its time, and the resulting commands.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CLASSES: Final = {
 
 
 class EventLog:
-    """Writes the file; a context manager.
+    """Writer of an event log; a context manager.
 
-    Writing happens on the loop and is buffered: what a killed gateway had not written is lost.
-    When the file cannot be written any more, it ends there, and the gateway goes on.
+    Writes happen on the event loop and are buffered: a killed gateway loses the unwritten tail.
+    On a write error the log is closed and the gateway continues without it.
 
     Raises:
         Unavailable: the file cannot be opened.
@@ -65,8 +65,8 @@ class EventLog:
             {
                 "format": FORMAT,
                 "epoch": epoch,
-                "settings": _plain(settings),
-                "dictionary": [_plain(entry) for entry in profiles],
+                "settings": _encode(settings),
+                "dictionary": [_encode(entry) for entry in profiles],
             }
         )
 
@@ -74,39 +74,45 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._ending_on_error():
+        with self._close_on_error():
             self._file.close()
 
     def record(self, event: Event, now: float, commands: list[Command]) -> None:
-        """Write one event and its commands."""
+        """Append an event and its commands."""
         if self._file.closed:
             return
-        self._write({"at": now, "event": _tagged(event), "commands": [*map(_tagged, commands)]})
+        self._write(
+            {
+                "at": now,
+                "event": _encode_tagged(event),
+                "commands": [*map(_encode_tagged, commands)],
+            }
+        )
 
     def _write(self, document: object) -> None:
-        with self._ending_on_error():
+        with self._close_on_error():
             self._file.write(json.dumps(document, separators=(",", ":")) + "\n")
 
     @contextlib.contextmanager
-    def _ending_on_error(self) -> Iterator[None]:
-        """What happens to a disk must not happen to the jobs."""
+    def _close_on_error(self) -> Iterator[None]:
+        """Close the log on an I/O error instead of failing the caller."""
         try:
             yield
         except OSError as error:
-            _log.error("%s ends here: %s", self._file.name, error.strerror)
+            _log.error("event log %s closed: %s", self._file.name, error.strerror)
             with contextlib.suppress(OSError):
                 self._file.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """An event that a new core was told again.
+class ReplayStep:
+    """A recorded event handled again by a new core.
 
     Attributes:
-        at: when the recorded core was told.
-        recorded: the commands that followed then.
-        replayed: those that the new core gives.
-        decision_s: CPU time that the new core took.
+        at: when the event was recorded, in monotonic seconds.
+        recorded: the commands in the log.
+        replayed: the commands of the new core.
+        decision_s: CPU time of the new core's decision.
     """
 
     at: float
@@ -116,15 +122,15 @@ class Replayed:
     decision_s: float
 
 
-def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[Replayed]:
+def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
     """Feed the recorded events to a new core.
 
     Args:
         path: the event log.
-        cpu_clock: read before and after each event, in seconds, to time the decisions.
+        cpu_clock: returns CPU seconds; read before and after each event.
 
     Yields:
-        What became of each event.
+        One step per recorded event.
 
     Raises:
         InvalidInput: the file is not an event log of this version.
@@ -132,20 +138,20 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[Replayed]:
     with path.open(encoding="utf-8") as lines:
         head = _document(path, next(lines, ""))
         if head.get("format") != FORMAT:
-            raise InvalidInput(f"{path} is not an event log of version {FORMAT}")
+            raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
         core = SchedulerCore(
-            _revived(events.SchedulingSettings, head["settings"]),
-            ConfigurationDictionary(_revived(ProfileEntry, entry) for entry in head["dictionary"]),
+            _decode(events.SchedulingSettings, head["settings"]),
+            ConfigurationDictionary(_decode(ProfileEntry, entry) for entry in head["dictionary"]),
             head["epoch"],
         )
         for line in lines:
             document = _document(path, line)
-            event = _untagged(document["event"])
-            recorded = [_untagged(command) for command in document["commands"]]
+            event = _decode_tagged(document["event"])
+            recorded = [_decode_tagged(command) for command in document["commands"]]
             at = document["at"]
             began = cpu_clock()
             commands = core.handle(event, at)
-            yield Replayed(
+            yield ReplayStep(
                 at=at,
                 event=event,
                 recorded=recorded,
@@ -160,49 +166,49 @@ def _document(path: Path, line: str) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise InvalidInput(f"{path} is not an event log")
+        raise InvalidInput(f"{path}: not an event log")
     return document
 
 
-def _tagged(value: Event | Command) -> list[Any]:
-    return [type(value).__name__, _plain(value)]
+def _encode_tagged(value: Event | Command) -> list[Any]:
+    return [type(value).__name__, _encode(value)]
 
 
-def _untagged(value: list[Any]) -> Any:
+def _decode_tagged(value: list[Any]) -> Any:
     name, fields = value
-    return _revived(_CLASSES[name], fields)
+    return _decode(_CLASSES[name], fields)
 
 
-def _plain(value: Any) -> Any:
-    """JSON's idea of a domain value."""
+def _encode(value: Any) -> Any:
+    """Convert a domain value to JSON types."""
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, frozenset):
-        return sorted(map(_plain, value), key=str)
+        return sorted(map(_encode, value), key=str)
     if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
+        return [_encode(part) for part in value]
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _encode(part) for key, part in value.items()}
     return value
 
 
-def _revived(kind: Any, value: Any) -> Any:
-    """The value of type `kind` that `_plain` was given."""
+def _decode(kind: Any, value: Any) -> Any:
+    """Convert the JSON form of a value back to type `kind`."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _revived(get_args(kind)[0], value)
+        return None if value is None else _decode(get_args(kind)[0], value)
     if origin is tuple:
         parts = get_args(kind)
         if parts[-1] is ...:
-            return tuple(_revived(parts[0], part) for part in value)
-        return tuple(_revived(part, v) for part, v in zip(parts, value, strict=True))
+            return tuple(_decode(parts[0], part) for part in value)
+        return tuple(_decode(part, v) for part, v in zip(parts, value, strict=True))
     if origin is frozenset:
-        return frozenset(_revived(get_args(kind)[0], part) for part in value)
+        return frozenset(_decode(get_args(kind)[0], part) for part in value)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, localns=_NAMES)
-        return kind(**{name: _revived(hints[name], part) for name, part in value.items()})
+        return kind(**{name: _decode(hints[name], part) for name, part in value.items()})
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
     return value

@@ -1,6 +1,6 @@
-"""What the core is told (events) and what it answers (commands).
+"""Inputs (events) and outputs (commands) of the scheduling core.
 
-Both are plain immutable values, so that a recorded run can be replayed and compared.
+Plain immutable values, so that a recorded run can be replayed and compared.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ if TYPE_CHECKING:
 
 @value(kw_only=True)
 class Worker:
-    """A machine that has joined, as the scheduler sees it.
+    """A worker as the scheduler sees it when it joins.
 
     Attributes:
-        configurations: what it can be switched to.
-        sessions: what is resident in its memory when it joins.
-        power_mode: what it is in when it joins; empty if nobody knows.
-        keeps_sessions: what it has loaded stays in memory; otherwise every assignment that does
-            not continue the one before it pays for its setup.
+        id: unique name of the worker.
+        worker_class: workers of one class share profiles.
+        engines: engines it can run.
+        configurations: configurations it can be switched to.
+        sessions: sessions resident in its memory.
+        power_mode: its current mode; empty if unknown.
+        keeps_sessions: loaded sessions stay in memory; otherwise every assignment that does not
+            continue the previous one pays for setup.
     """
 
     id: WorkerId
@@ -52,18 +55,17 @@ class Worker:
 
 @value(kw_only=True)
 class Assignment:
-    """Queries [first, first + count) of a job, on a worker, in a configuration.
+    """Queries [first, first + count) of a job on a worker in a configuration.
 
     Attributes:
-        id: a fencing token; reports under an id that is not outstanding are refused.
-        setup_s: what is estimated to be paid before the first query: load, switch.
-        estimate_s: estimated time from dispatch to the last query, setup and the worker's
-            earlier obligations included; 0 if nobody knows.
-        query_s: estimated time of each of its queries; 0 if nobody knows.
-        probe: the first queries of an engine that the dictionary lacks on this worker's class;
-            they become its profile.
-        batch_times: how long batches take there, if it may be computed together with others.
-        compute_by: instant by which no batch may have made it late.
+        id: fencing token; reports under an id that is not in flight are rejected.
+        setup_s: estimated setup before the first query: loading and mode switch.
+        estimate_s: estimated time from dispatch to the last query, including setup and the work
+            ahead of it; 0 if unknown.
+        query_s: estimated time per query; 0 if unknown.
+        probe: the queries measure an engine that the dictionary lacks on this worker's class.
+        batch_times: batch latencies, if it may be batched with other assignments.
+        compute_by: latest completion of a batch that includes it.
     """
 
     id: AssignmentId
@@ -86,28 +88,28 @@ class Assignment:
 
 @value()
 class WorkerJoined:
-    """A worker registered. If the id was known, its earlier life has ended."""
+    """A worker registered. If its id is known, the worker has restarted."""
 
     worker: Worker
 
 
 @value()
 class WorkerDraining:
-    """The worker finishes what it has and takes nothing new."""
+    """The worker finishes its assignments and accepts no new ones."""
 
     worker_id: WorkerId
 
 
 @value()
 class WorkerLeft:
-    """The worker is gone; what it had not reported has to be run again."""
+    """The worker disconnected; its unreported queries must run again."""
 
     worker_id: WorkerId
 
 
 @value()
 class EnginesChanged:
-    """The set of engines that the worker can run is another."""
+    """The set of engines that the worker can run changed."""
 
     worker_id: WorkerId
     engines: frozenset[EngineName]
@@ -115,7 +117,7 @@ class EnginesChanged:
 
 @value()
 class SessionLoaded:
-    """The engine became resident; `setup_s` is what loading took, 0 if unknown."""
+    """A session became resident; `setup_s` is the load time, 0 if unknown."""
 
     worker_id: WorkerId
     session: Session
@@ -124,7 +126,7 @@ class SessionLoaded:
 
 @value()
 class SessionDropped:
-    """The engine is no longer resident."""
+    """A session is no longer resident."""
 
     worker_id: WorkerId
     session: Session
@@ -132,11 +134,11 @@ class SessionDropped:
 
 @value()
 class ModeChanged:
-    """The worker is in another power mode.
+    """The worker's power mode changed.
 
     Attributes:
-        mode: what was read back; empty if it is none that is known.
-        switch_s: what switching took on our behalf; 0 if somebody else did it.
+        mode: the mode read back; empty if unknown.
+        switch_s: duration of a switch on the gateway's behalf; 0 if switched by someone else.
     """
 
     worker_id: WorkerId
@@ -146,12 +148,13 @@ class ModeChanged:
 
 @value()
 class JobArrived:
-    """Accepted work.
+    """A job was accepted.
 
     Attributes:
-        ready: how many of its queries can be run now, counted from the first: all of them,
-            unless their tensors are still being streamed in.
-        done: ranges that were recorded before a restart of the gateway.
+        job: the accepted job.
+        ready: number of queries that can run now, from the first: all, unless tensors are still
+            being streamed.
+        done: ranges recorded before a restart of the gateway.
     """
 
     job: Job
@@ -161,7 +164,7 @@ class JobArrived:
 
 @value()
 class QueriesReady:
-    """More of the job's queries can be run: now the first `ready`."""
+    """More of the job's queries can run: now the first `ready`."""
 
     job_id: JobId
     ready: int
@@ -169,7 +172,7 @@ class QueriesReady:
 
 @value()
 class JobCancelled:
-    """Nobody wants the rest of the job."""
+    """The rest of the job is no longer wanted."""
 
     job_id: JobId
 
@@ -188,7 +191,7 @@ class QueriesDone:
 
     Attributes:
         done: counted from the assignment's start.
-        compute_s: time inside the engine from the assignment's start; 0 if unknown.
+        compute_s: time inside the engine since the assignment's start; 0 if unknown.
     """
 
     assignment_id: AssignmentId
@@ -202,7 +205,7 @@ class AssignmentEnded:
 
     Attributes:
         compute_s: time inside the engine; 0 if unknown.
-        batch: how many queries were computed in that time, of which its only one was one.
+        batch: number of queries computed together in that time, its own single query included.
     """
 
     assignment_id: AssignmentId
@@ -223,7 +226,7 @@ class ProfileAdded:
 
 @value()
 class TimePassed:
-    """Nothing happened, but it is time to look again (see ``SchedulerCore.wakeup``)."""
+    """The instant of ``SchedulerCore.wakeup`` has come."""
 
 
 Event: TypeAlias = (
@@ -257,7 +260,7 @@ class Dispatch:
 
 @value()
 class Stop:
-    """Stop the assignment at its next query; the worker will still report its end."""
+    """Stop the assignment at its next query; the worker still reports its end."""
 
     assignment_id: AssignmentId
     worker_id: WorkerId
@@ -272,7 +275,7 @@ class Finish:
 
 @value()
 class Fail:
-    """The job cannot be finished; `fault` and `reason` say why."""
+    """The job failed for good; `fault` and `reason` say why."""
 
     job_id: JobId
     reason: str
@@ -281,7 +284,7 @@ class Fail:
 
 @value()
 class Reject:
-    """No worker can finish the job in time, and the gateway is told to refuse such work."""
+    """No worker can finish the job in time, and infeasible jobs are configured to be rejected."""
 
     job_id: JobId
     reason: str
@@ -296,7 +299,7 @@ class Expire:
 
 @value()
 class Learned:
-    """A probe's queries became a profile entry, labelled ``observed``."""
+    """Queries in service gave a profile entry, labelled ``observed``."""
 
     entry: ProfileEntry
 
@@ -306,34 +309,32 @@ Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
 
 @value(kw_only=True)
 class SchedulingSettings:
-    """What the operator chooses about scheduling.
+    """Scheduling options.
 
     Attributes:
         policy: name in the registry of policies.
-        objective: ``latency`` takes each worker's fastest configuration (thesis); ``energy``
-            takes, among the workers and configurations that meet the deadline, the one with the
-            least joules per query.
-        infeasible: ``defer`` runs work that no worker can finish in time last (thesis);
-            ``reject`` refuses it.
-        fair_burst_s: how much more worker time than its equal share a tenant may have had
-            before its jobs yield to others of the same priority; infinite switches that off.
-        fair_half_life_s: worker time that was used this long ago weighs one half.
-        prefetch_s: a worker gets its next assignment while it still has this much to do, so
-            that it never waits for the network.
-        prefetch_count: how many assignments a worker may have at once.
-        probe_queries: how many queries measure an engine that the dictionary lacks.
-        max_faults: how often a job's assignments may fail before the job does.
-        reassess_s: how long observed paces and shares may drift before waiting jobs are ranked
-            anew (thesis: periodic update).
-        pace_half_life_s: observed time after which an old belief about a worker's pace weighs
-            one half.
-        pace_trust: how much a single assignment may at most move that belief, 1 being wholly.
-        mode_switch_s: what a change of the power mode is taken to cost on a worker that has not
-            shown it yet.
+        objective: ``latency`` uses each worker's fastest configuration (thesis); ``energy`` uses,
+            among the workers and configurations that meet the deadline, the one with the least
+            joules per query.
+        infeasible: ``defer`` runs jobs that no worker can finish in time last (thesis);
+            ``reject`` rejects them.
+        fair_burst_s: worker time a tenant may use beyond its equal share before its jobs yield
+            to others of the same priority; infinite disables fair sharing.
+        fair_half_life_s: half-life of used worker time.
+        prefetch_s: a worker gets its next assignment when its remaining work is at most this
+            long, to hide network latency.
+        prefetch_count: maximum number of assignments per worker.
+        probe_queries: number of queries that measure an unprofiled engine.
+        max_faults: number of failed assignments that fail a job.
+        reassess_s: how long paces and shares may drift before waiting jobs are reranked (thesis:
+            periodic update).
+        pace_half_life_s: observed time after which an earlier pace weighs one half.
+        pace_trust: maximum weight of a single assignment in the pace, up to 1.
+        mode_switch_s: assumed duration of a power mode switch until one is observed.
         options: options of the policy itself, by name.
 
     Raises:
-        InvalidInput: on construction, if a value is out of its range.
+        InvalidInput: on construction, if a value is out of range.
     """
 
     policy: str = "synergai"

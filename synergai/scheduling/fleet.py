@@ -1,7 +1,7 @@
-"""The workers: who serves what, and who may be given work now.
+"""The fleet: which workers serve an engine, and which are available.
 
-A worker becomes available by an event, or when its head assignment is about to end. The
-second is an instant known ahead, so that nobody has to look at every worker at every event.
+A worker becomes available on an event, or at a known instant shortly before its head
+assignment ends. A heap of these instants avoids scanning all workers on every event.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Fleet:
         self._settings = settings
         self._serving: dict[EngineName, list[WorkerRecord]] = {}
         self._available: dict[int, WorkerRecord] = {}
-        self._agenda: list[tuple[float, int, WorkerRecord]] = []
+        self._upcoming: list[tuple[float, int, WorkerRecord]] = []
         self._next_index = 0
 
     def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
-        """The workers that have `engine`."""
+        """Return the workers that have `engine`."""
         return self._serving.get(engine, ())
 
-    def join(self, worker: Worker, now: float) -> WorkerRecord:
-        """Take a worker in, whose id is not known."""
+    def add(self, worker: Worker, now: float) -> WorkerRecord:
+        """Add a worker whose id is not in the fleet."""
         record = WorkerRecord(
             worker,
             self._next_index,
@@ -48,34 +48,34 @@ class Fleet:
         self.workers[worker.id] = record
         for engine in record.engines:
             self._serving.setdefault(engine, []).append(record)
-        self.update(record, now)
+        self.update_availability(record, now)
         return record
 
-    def leave(self, worker: WorkerRecord) -> None:
-        """Let a worker go."""
+    def remove(self, worker: WorkerRecord) -> None:
+        """Remove a worker."""
         del self.workers[worker.id]
         for engine in worker.engines:
-            self._stop_serving(worker, engine)
+            self._remove_engine(worker, engine)
         self._available.pop(worker.index, None)
         worker.available_at = math.inf
 
-    def change_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
-        """Set what `worker` can run."""
+    def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
+        """Replace the set of engines that `worker` can run."""
         new = set(engines)
         for engine in worker.engines - new:
-            self._stop_serving(worker, engine)
+            self._remove_engine(worker, engine)
         for engine in new - worker.engines:
             self._serving.setdefault(engine, []).append(worker)
         worker.engines = new
 
-    def _stop_serving(self, worker: WorkerRecord, engine: EngineName) -> None:
+    def _remove_engine(self, worker: WorkerRecord, engine: EngineName) -> None:
         serving = self._serving[engine]
         serving.remove(worker)
         if not serving:
             del self._serving[engine]
 
-    def update(self, worker: WorkerRecord, now: float) -> None:
-        """Note that what `worker` has to do is another; it may be available now, or later."""
+    def update_availability(self, worker: WorkerRecord, now: float) -> None:
+        """Recompute when `worker` becomes available, after its work has changed."""
         at = worker.next_available_at(self._settings)
         if at == worker.available_at:
             return
@@ -85,15 +85,15 @@ class Fleet:
             return
         self._available.pop(worker.index, None)
         if at < math.inf:
-            heapq.heappush(self._agenda, (at, worker.index, worker))
-            if len(self._agenda) > 4 * len(self.workers) + 16:
-                self._agenda = [one for one in self._agenda if one[0] == one[2].available_at]
-                heapq.heapify(self._agenda)
+            heapq.heappush(self._upcoming, (at, worker.index, worker))
+            if len(self._upcoming) > 4 * len(self.workers) + 16:
+                self._upcoming = [one for one in self._upcoming if one[0] == one[2].available_at]
+                heapq.heapify(self._upcoming)
 
     def available(self, now: float) -> list[WorkerRecord]:
-        """The workers that may be given work, in the order in which they joined."""
-        while self._agenda and self._agenda[0][0] <= now:
-            at, index, worker = heapq.heappop(self._agenda)
+        """Return the workers that accept an assignment now, in order of joining."""
+        while self._upcoming and self._upcoming[0][0] <= now:
+            at, index, worker = heapq.heappop(self._upcoming)
             if at == worker.available_at:
                 self._available[index] = worker
         available = self._available
@@ -102,21 +102,21 @@ class Fleet:
         return [available[index] for index in sorted(available)]
 
     def next_available_at(self, now: float) -> float:
-        """When the next worker becomes available by time alone; infinite if none does."""
-        while self._agenda:
-            at, _, worker = self._agenda[0]
+        """Return when the next worker becomes available by time alone; infinite if none does."""
+        while self._upcoming:
+            at, _, worker = self._upcoming[0]
             if at > now and at == worker.available_at:
                 return at
-            heapq.heappop(self._agenda)
+            heapq.heappop(self._upcoming)
             if at <= now and at == worker.available_at:
                 self._available[worker.index] = worker
         return math.inf
 
-    def soonest(self, count: int, engine: EngineName) -> list[WorkerRecord]:
-        """The busy workers with `engine` that become available soonest by time alone."""
+    def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
+        """Return the `count` busy workers with `engine` that become available soonest by time."""
         expected = (
             entry
-            for entry in self._agenda
+            for entry in self._upcoming
             if entry[0] == entry[2].available_at and engine in entry[2].engines
         )
         return [worker for _, _, worker in heapq.nsmallest(count, expected)]

@@ -1,7 +1,7 @@
-"""What is out: which worker has which queries of which job, and how far it is.
+"""Assignments in flight: which worker runs which queries of which job, and its progress.
 
-A lease begins when queries are given to a worker and is over when the worker says so or leaves;
-what it has not done by then is pending again.
+A lease starts when queries are assigned to a worker and ends when the worker reports the end or
+leaves; unfinished queries then return to pending.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ if TYPE_CHECKING:
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.policy import View
     from synergai.scheduling.state import JobRecord, WorkerRecord
-    from synergai.scheduling.wait_queue import Waiting
+    from synergai.scheduling.wait_queue import WaitQueue
 
 _EPOCH_SHIFT: Final = 40
 
 
 class Leases:
-    """The leases that are out, by the ids of their assignments.
+    """The leases in flight, by assignment id.
 
     Args:
-        commands: where what is to be done is put, in order.
-        epoch: the upper part of the ids, which therefore rise over restarts.
+        fleet: the workers.
+        wait_queue: where jobs with pending queries wait.
+        estimator: learns from reported progress.
+        view: setup and per-query estimates.
+        settings: scheduling options.
+        commands: output; receives ``Dispatch`` and ``Stop`` in order.
+        epoch: upper bits of the assignment ids, which therefore increase across restarts.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        waiting: Waiting,
+        wait_queue: WaitQueue,
         estimator: Estimator,
         view: View,
         settings: SchedulingSettings,
@@ -48,24 +53,24 @@ class Leases:
         epoch: int,
     ) -> None:
         self._fleet = fleet
-        self._waiting = waiting
+        self._wait_queue = wait_queue
         self._estimator = estimator
         self._view = view
         self._settings = settings
         self._commands = commands
-        self._out: dict[AssignmentId, Lease] = {}
+        self._by_id: dict[AssignmentId, Lease] = {}
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
 
     def get(self, assignment_id: AssignmentId) -> Lease | None:
-        """The lease of an assignment, if it is out."""
-        return self._out.get(assignment_id)
+        """Return the lease of an assignment, or None if it is not in flight."""
+        return self._by_id.get(assignment_id)
 
     def __iter__(self) -> Iterator[AssignmentId]:
-        return iter(self._out)
+        return iter(self._by_id)
 
-    # --- giving -------------------------------------------------------------------------
+    # --- assigning ----------------------------------------------------------------------
 
-    def give(
+    def assign(
         self,
         job: JobRecord,
         worker: WorkerRecord,
@@ -74,13 +79,25 @@ class Leases:
         estimate: Estimate | None,
         now: float,
     ) -> list[Lease]:
-        """Lease `count` queries of the job to the worker: one assignment per range of them.
+        """Lease `count` queries of the job to the worker, one assignment per contiguous range.
 
-        Without an estimate it is a probe, and only the first range is given.
+        Args:
+            job: its pending queries are taken lowest first.
+            worker: executes the assignments.
+            configuration: how the worker runs the engine.
+            count: number of queries, at most `job.assignable`.
+            estimate: expected cost; None for a probe, which gets only the first range.
+            now: the instant of the decision.
+
+        Returns:
+            The new leases, in query order.
+
+        Raises:
+            RuntimeError: the job has no assignable queries.
         """
-        self._waiting.remove(job)
+        self._wait_queue.withdraw(job)
         setup_s, per_query_s = 0.0, 0.0
-        given: list[Lease] = []
+        leases: list[Lease] = []
         while count > 0 and (taken := job.pending.take(count, job.ready)):
             first, stop = taken
             count -= stop - first
@@ -91,7 +108,7 @@ class Leases:
                 per_query_s = self._view.per_query_s(job, worker, estimate)
                 if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
                     batch_times = estimate.batch_times
-                if batch_times is not None and worker.gathers(estimate.session):
+                if batch_times is not None and worker.joins_batch(estimate.session):
                     per_query_s = batch_times.seconds(batch_times.most) / batch_times.most
                 seconds = setup_s + (stop - first) * per_query_s
             estimate_s = worker.free_at(now) - now + seconds
@@ -114,50 +131,50 @@ class Leases:
             )
             self._next_id += 1
             lease = Lease(assignment, job, estimate, seconds, now)
-            given.append(lease)
-            self._out[assignment.id] = lease
+            leases.append(lease)
+            self._by_id[assignment.id] = lease
             job.leases[assignment.id] = lease
             worker.append(lease, now)
             self._commands.append(Dispatch(assignment))
             if estimate is None:
                 break
-        if not given:
-            raise RuntimeError(f"the policy leased queries that job {job.job.id} does not have")
+        if not leases:
+            raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
         if estimate is not None:
-            self._waiting.charge(job, sum([lease.seconds for lease in given]), now)
-        self._fleet.update(worker, now)
+            self._wait_queue.charge(job, sum([lease.expected_s for lease in leases]), now)
+        self._fleet.update_availability(worker, now)
         if configuration.power_mode and worker.power_mode != configuration.power_mode:
             worker.power_mode = configuration.power_mode
-            self._estimator.worker_changed(worker)
+            self._estimator.invalidate_worker(worker)
         elif estimate is None or estimate.setup_s > 0:
-            self._estimator.engine_changed(worker, job.job.engine)
-        self._waiting.add(job)
-        return given
+            self._estimator.invalidate_engine(worker, job.job.engine)
+        self._wait_queue.enqueue(job)
+        return leases
 
-    # --- following ----------------------------------------------------------------------
+    # --- progress -----------------------------------------------------------------------
 
-    def started(self, lease: Lease, setup_s: float, now: float) -> None:
-        """The setup is over, and the first query runs."""
+    def record_start(self, lease: Lease, setup_s: float, now: float) -> None:
+        """Record that setup is over and the first query runs."""
         lease.first_query_at = lease.reported_at = now
         lease.setup_s = setup_s
         if lease.head_at is not None and lease.estimate is not None and not lease.stopping:
-            queries_s = lease.seconds - lease.assignment.setup_s
-            self._expect_end(lease, now + max(0.0, queries_s), now)
+            queries_s = lease.expected_s - lease.assignment.setup_s
+            self._set_expected_end(lease, now + max(0.0, queries_s), now)
 
-    def progressed(
-        self, lease: Lease, done: int, compute_s: float, now: float, *, last: bool = False
+    def record_progress(
+        self, lease: Lease, done: int, compute_s: float, now: float, *, final: bool = False
     ) -> None:
-        """Record queries and learn from how long they took.
+        """Record finished queries and learn from their timing.
 
         Args:
-            lease: which.
-            done: from its start; what cannot be is passed over.
-            compute_s: time inside the engine, from its start; 0 if unknown.
-            now: when the report came.
-            last: it is taken back next, so that nobody asks when it is expected to end.
+            lease: the reporting assignment.
+            done: queries finished since its start; implausible values are ignored.
+            compute_s: time inside the engine since its start; 0 if unknown.
+            now: when the report arrived.
+            final: the lease is released next, so its expected end is not updated.
         """
         new = done - lease.done
-        if not 0 <= new <= lease.left:
+        if not 0 <= new <= lease.remaining:
             return
         lease.done = done
         lease.job.done += new
@@ -173,14 +190,14 @@ class Leases:
                 now=now,
                 prior_s=self._settings.pace_half_life_s,
             )
-            self._waiting.drifted(lease.assignment.engine, now)
-            if not last and lease.head_at is not None and not lease.stopping:
+            self._wait_queue.mark_drifted(lease.assignment.engine, now)
+            if not final and lease.head_at is not None and not lease.stopping:
                 per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
-                self._expect_end(lease, now + lease.left * per_query_s, now)
+                self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
         lease.reported_at = now
 
     def stop(self, lease: Lease, now: float) -> None:
-        """Have the lease's worker stop at its next query; again is harmless."""
+        """Command the worker to stop the lease at its next query; idempotent."""
         if lease.stopping:
             return
         lease.stopping = True
@@ -188,31 +205,31 @@ class Leases:
         self._commands.append(Stop(assignment.id, assignment.worker_id))
         worker = self._fleet.workers[assignment.worker_id]
         worker.stop(lease, now)
-        self._fleet.update(worker, now)
+        self._fleet.update_availability(worker, now)
 
-    def take_back(self, lease: Lease, now: float) -> None:
-        """The lease is over: what it has not done is pending again, if anybody wants it."""
+    def release(self, lease: Lease, now: float) -> None:
+        """End the lease; its unfinished queries are pending again unless the job was removed."""
         assignment = lease.assignment
-        del self._out[assignment.id]
+        del self._by_id[assignment.id]
         worker = self._fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, now)
-            self._fleet.update(worker, now)
+            self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
-                self._estimator.engine_changed(worker, assignment.engine)
-                self._waiting.drifted(assignment.engine, now)
+                self._estimator.invalidate_engine(worker, assignment.engine)
+                self._wait_queue.mark_drifted(assignment.engine, now)
         job = lease.job
         del job.leases[assignment.id]
-        if lease.left and not job.gone:
+        if lease.remaining and not job.removed:
             if lease.estimate is not None:
-                self._waiting.charge(job, -lease.left * lease.estimate.per_query_s, now)
-            self._waiting.remove(job)
+                self._wait_queue.charge(job, -lease.remaining * lease.estimate.per_query_s, now)
+            self._wait_queue.withdraw(job)
             first = assignment.first + lease.done
-            job.pending.add(first, first + lease.left)
-            self._waiting.add(job)
+            job.pending.add(first, first + lease.remaining)
+            self._wait_queue.enqueue(job)
 
-    def _expect_end(self, lease: Lease, at: float, now: float) -> None:
-        """Expect the first lease of a worker to end at that instant."""
+    def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
+        """Set when the worker's head lease is expected to end."""
         worker = self._fleet.workers[lease.assignment.worker_id]
         worker.head_ends_at = at
-        self._fleet.update(worker, now)
+        self._fleet.update_availability(worker, now)

@@ -1,4 +1,4 @@
-"""What a worker's report teaches about its pace."""
+"""Pace observations from worker reports."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def learn(
     now: float,
     prior_s: float,
 ) -> None:
-    """Learn from the `new` queries that a lease reported.
+    """Update the estimator from the `new` queries that a lease reported.
 
     Args:
-        estimator: what learns.
-        worker: whose pace it is.
-        lease: its `done` counts the new queries already.
+        estimator: the estimator to update.
+        worker: the reporting worker.
+        lease: the reporting lease; its `done` already includes the new queries.
         estimate: what was expected of the lease.
-        new: at least 1.
-        compute_s: time inside the engine from the lease's start; 0 if unknown.
-        now: when the report came.
-        prior_s: the profile's word weighs as much as that many seconds of what is seen.
+        new: number of newly finished queries, at least 1.
+        compute_s: time inside the engine since the lease's start; 0 if unknown.
+        now: when the report arrived.
+        prior_s: weight of the profile in a job's pace, as seconds of observation.
     """
     began = lease.first_query_at
     if began is None and lease.assignment.setup_s == 0.0:
@@ -40,8 +40,8 @@ def learn(
     if lease.job.job.with_tensors:
         since = lease.reported_at if lease.reported_at is not None else began
         spent_s = compute_s - lease.compute_s
-        # Of a batch only the first tells: the others became first when all of it was over.
-        is_first = lease.batch == 1 or (since is not None and now - since > spent_s)
+        # Of a batch only its first report counts: the others become head when it is over.
+        is_first = lease.batch_size == 1 or (since is not None and now - since > spent_s)
         transfer_s = None
         if since is not None and spent_s > 0 and is_first:
             transfer_s = (now - since - spent_s) / new
@@ -55,8 +55,8 @@ def learn(
 
 
 def _alone_s(lease: Lease, compute_s: float) -> float:
-    """What a query that shared a batch would have taken by itself, by the profile."""
+    """Return the engine time the query would have taken outside its batch, by the profile."""
     times = lease.assignment.batch_times
-    if times is None or lease.batch == 1:
+    if times is None or lease.batch_size == 1:
         return compute_s
-    return compute_s * times.seconds(1) / times.seconds(min(lease.batch, times.most))
+    return compute_s * times.seconds(1) / times.seconds(min(lease.batch_size, times.most))

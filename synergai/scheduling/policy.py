@@ -1,4 +1,4 @@
-"""The seam between the core and what decides: one small file per policy behind a protocol."""
+"""The interface between the core and its policies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @value()
-class Give:
-    """Lease the job's next `count` queries to the worker, in the estimate's configuration."""
+class Assign:
+    """Assign the job's next `count` queries to the worker in the estimate's configuration."""
 
     job: JobRecord
     worker: WorkerRecord
@@ -31,20 +31,27 @@ class Give:
 
 @value()
 class Preempt:
-    """Stop the lease at its next query; its remainder is queued again."""
+    """Stop the lease at its next query and requeue its remaining queries."""
 
     lease: Lease
 
 
-Decision: TypeAlias = Give | Preempt
+Decision: TypeAlias = Assign | Preempt
 
 
-SPARE: Final = 0.7
-"""Part of the remaining time that a thrifty configuration may use up."""
+ENERGY_SLACK: Final = 0.7
+"""Fraction of the time to the deadline that an energy-saving configuration may use."""
 
 
 class Candidate(NamedTuple):
-    """A worker that could run a job, and when it would be through with it."""
+    """A worker that can run a job, and when it would complete it.
+
+    Attributes:
+        completes_at: expected completion of the job's pending queries.
+        order: the worker's order of joining; breaks ties.
+        worker: the worker.
+        estimate: the expected cost in the chosen configuration.
+    """
 
     completes_at: float
     order: int
@@ -53,11 +60,12 @@ class Candidate(NamedTuple):
 
 
 class View:
-    """What a policy may look at; it changes nothing through it.
+    """Read-only view of queue, fleet and estimates for a policy.
 
     Attributes:
+        queue: the waiting jobs.
         now: the instant of the event.
-        thrifty: the objective is ``energy``.
+        minimizes_energy: the objective is ``energy``.
     """
 
     def __init__(
@@ -67,7 +75,7 @@ class View:
         self.now = 0.0
         self._fleet = fleet
         self._estimator = estimator
-        self.thrifty = settings.objective == "energy"
+        self.minimizes_energy = settings.objective == "energy"
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerRecord]:
@@ -75,26 +83,26 @@ class View:
         return self._fleet.workers
 
     def available(self) -> list[WorkerRecord]:
-        """The workers that may be given work now, in the order in which they joined."""
+        """Return the workers that accept an assignment now, in order of joining."""
         return self._fleet.available(self.now)
 
     def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
-        """The workers that have `engine`."""
+        """Return the workers that have `engine`."""
         return self._fleet.serving(engine)
 
-    def soonest(self, count: int, engine: EngineName) -> list[WorkerRecord]:
-        """The busy workers with `engine` that become available soonest by time alone."""
-        return self._fleet.soonest(count, engine)
+    def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
+        """Return the `count` busy workers with `engine` that become available soonest by time."""
+        return self._fleet.next_available(count, engine)
 
     def estimate(
         self, engine: EngineName, worker: WorkerRecord, configuration: Configuration | None = None
     ) -> Estimate | None:
-        """What `engine` costs on `worker`; None if that was never profiled.
+        """Return the cost of `engine` on `worker`; None if it is not profiled there.
 
         Args:
-            engine: what is to be run.
-            worker: where.
-            configuration: how; the fastest way if it is None or was not profiled.
+            engine: the engine to run.
+            worker: the worker to run it on.
+            configuration: falls back to the fastest if None or not profiled.
         """
         estimates = self._estimator.estimates(engine, worker)
         for estimate in estimates if configuration is not None else ():
@@ -103,31 +111,31 @@ class View:
         return estimates[0] if estimates else None
 
     def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
-        """Setup that is still to be paid if the job comes next on the worker."""
+        """Return the setup still to be paid if the job comes next on the worker."""
         return 0.0 if worker.is_set_up_for(job, self.now) else estimate.setup_s
 
-    def choice(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
-        """In which configuration the worker is to run the job; None if it cannot.
+    def best_estimate(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
+        """Return the cost of the job in the worker's best configuration; None if it cannot run.
 
-        The fastest one; with the objective ``energy`` the thriftiest of those in which the
-        worker, if it were free, would meet the deadline alone with time to spare.
+        The best configuration is the fastest; with the objective ``energy``, the one with the
+        least joules per query among those that meet the deadline with slack on an idle worker.
         """
         if job.job.engine not in worker.engines or worker.draining:
             return None
         estimates = self._estimator.estimates(job.job.engine, worker)
         if not estimates:
             return None
-        if not self.thrifty:
+        if not self.minimizes_energy:
             return estimates[0]
-        budget_s = SPARE * (job.job.deadline - self.now)
+        budget_s = ENERGY_SLACK * (job.job.deadline - self.now)
         with_tensors = job.job.with_tensors
         in_time = [
-            e for e in estimates if e.seconds(job.left, with_tensors=with_tensors) <= budget_s
+            e for e in estimates if e.seconds(job.remaining, with_tensors=with_tensors) <= budget_s
         ]
         return min(in_time, key=_joules, default=estimates[0])
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
-        """Seconds per query, at the pace that the worker has shown on this very job, if any."""
+        """Return seconds per query, at the pace observed on this very job if there is one."""
         if job.paces and (shown := job.paces.get(worker.id)) is not None:
             return shown / estimate.entry.qps
         return estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
@@ -138,15 +146,15 @@ class View:
         workers: Iterable[WorkerRecord],
         configurations: Mapping[str, Configuration] | None = None,
     ) -> list[Candidate]:
-        """Those of `workers` that can run all of the job that is left, the best one first.
+        """Return the workers that can run the job's pending queries, best first.
 
-        The best one is soonest done; with the objective ``energy`` it is, as far as any meets
-        the deadline, the one with the least joules per query.
+        The best is the earliest to complete; with the objective ``energy``, the one with the least
+        joules per query among those that meet the deadline.
 
         Args:
-            job: what is to be run.
-            workers: who is asked.
-            configurations: predefined ones by worker class, instead of the best ones.
+            job: the job to place.
+            workers: the workers to consider.
+            configurations: predefined configurations by worker class; None for the best ones.
         """
         engine = job.job.engine
         found: list[Candidate] = []
@@ -160,7 +168,7 @@ class View:
                 estimates: Iterable[Estimate] = () if estimate is None else (estimate,)
             else:
                 estimates = self._estimator.estimates(engine, worker)
-                if not self.thrifty:
+                if not self.minimizes_energy:
                     estimates = estimates[:1]
             free_at = worker.free_at(self.now)
             for estimate in estimates:
@@ -168,15 +176,15 @@ class View:
                 setup_s = self.setup_s(job, worker, estimate)
                 completes_at = free_at + setup_s + job.pending.total * per_query_s
                 found.append(Candidate(completes_at, worker.index, worker, estimate))
-        if self.thrifty:
-            return _thriftiest(found, job.job.deadline)
+        if self.minimizes_energy:
+            return _by_energy(found, job.job.deadline)
         if len(found) > 1:
-            found.sort(key=_soonest)
+            found.sort(key=_by_completion)
         return found
 
-    def bounds(self, workers: Sequence[WorkerRecord]) -> dict[EngineName, tuple[float, float]]:
-        """The least setup and the least seconds per query of `workers`, by waiting engine."""
-        bounds: dict[EngineName, tuple[float, float]] = {}
+    def cost_bounds(self, workers: Sequence[WorkerRecord]) -> dict[EngineName, tuple[float, float]]:
+        """Return the least setup and least seconds per query of `workers`, by waiting engine."""
+        cost_bounds: dict[EngineName, tuple[float, float]] = {}
         for engine in self.queue.engines():
             estimates = [
                 estimate
@@ -185,14 +193,14 @@ class View:
                 and (estimate := self._estimator.estimate(engine, worker)) is not None
             ]
             if estimates:
-                bounds[engine] = (
+                cost_bounds[engine] = (
                     min(e.setup_s for e in estimates),
                     min(e.per_query_s for e in estimates),
                 )
-        return bounds
+        return cost_bounds
 
 
-def _soonest(candidate: Candidate) -> tuple[float, int]:
+def _by_completion(candidate: Candidate) -> tuple[float, int]:
     return candidate.completes_at, candidate.order
 
 
@@ -200,8 +208,8 @@ def _joules(estimate: Estimate) -> float:
     return estimate.joules
 
 
-def _thriftiest(found: list[Candidate], deadline: float) -> list[Candidate]:
-    """One candidate per worker: those in time by joules, then the others by completion."""
+def _by_energy(found: list[Candidate], deadline: float) -> list[Candidate]:
+    """Return one candidate per worker: those in time by joules, then the others by completion."""
     best: dict[int, tuple[bool, float, Candidate]] = {}
     for candidate in found:
         late = candidate.completes_at > deadline
@@ -209,28 +217,31 @@ def _thriftiest(found: list[Candidate], deadline: float) -> list[Candidate]:
         key = (late, cost, candidate)
         if candidate.order not in best or key[:2] < best[candidate.order][:2]:
             best[candidate.order] = key
-    ranked = sorted(best.values(), key=lambda key: (key[0], key[1], *_soonest(key[2])))
+    ranked = sorted(best.values(), key=lambda key: (key[0], key[1], *_by_completion(key[2])))
     return [candidate for _, _, candidate in ranked]
 
 
 class Policy(Protocol):
-    """Decides which waiting job goes where. Holds no clock; time comes with the view.
+    """Decides which waiting job runs where. Holds no clock; the time comes with the view.
 
     Attributes:
-        rebalances: it wants to decide although nobody waits, to move what is running.
+        rebalances: also decides while no job waits, to move running work.
     """
 
     rebalances: bool
 
     def rank(self, job: JobRecord) -> float:
-        """The job's order key; lower goes first. It must not depend on the current time.
+        """Return the job's order key; lower goes first. Must not depend on the current time.
 
-        Its `latest_start` is up to date: deadline minus the least time that any worker would
-        need for what is pending of it.
+        The job's `latest_start` is up to date: the deadline minus the least time that any worker
+        needs for its pending queries.
         """
 
     def decide(self, view: View) -> Sequence[Decision]:
-        """What to do now: at most one `Give` per worker; asked again until it has no more."""
+        """Return the decisions for now, at most one `Assign` per worker.
+
+        Called again until it returns none.
+        """
 
 
 POLICIES: Final = Registry[Policy](

@@ -1,4 +1,4 @@
-"""Engines that the dictionary lacks: a few real queries of a waiting job measure them."""
+"""Probes: measuring unprofiled engines with a few real queries of a waiting job."""
 
 from __future__ import annotations
 
@@ -21,87 +21,90 @@ if TYPE_CHECKING:
 
 
 class Probes:
-    """Says what is to be measured where; at most one probe per engine and class is out."""
+    """Selects what to probe where; at most one probe per engine and worker class is in flight."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
-        self._lacking: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
-        self._lacked: Counter[EngineName] = Counter()
-        self._out: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
+        self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
+        self._unprofiled_counts: Counter[EngineName] = Counter()
+        self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
 
-    def awaited(self, queue: JobQueue) -> bool:
-        """Whether anybody waits for what is to be measured."""
-        return bool(self._lacked) and not self._lacked.keys().isdisjoint(queue.engines())
+    def are_needed(self, queue: JobQueue) -> bool:
+        """Return whether a queued job's engine is unprofiled on some worker."""
+        unprofiled = self._unprofiled_counts.keys()
+        return bool(unprofiled) and not unprofiled.isdisjoint(queue.engines())
 
-    def lacks(self, worker: WorkerRecord) -> set[EngineName]:
-        """The worker's engines that were never profiled on its class."""
-        _, engines = self._lacking.get(worker.id, (worker, set()))
+    def unprofiled(self, worker: WorkerRecord) -> set[EngineName]:
+        """Return the worker's engines that are not profiled on its class."""
+        _, engines = self._unprofiled.get(worker.id, (worker, set()))
         return engines
 
-    def worker_changed(self, worker: WorkerRecord) -> None:
-        """Look anew at what the worker lacks, which has joined or has other engines now."""
-        self.worker_left(worker)
-        lacking = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
-        if lacking:
-            self._lacking[worker.id] = (worker, lacking)
-            self._lacked.update(lacking)
+    def update_worker(self, worker: WorkerRecord) -> None:
+        """Recompute the unprofiled engines of a worker that joined or changed its engines."""
+        self.remove_worker(worker)
+        unprofiled = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
+        if unprofiled:
+            self._unprofiled[worker.id] = (worker, unprofiled)
+            self._unprofiled_counts.update(unprofiled)
 
-    def worker_left(self, worker: WorkerRecord) -> None:
+    def remove_worker(self, worker: WorkerRecord) -> None:
         """Forget the worker."""
-        _, lacking = self._lacking.pop(worker.id, (worker, ()))
-        for engine in lacking:
-            self._lacked[engine] -= 1
-            if not self._lacked[engine]:
-                del self._lacked[engine]
+        _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
+        for engine in unprofiled:
+            self._unprofiled_counts[engine] -= 1
+            if not self._unprofiled_counts[engine]:
+                del self._unprofiled_counts[engine]
 
-    def profile_changed(self) -> None:
-        """Look anew at what is lacking anywhere."""
-        for worker, _ in list(self._lacking.values()):
-            self.worker_changed(worker)
+    def refresh(self) -> None:
+        """Recompute the unprofiled engines of all workers after a profile change."""
+        for worker, _ in list(self._unprofiled.values()):
+            self.update_worker(worker)
 
-    def began(self, assignment: Assignment, worker_class: WorkerClass) -> None:
-        """Note that a probe is out."""
-        self._out[assignment.id] = (assignment.engine, worker_class)
+    def started(self, assignment: Assignment, worker_class: WorkerClass) -> None:
+        """Record that a probe is in flight."""
+        self._in_flight[assignment.id] = (assignment.engine, worker_class)
 
-    def ended(self, assignment_id: AssignmentId) -> None:
-        """Note that an assignment, which may have been a probe, is over."""
-        self._out.pop(assignment_id, None)
+    def finished(self, assignment_id: AssignmentId) -> None:
+        """Record that an assignment, possibly a probe, has ended."""
+        self._in_flight.pop(assignment_id, None)
 
-    def nowhere_known(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
-        """Probes of engines that nobody was profiled for; the policy cannot place their jobs."""
-        for worker, engine in self._wanted(view):
+    def for_unprofiled_engines(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes of engines without any profile, whose jobs the policy cannot place."""
+        for worker, engine in self._missing_pairs(view):
             if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
-                yield from self._probe(view, worker, engine)
+                yield from self._candidates(view, worker, engine)
 
-    def unknown_here(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
-        """Probes for idle workers, which the policy has nothing else for."""
-        for worker, engine in self._wanted(view):
+    def for_idle_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes for workers that the policy left idle."""
+        for worker, engine in self._missing_pairs(view):
             if not worker.leases:
-                yield from self._probe(view, worker, engine)
+                yield from self._candidates(view, worker, engine)
 
-    def _wanted(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
-        """Who is available and lacks what somebody waits for."""
+    def _missing_pairs(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
+        """Return available workers with an unprofiled engine that some job waits for."""
         waited_for = view.queue.engines()
         return [
             (worker, engine)
             for worker in view.available()
-            for engine in sorted(self.lacks(worker) & waited_for)
+            for engine in sorted(self.unprofiled(worker) & waited_for)
         ]
 
-    def _probe(
+    def _candidates(
         self, view: View, worker: WorkerRecord, engine: EngineName
     ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
-        if (engine, worker.worker.worker_class) in self._out.values():
+        if (engine, worker.worker.worker_class) in self._in_flight.values():
             return
         job = next(view.queue.in_order({engine}), None)
         if job is not None and math.isfinite(worker.free_at(view.now)):
             yield job, worker
 
     @staticmethod
-    def profile(lease: Lease, worker_class: WorkerClass, now: float) -> ProfileEntry | None:
-        """The profile that the ended probe gives, or None if its time is not known."""
-        began = lease.first_query_at if lease.first_query_at is not None else lease.head_at
-        wall_s = now - began if began is not None else 0.0
+    def measured_profile(
+        lease: Lease, worker_class: WorkerClass, now: float
+    ) -> ProfileEntry | None:
+        """Return the profile measured by a finished probe; None if its duration is unknown."""
+        started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
+        wall_s = now - started if started is not None else 0.0
         seconds = lease.compute_s or wall_s
         if seconds <= 0:
             return None
@@ -116,11 +119,11 @@ class Probes:
         )
 
     @staticmethod
-    def outgrown(lease: Lease, now: float) -> ProfileEntry | None:
-        """A better profile, if the one that the lease rests on came from fewer queries in service.
+    def refined_profile(lease: Lease, now: float) -> ProfileEntry | None:
+        """Return a better profile if the lease's own rests on fewer queries in service.
 
-        A probe is short, and its queries are an engine's first: it tells the order of magnitude.
-        What the profiler measured is not replaced.
+        A probe is short and includes an engine's first queries, so it gives only the order of
+        magnitude. Entries measured by the profiler are never replaced.
         """
         if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
             return None

@@ -1,8 +1,8 @@
-"""The jobs that wait, in the policy's order.
+"""Queue of waiting jobs in the policy's order.
 
-Slack falls at the same rate for every waiting job, so an order by latest start never changes
-by time alone; what changes is which jobs are past theirs. Jobs are kept in one sorted lane
-per engine and level, so that a worker looks only at what it can run.
+Slack falls at the same rate for every waiting job, so the order by latest start does not change
+with time; only the set of overdue jobs does. Jobs are kept in one sorted lane per engine and
+level, so that the search for a worker's next job skips engines it does not serve.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Entry: TypeAlias = "tuple[float, int, JobRecord]"
 Level: TypeAlias = tuple[int, bool]
-"""What goes before any rank: minus the priority, then whether the tenant is over its share."""
-Bounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
-"""The least setup and the least seconds per query that anybody could offer, by engine."""
+"""Sorts before the rank: the negated priority, then whether the tenant is over its share."""
+CostBounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
+"""Least setup and least seconds per query on any available worker, by engine."""
 
 _rank: Final = itemgetter(0)
-_locked_download: Final = itemgetter(0, 1)
-WORTH_A_SCAN: Final = 32
-"""A lane longer than this is looked through by numpy."""
+_position: Final = itemgetter(0, 1)
+VECTORIZED_FROM: Final = 32
+"""Lanes longer than this are filtered with numpy."""
 
 
 class Lane:
@@ -47,26 +47,26 @@ class Lane:
         self._table: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def add(self, record: JobRecord) -> None:
-        """Put `record` where its rank says."""
+        """Insert `record` by its rank."""
         insort(self.entries, (record.rank, record.sequence, record))
         self._table = None
 
     def remove(self, record: JobRecord) -> None:
-        """Take `record` out."""
+        """Remove `record`."""
         at = 0
         if len(self.entries) > 1:
-            at = bisect_left(self.entries, (record.rank, record.sequence), key=_locked_download)
+            at = bisect_left(self.entries, (record.rank, record.sequence), key=_position)
         del self.entries[at]
         self._table = None
 
     def sort(self) -> None:
-        """Put everybody where their rank now says."""
-        # Nearly in order already, which Python's sort makes use of.
+        """Restore the order after ranks have changed."""
+        # Timsort is fast on the nearly sorted list.
         self.entries = sorted((entry[2].rank, *entry[1:]) for entry in self.entries)
         self._table = None
 
     def acceptable(self, start: int, now: float, setup_s: float, per_query_s: float) -> list[int]:
-        """Places from `start` on of jobs that would meet their deadline at this cost."""
+        """Return the positions from `start` on of jobs that meet their deadline at this cost."""
         if self._table is None:
             jobs = [entry[2] for entry in self.entries]
             self._table = (
@@ -94,14 +94,14 @@ class JobQueue:
             for entry in lane.entries:
                 yield entry[2]
 
-    def add(self, record: JobRecord, *, behind: bool = False) -> None:
-        """Put `record` where its priority and rank say.
+    def add(self, record: JobRecord, *, over_share: bool = False) -> None:
+        """Insert a job by its priority, share and rank.
 
         Args:
-            record: the job; it does not wait yet.
-            behind: it yields to all others of its priority, as its tenant has had its share.
+            record: the job; it must not be queued.
+            over_share: its tenant is over its share; it yields to other jobs of its priority.
         """
-        level = (-record.job.priority, behind)
+        level = (-record.job.priority, over_share)
         key = (level, record.job.engine)
         lane = self._lanes.get(key)
         if lane is None:
@@ -111,14 +111,14 @@ class JobQueue:
         self._size += 1
 
     def remove(self, record: JobRecord) -> None:
-        """Take `record` out; its rank must be the one it was added with.
+        """Remove a job; its rank must be unchanged since it was added.
 
         Raises:
-            ValueError: it does not wait.
+            ValueError: the job is not queued.
         """
         lane = record.lane
         if lane is None:
-            raise ValueError(f"job {record.job.id} does not wait")
+            raise ValueError(f"job {record.job.id} is not queued")
         lane.remove(record)
         record.lane = None
         if not lane.entries:
@@ -126,42 +126,42 @@ class JobQueue:
         self._size -= 1
 
     def engines(self) -> set[EngineName]:
-        """The engines that somebody waits for."""
+        """Return the engines of the waiting jobs."""
         return {engine for _, engine in self._lanes}
 
-    def of_engine(self, engine: EngineName) -> list[Lane]:
-        """The lanes of those who wait for `engine`."""
+    def lanes_of(self, engine: EngineName) -> list[Lane]:
+        """Return the lanes of `engine`."""
         return [lane for lane in self._lanes.values() if lane.engine == engine]
 
     def in_order(
         self,
         engines: Collection[EngineName],
         now: float | None = None,
-        bounds: Bounds | None = None,
+        bounds: CostBounds | None = None,
     ) -> Iterator[JobRecord]:
-        """Waiting jobs of `engines`: by priority, share, then rank, then arrival.
+        """Yield the waiting jobs of `engines` by priority, share, rank, then arrival.
 
         Args:
-            engines: the others' jobs are passed over without a look.
-            now: if given, jobs whose rank (latest start) is past come after all others.
-            bounds: if given, jobs in time that would be late even at this cost are left out.
+            engines: jobs of other engines are skipped.
+            now: if given, jobs whose rank (latest start) has passed come after all others.
+            bounds: if given, jobs in time that would be late even at this cost are skipped.
         """
         if self._size == 1:
-            # Most requests come when nobody waits: nothing to sort, or to be sorted out.
+            # Fast path: most requests arrive at an empty queue, so nothing needs sorting.
             (lane,) = self._lanes.values()
             if lane.engine in engines:
                 yield lane.entries[0][2]
             return
         lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
         if now is None:
-            yield from _merged((lane.level, lane.entries) for lane in lanes)
+            yield from _merge((lane.level, lane.entries) for lane in lanes)
             return
         cuts = [(lane, bisect_left(lane.entries, now, key=_rank)) for lane in lanes]
-        yield from _merged((lane.level, _in_time(lane, cut, now, bounds)) for lane, cut in cuts)
-        yield from _merged((lane.level, _slice(lane.entries, 0, cut)) for lane, cut in cuts)
+        yield from _merge((lane.level, _in_time(lane, cut, now, bounds)) for lane, cut in cuts)
+        yield from _merge((lane.level, _slice(lane.entries, 0, cut)) for lane, cut in cuts)
 
     def next_rank(self, now: float) -> float:
-        """The earliest rank after `now`: when the next job's latest start passes; maybe never."""
+        """Return the earliest rank after `now`; infinite if there is none."""
         earliest = math.inf
         for lane in self._lanes.values():
             at = bisect_right(lane.entries, now, key=_rank)
@@ -170,19 +170,19 @@ class JobQueue:
         return earliest
 
 
-def _in_time(lane: Lane, cut: int, now: float, bounds: Bounds | None) -> Iterable[Entry]:
+def _in_time(lane: Lane, cut: int, now: float, bounds: CostBounds | None) -> Iterable[Entry]:
     entries = lane.entries
-    if bounds is None or len(entries) - cut <= WORTH_A_SCAN:
+    if bounds is None or len(entries) - cut <= VECTORIZED_FROM:
         return _slice(entries, cut, len(entries))
     return (entries[at] for at in lane.acceptable(cut, now, *bounds[lane.engine]))
 
 
 def _slice(entries: list[Entry], start: int, stop: int) -> Iterator[Entry]:
-    """A slice that copies nothing: seldom are more than a few of many looked at."""
+    """Yield a slice without copying: usually only the first few entries are read."""
     return (entries[at] for at in range(start, stop))
 
 
-def _merged(parts: Iterable[tuple[Level, Iterable[Entry]]]) -> Iterator[JobRecord]:
+def _merge(parts: Iterable[tuple[Level, Iterable[Entry]]]) -> Iterator[JobRecord]:
     """Merge sorted parts by level, rank and arrival."""
     levels: dict[Level, list[Iterable[Entry]]] = {}
     for level, entries in parts:

@@ -1,4 +1,4 @@
-"""Which of a job's queries are still to be given out."""
+"""Sets of query numbers as ranges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class Ranges:
-    """A set of integers, kept as sorted disjoint ranges ``[start, stop)``."""
+    """Set of integers, kept as sorted disjoint ranges ``[start, stop)``.
+
+    Attributes:
+        total: number of integers in the set.
+    """
 
     __slots__ = ("_ranges", "total")
 
@@ -21,10 +25,10 @@ class Ranges:
             self.add(start, stop)
 
     @classmethod
-    def missing(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
-        """What is left of ``[0, stop)`` without the ranges in `done`."""
+    def complement(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
+        """Return ``[0, stop)`` without the ranges in `done`."""
         left = cls()
-        if not done and stop > 0:  # a new job, as every request is
+        if not done and stop > 0:  # fast path: a new job
             left._ranges.append((0, stop))
             left.total = stop
             return left
@@ -38,10 +42,10 @@ class Ranges:
         return left
 
     def add(self, start: int, stop: int) -> None:
-        """Put ``[start, stop)`` in, merging with its neighbours.
+        """Add ``[start, stop)``, merging with its neighbours.
 
         Raises:
-            ValueError: it is empty, or a part of it is in already.
+            ValueError: the range is empty or overlaps the set.
         """
         if start >= stop:
             raise ValueError(f"[{start}, {stop}) is empty")
@@ -50,7 +54,7 @@ class Ranges:
         overlaps_left = at > 0 and ranges[at - 1][1] > start
         overlaps_right = at < len(ranges) and ranges[at][0] < stop
         if overlaps_left or overlaps_right:
-            raise ValueError(f"a part of [{start}, {stop}) is in already")
+            raise ValueError(f"[{start}, {stop}) overlaps the set")
         self.total += stop - start
         if at < len(ranges) and ranges[at][0] == stop:
             stop = ranges.pop(at)[1]
@@ -60,7 +64,7 @@ class Ranges:
         ranges.insert(at, (start, stop))
 
     def available(self, limit: int) -> int:
-        """How many of the queries are below `limit`."""
+        """Return how many of the queries are below `limit`."""
         if not self._ranges or self._ranges[-1][1] <= limit:
             return self.total
         return sum(min(stop, limit) - start for start, stop in self._ranges if start < limit)

@@ -1,7 +1,7 @@
-"""Who waits, in which order, and until when there is hope.
+"""Maintenance of the queue: ranks, fair shares, and feasibility of waiting jobs.
 
-What concerns every policy alike is settled here: a job's latest start, its tenant's fair share
-and when its order has to be looked at again.
+Common to all policies: a job's latest start, its tenant's fair share, and when its order must be
+recomputed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.fair_share import Shares
+from synergai.scheduling.fair_share import FairShare
 from synergai.scheduling.queue import JobQueue
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
-class Waiting:
+class WaitQueue:
     """Keeps the queue in the policy's order while estimates and shares drift."""
 
     def __init__(
@@ -35,20 +35,20 @@ class Waiting:
         self._estimator = estimator
         self._fleet = fleet
         self._settings = settings
-        self._shares = Shares(settings)
+        self._shares = FairShare(settings)
         self._shares_drifted_at = math.inf
-        # Since when, the longest time first.
+        # When each engine's estimates first drifted, oldest first.
         self._drifted: dict[EngineName, float] = {}
-        self._hopes: list[tuple[float, int, JobRecord]] = []
+        self._feasible_until: list[tuple[float, int, JobRecord]] = []
 
     def wakeup(self, now: float) -> float:
-        """When the waiting jobs have to be looked at again; not after `now` if not by time."""
+        """Return when waiting jobs must be re-examined, after `now`; infinite if only on events."""
         if not self.queue:
             return math.inf
-        # A job is late once its latest start is over, not at that very instant.
+        # A job is late just after its latest start, not at that very instant.
         instants = [math.nextafter(self.queue.next_rank(now), math.inf)]
-        if self._hopes:
-            instants.append(math.nextafter(self._hopes[0][0], math.inf))
+        if self._feasible_until:
+            instants.append(math.nextafter(self._feasible_until[0][0], math.inf))
         drifted_at = min(next(iter(self._drifted.values()), math.inf), self._shares_drifted_at)
         at_once = math.nextafter(now, math.inf)
         instants.append(max(drifted_at + self._settings.reassess_s, at_once))
@@ -56,39 +56,39 @@ class Waiting:
 
     # --- jobs ---------------------------------------------------------------------------
 
-    def came(self, job: JobRecord, now: float) -> None:
-        """Note a job that entered the system."""
-        if self._shares.job_came(job.job.tenant) and self._shares.contended:
-            self._compare_shares(now)
+    def job_added(self, job: JobRecord, now: float) -> None:
+        """Record that a job entered the system."""
+        if self._shares.job_added(job.job.tenant) and self._shares.contended:
+            self._update_shares(now)
 
-    def went(self, job: JobRecord) -> None:
-        """Note a job that left the system."""
-        self.remove(job)
-        self._shares.job_went(job.job.tenant)
+    def job_removed(self, job: JobRecord) -> None:
+        """Withdraw a job that left the system."""
+        self.withdraw(job)
+        self._shares.job_removed(job.job.tenant)
 
     def charge(self, job: JobRecord, seconds: float, now: float) -> None:
-        """Count `seconds` of worker time as had by the job's tenant; negative gives some back."""
+        """Charge `seconds` of worker time to the job's tenant; negative refunds."""
         self._shares.charge(job.job.tenant, seconds, now)
         if self._shares.contended and self._shares_drifted_at == math.inf:
             self._shares_drifted_at = now
 
-    def add(self, job: JobRecord) -> None:
-        """Let the job wait, if anything of it can be given out."""
-        if not job.leasable:
+    def enqueue(self, job: JobRecord) -> None:
+        """Queue the job if it has assignable queries."""
+        if not job.assignable:
             return
-        self._rank(job)
-        self.queue.add(job, behind=self._shares.over(job.job.tenant))
+        self._update_rank(job)
+        self.queue.add(job, over_share=self._shares.is_over(job.job.tenant))
         if self._settings.infeasible == "reject":
-            self._hope(job)
+            self._track_feasibility(job)
 
-    def remove(self, job: JobRecord) -> None:
-        """Let the job wait no longer, if it did."""
+    def withdraw(self, job: JobRecord) -> None:
+        """Remove the job from the queue if it is queued."""
         if job.lane is not None:
             self.queue.remove(job)
 
     # --- order --------------------------------------------------------------------------
 
-    def _rank(self, job: JobRecord) -> None:
+    def _update_rank(self, job: JobRecord) -> None:
         deadline = job.job.deadline
         if deadline < math.inf:
             deadline -= self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
@@ -96,23 +96,23 @@ class Waiting:
         job.rank = self._policy.rank(job)
 
     def rerank(self, engine: EngineName) -> None:
-        """Rank the waiting jobs of `engine` anew, because their estimates are others now."""
+        """Recompute the ranks of the waiting jobs of `engine` after its estimates changed."""
         self._drifted.pop(engine, None)
-        for lane in self.queue.of_engine(engine):
+        for lane in self.queue.lanes_of(engine):
             for _, _, job in lane.entries:
-                self._rank(job)
+                self._update_rank(job)
                 if self._settings.infeasible == "reject":
-                    self._hope(job)
+                    self._track_feasibility(job)
             lane.sort()
 
-    def drifted(self, engine: EngineName, now: float) -> None:
-        """Note that the estimates of `engine` move, too often to rank at each step."""
+    def mark_drifted(self, engine: EngineName, now: float) -> None:
+        """Schedule a rerank of `engine`; its estimates move too often to rerank on every report."""
         self._drifted.setdefault(engine, now)
 
     def reassess(self, now: float) -> None:
-        """Rank jobs anew whose estimates or shares have drifted long enough.
+        """Rerank jobs whose estimates or shares have drifted for long enough.
 
-        One engine's at a time, so that no event has to wait for all of them.
+        Handles one engine per call to bound the time of a single event.
         """
         due = now - self._settings.reassess_s
         if self._drifted:
@@ -120,34 +120,36 @@ class Waiting:
             if since <= due:
                 self.rerank(engine)
         if self._shares_drifted_at <= due:
-            self._compare_shares(now)
+            self._update_shares(now)
 
-    def _compare_shares(self, now: float) -> None:
+    def _update_shares(self, now: float) -> None:
         self._shares_drifted_at = math.inf
-        if self._shares.compare(now):
+        if self._shares.update(now):
             for job in list(self.queue):
                 self.queue.remove(job)
-                self.add(job)
+                self.enqueue(job)
 
-    # --- hope ---------------------------------------------------------------------------
+    # --- feasibility --------------------------------------------------------------------
 
-    def _hope(self, job: JobRecord) -> None:
-        """Note until when the job, if nothing of it has run, can be begun in time."""
+    def _track_feasibility(self, job: JobRecord) -> None:
+        """Record until when the job can start in time."""
         if math.isfinite(job.latest_start):
-            heapq.heappush(self._hopes, (job.latest_start, job.sequence, job))
-            if len(self._hopes) > 4 * len(self.queue) + 16:
-                self._hopes = [hope for hope in self._hopes if _still_holds(hope)]
-                heapq.heapify(self._hopes)
+            heapq.heappush(self._feasible_until, (job.latest_start, job.sequence, job))
+            if len(self._feasible_until) > 4 * len(self.queue) + 16:
+                self._feasible_until = [
+                    entry for entry in self._feasible_until if _is_current(entry)
+                ]
+                heapq.heapify(self._feasible_until)
 
-    def hopeless(self, now: float) -> Iterator[JobRecord]:
-        """Untouched jobs that no worker could finish in time even if it were free."""
-        while self._hopes and self._hopes[0][0] < now:
-            hope = heapq.heappop(self._hopes)
-            if _still_holds(hope):
-                yield hope[2]
+    def infeasible(self, now: float) -> Iterator[JobRecord]:
+        """Yield untouched jobs that no worker could finish in time even if idle."""
+        while self._feasible_until and self._feasible_until[0][0] < now:
+            entry = heapq.heappop(self._feasible_until)
+            if _is_current(entry):
+                yield entry[2]
 
 
-def _still_holds(hope: tuple[float, int, JobRecord]) -> bool:
-    latest_start, _, job = hope
+def _is_current(entry: tuple[float, int, JobRecord]) -> bool:
+    latest_start, _, job = entry
     waits = job.lane is not None and job.latest_start == latest_start
     return waits and not job.done and not job.leases

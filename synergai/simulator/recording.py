@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import Job, JobId, WorkerId
-    from synergai.scheduling.event_log import Replayed
+    from synergai.scheduling.event_log import ReplayStep
     from synergai.scheduling.events import Assignment
     from synergai.simulator.workload import Workload
 
@@ -100,7 +100,7 @@ class _Reader:
     spans: list[Span] = field(default_factory=list)
     given: dict[WorkerId, deque[_Running]] = field(default_factory=dict)
 
-    def read(self, steps: Iterable[Replayed]) -> None:
+    def read(self, steps: Iterable[ReplayStep]) -> None:
         """Take in all steps, in order."""
         for step in steps:
             match step.event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policies.predefined import InTurn
+from synergai.scheduling.policies.predefined import ArrivalOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
-class BestEffort(InTurn):
-    """Greedy: from the strongest worker to the weakest, until one is available.
+class BestEffort(ArrivalOrder):
+    """Assigns each job to the strongest available worker.
 
     Args:
-        order: worker classes, the strongest first, separated by spaces. Without it the
-            strongest is whoever runs the job's engine fastest.
+        order: worker classes, strongest first, separated by spaces. By default the strongest
+            worker is the one with the highest QPS for the job's engine.
         configurations: predefined configurations by worker class.
     """
 
@@ -26,11 +26,11 @@ class BestEffort(InTurn):
         super().__init__(**configurations)
         self._order = {name: place for place, name in enumerate(order.split())}
 
-    def choose(self, _view: View, _job: JobRecord, able: Sequence[Candidate]) -> Candidate:
-        """The strongest one that is available."""
+    def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the strongest candidate."""
         last = len(self._order)
         return min(
-            able,
+            candidates,
             key=lambda c: (
                 self._order.get(c.worker.worker.worker_class, last),
                 -c.estimate.entry.qps,

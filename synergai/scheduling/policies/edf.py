@@ -1,4 +1,4 @@
-"""Earliest deadline first, each job to the available worker that is soonest done with it."""
+"""Earliest deadline first, each job to the available worker that completes it soonest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class EarliestDeadlineFirst(Fifo):
-    """As first come, first served, but in the order of the deadlines."""
+    """First come, first served, but in order of deadlines."""
 
     def rank(self, job: JobRecord) -> float:
-        """The deadline."""
+        """Return the deadline."""
         return job.job.deadline

@@ -1,26 +1,26 @@
-"""The plainest policy: first come, first served, by whoever is done soonest."""
+"""First come, first served, each job to the available worker that completes it soonest."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policy import Decision, Give, View
+from synergai.scheduling.policy import Assign, Decision, View
 
 if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
 class Fifo:
-    """Jobs in order of arrival, each to the available worker that is soonest done with it."""
+    """Jobs in order of arrival, each to the available worker that completes it soonest."""
 
     rebalances = False
 
     def rank(self, job: JobRecord) -> float:
-        """Time of arrival."""
+        """Return the arrival time."""
         return job.job.arrival
 
     def decide(self, view: View) -> list[Decision]:
-        """Give the oldest jobs away while workers are available."""
+        """Assign the oldest jobs while workers are available."""
         decisions: list[Decision] = []
         available = view.available()
         engines = {engine for worker in available for engine in worker.engines}
@@ -30,6 +30,6 @@ class Fifo:
             candidates = view.candidates(job, available)
             if candidates:
                 best = candidates[0]
-                decisions.append(Give(job, best.worker, best.estimate, job.leasable))
+                decisions.append(Assign(job, best.worker, best.estimate, job.assignable))
                 available.remove(best.worker)
         return decisions

@@ -1,10 +1,10 @@
-"""Least recently used: the oldest job to the worker that is idle longest (thesis, chapter 7)."""
+"""Least recently used: the oldest job to the worker idle longest (thesis, chapter 7)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policies.predefined import InTurn
+from synergai.scheduling.policies.predefined import ArrivalOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
-class LeastRecentlyUsed(InTurn):
-    """Spreads the work evenly, so that no worker starves."""
+class LeastRecentlyUsed(ArrivalOrder):
+    """Spreads work evenly over the workers."""
 
-    def choose(self, _view: View, _job: JobRecord, able: Sequence[Candidate]) -> Candidate:
-        """The available worker that has been idle longest."""
-        return min(able, key=lambda candidate: (candidate.worker.idle_since, candidate.order))
+    def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the candidate that has been idle longest."""
+        return min(candidates, key=lambda c: (c.worker.idle_since, c.order))

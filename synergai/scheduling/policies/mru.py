@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policies.predefined import InTurn
+from synergai.scheduling.policies.predefined import ArrivalOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
-class MostRecentlyUsed(InTurn):
-    """Keeps to workers that are warm, at the risk that others are hardly used."""
+class MostRecentlyUsed(ArrivalOrder):
+    """Keeps to warm workers, at the risk of leaving others unused."""
 
-    def choose(self, _view: View, _job: JobRecord, able: Sequence[Candidate]) -> Candidate:
-        """The available worker that was active most recently."""
-        return min(able, key=lambda candidate: (-candidate.worker.idle_since, candidate.order))
+    def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the candidate that was active most recently."""
+        return min(candidates, key=lambda c: (-c.worker.idle_since, c.order))

@@ -1,8 +1,7 @@
-"""What the schedulers share that know no profile: arrival order, and predefined configurations.
+"""Base of the profile-agnostic policies: arrival order and predefined configurations.
 
-They run every engine on a worker in one configuration, which the operator predefines per worker
-class as an option (``x86=threads=16``). Without one it is the worker's largest: the most threads
-and the highest power mode.
+Each worker class runs all engines in one configuration, set as a policy option
+(``x86=threads=16``). The default is the largest: most threads, then highest power mode.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from synergai.domain import Configuration
-from synergai.scheduling.policy import Candidate, Decision, Give, View
+from synergai.scheduling.policy import Assign, Candidate, Decision, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, WorkerRecord
 
 
-class Predefined:
-    """Which configuration a worker runs everything in.
+class PredefinedConfigurations:
+    """The configuration of each worker.
 
     Args:
-        configurations: texts of configurations by worker class.
+        configurations: configuration strings by worker class.
 
     Raises:
-        InvalidInput: one of them is not a configuration.
+        InvalidInput: a configuration cannot be parsed.
     """
 
     def __init__(self, **configurations: str) -> None:
@@ -36,54 +35,59 @@ class Predefined:
         }
 
     def of(self, worker: WorkerRecord) -> Configuration:
-        """The worker's predefined configuration."""
-        known = worker.worker
-        return self._configurations.get(known.worker_class) or max(known.configurations)
+        """Return the worker's predefined configuration."""
+        description = worker.worker
+        return self._configurations.get(description.worker_class) or max(description.configurations)
 
     def estimate(self, view: View, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
-        """What the job's engine costs on the worker; None if it is not profiled there.
+        """Return the cost of the job's engine on the worker; None if it is not profiled there.
 
-        Where it was not profiled in the predefined configuration, it is run in its fastest.
+        Falls back to the fastest configuration if the predefined one is not profiled.
         """
         if job.job.engine not in worker.engines:
             return None
         return view.estimate(job.job.engine, worker, self.of(worker))
 
 
-class InTurn(ABC):
-    """Base of the policies that give the oldest job to the worker whose turn it is."""
+class ArrivalOrder(ABC):
+    """Base of the policies that assign the oldest job to a worker chosen in turn."""
 
     rebalances = False
 
     def __init__(self, **configurations: str) -> None:
-        self._predefined = Predefined(**configurations)
+        self._predefined = PredefinedConfigurations(**configurations)
 
     def rank(self, job: JobRecord) -> float:
-        """Time of arrival."""
+        """Return the arrival time."""
         return job.job.arrival
 
     def decide(self, view: View) -> list[Decision]:
-        """Give the oldest job that can be run to whom `choose` names; one at a time."""
+        """Assign the oldest runnable job to the worker that `choose` returns; one at a time."""
         available = view.available()
         engines = {engine for worker in available for engine in worker.engines}
         for job in view.queue.in_order(engines):
-            able = [
+            candidates = [
                 Candidate(worker.free_at(view.now), worker.index, worker, estimate)
                 for worker in available
                 if (estimate := self._predefined.estimate(view, job, worker)) is not None
             ]
-            if not able:
+            if not candidates:
                 continue
-            chosen = self.choose(view, job, able)
+            chosen = self.choose(view, job, candidates)
             if chosen is None:
-                # The oldest job keeps its place: whoever comes after it waits as well.
+                # The oldest job keeps its turn; later jobs wait behind it.
                 return []
-            return [Give(job, chosen.worker, chosen.estimate, job.leasable)]
+            return [Assign(job, chosen.worker, chosen.estimate, job.assignable)]
         return []
 
     @abstractmethod
-    def choose(self, view: View, job: JobRecord, able: Sequence[Candidate]) -> Candidate | None:
-        """One of the available workers that are `able` to run the job, or None to wait.
+    def choose(
+        self, view: View, job: JobRecord, candidates: Sequence[Candidate]
+    ) -> Candidate | None:
+        """Return one of the candidates, or None to wait.
 
-        `able` is not empty, and is in the order in which the workers joined.
+        Args:
+            view: the state to decide on.
+            job: the oldest runnable job.
+            candidates: the available workers that can run it, in order of joining; not empty.
         """

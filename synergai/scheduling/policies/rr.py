@@ -1,10 +1,10 @@
-"""Round robin: the oldest job to the next available worker, in a circle (thesis, chapter 7)."""
+"""Round robin: the oldest job to the next available worker (thesis, chapter 7)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policies.predefined import InTurn
+from synergai.scheduling.policies.predefined import ArrivalOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
 
 
-class RoundRobin(InTurn):
-    """Whoever is available comes next in the circle, whatever it is capable of."""
+class RoundRobin(ArrivalOrder):
+    """Cycles over the available workers, regardless of their speed."""
 
     def __init__(self, **configurations: str) -> None:
         super().__init__(**configurations)
         self._last = -1
 
-    def choose(self, _view: View, _job: JobRecord, able: Sequence[Candidate]) -> Candidate:
-        """The first available worker after the one that had the last job."""
-        chosen = next((c for c in able if c.order > self._last), able[0])
+    def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the first candidate after the worker that got the last job."""
+        chosen = next((c for c in candidates if c.order > self._last), candidates[0])
         self._last = chosen.order
         return chosen

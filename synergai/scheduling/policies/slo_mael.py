@@ -1,10 +1,9 @@
 """SLO-MAEL: minimum average expected latency under deadlines (thesis, chapter 7, [1]).
 
-Every way to map the requests of a window to the workers is scored: a deadline that is met
-counts one, one that is missed costs in proportion to the miss. Among the best the one with the
-least sum of expected latencies is taken. A request is bound to its worker for good; an idle
-worker takes the least slack of those that are bound to it. Model slicing is left out, and
-configurations are predefined, as in the thesis.
+Scores every mapping of a window of requests to workers: a deadline met counts one, a deadline
+missed costs in proportion to the miss. Ties go to the least sum of expected latencies. Requests
+stay bound to their worker; an idle worker runs the bound request with the least slack. As in
+the thesis, there is no model slicing, and configurations are predefined.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from synergai.scheduling.policies.predefined import Predefined
-from synergai.scheduling.policy import Decision, Give, View
+from synergai.scheduling.policies.predefined import PredefinedConfigurations
+from synergai.scheduling.policy import Assign, Decision, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,42 +23,42 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, WorkerRecord
 
 MAX_MAPPINGS: Final = 1024
-"""A window is cut where it would have more mappings; the rest is the next window."""
+"""Bound on the mappings scored per window; further jobs go into the next window."""
 
 
 class SloMael:
-    """Binds requests on arrival by the score of all mappings, and never rebinds them."""
+    """Binds requests to workers on arrival by scoring all mappings, and never rebinds them."""
 
     rebalances = False
 
     def __init__(self, **configurations: str) -> None:
-        self._predefined = Predefined(**configurations)
-        self._bound: dict[JobId, tuple[JobRecord, WorkerRecord]] = {}
+        self._predefined = PredefinedConfigurations(**configurations)
+        self._bindings: dict[JobId, tuple[JobRecord, WorkerRecord]] = {}
 
     def rank(self, job: JobRecord) -> float:
-        """Time of arrival: the order in which windows are filled."""
+        """Return the arrival time, in which order windows are filled."""
         return job.job.arrival
 
     def decide(self, view: View) -> list[Decision]:
-        """Bind who is new, then give every available worker its least slack."""
-        self._forget(view)
+        """Bind new jobs, then assign each available worker its bound job with the least slack."""
+        self._prune_bindings(view)
         while window := self._window(view):
             for job, worker in self._best_mapping(view, window):
-                self._bound[job.job.id] = (job, worker)
+                self._bindings[job.job.id] = (job, worker)
         decisions: list[Decision] = []
         for worker in view.available():
-            mine = [job for job, bound_to in self._bound.values() if bound_to is worker]
-            if mine:
-                job = min(mine, key=lambda job: (job.latest_start, job.sequence))
+            bound = [job for job, bound_to in self._bindings.values() if bound_to is worker]
+            if bound:
+                job = min(bound, key=lambda job: (job.latest_start, job.sequence))
                 estimate = self._estimate(view, job, worker)
-                decisions.append(Give(job, worker, estimate, job.leasable))
+                decisions.append(Assign(job, worker, estimate, job.assignable))
         return decisions
 
-    def _forget(self, view: View) -> None:
-        """Drop the bindings of jobs that wait no more, or whose worker can serve them no more."""
-        self._bound = {
+    def _prune_bindings(self, view: View) -> None:
+        """Drop bindings of jobs that no longer wait and of workers that can no longer run them."""
+        self._bindings = {
             job_id: (job, worker)
-            for job_id, (job, worker) in self._bound.items()
+            for job_id, (job, worker) in self._bindings.items()
             if job.lane is not None
             and view.workers.get(worker.id) is worker
             and not worker.draining
@@ -67,11 +66,11 @@ class SloMael:
         }
 
     def _window(self, view: View) -> list[tuple[JobRecord, list[WorkerRecord]]]:
-        """The oldest unbound jobs with the workers that could run them, not too many."""
+        """Return the oldest unbound jobs and the workers for each, within `MAX_MAPPINGS`."""
         window: list[tuple[JobRecord, list[WorkerRecord]]] = []
         mappings = 1
         for job in view.queue.in_order(view.queue.engines()):
-            if job.job.id in self._bound:
+            if job.job.id in self._bindings:
                 continue
             able = [
                 worker
@@ -90,7 +89,7 @@ class SloMael:
         self, view: View, window: Sequence[tuple[JobRecord, list[WorkerRecord]]]
     ) -> list[tuple[JobRecord, WorkerRecord]]:
         ready_at = {worker.id: worker.free_at(view.now) for worker in view.workers.values()}
-        for job, worker in self._bound.values():
+        for job, worker in self._bindings.values():
             ready_at[worker.id] += self._seconds(view, job, worker)
         jobs = [job for job, _ in window]
         seconds = {
@@ -113,7 +112,7 @@ class SloMael:
     def _estimate(self, view: View, job: JobRecord, worker: WorkerRecord) -> Estimate:
         estimate = self._predefined.estimate(view, job, worker)
         if estimate is None:
-            raise RuntimeError(f"job {job.job.id} is bound to a worker that cannot run it")
+            raise RuntimeError(f"job {job.job.id} is bound to {worker.id}, which cannot run it")
         return estimate
 
 
@@ -123,12 +122,12 @@ def _score(
     seconds: dict[tuple[int, WorkerId], float],
     ready_at: dict[WorkerId, float],
 ) -> tuple[float, float]:
-    """Deadlines met, less what the others miss in proportion; then less latency."""
-    met, latency = 0.0, 0.0
+    """Return deadlines met minus proportional misses, then the negated sum of latencies."""
+    met, total_latency = 0.0, 0.0
     for job, worker in zip(jobs, mapping, strict=True):
         ready_at[worker.id] += seconds[job.sequence, worker.id]
-        takes = ready_at[worker.id] - job.job.arrival
+        latency_s = ready_at[worker.id] - job.job.arrival
         qos = job.job.deadline - job.job.arrival
-        met += 1.0 if takes <= qos else -(takes - qos) / qos if qos > 0 else -math.inf
-        latency += takes
-    return met, -latency
+        met += 1.0 if latency_s <= qos else -(latency_s - qos) / qos if qos > 0 else -math.inf
+        total_latency += latency_s
+    return met, -total_latency

@@ -365,7 +365,7 @@ def test_worker_that_reports_completion_of_too_little_is_at_fault() -> None:
     assert (second.first, second.count) == (4, 6)
     [failed] = core.handle(AssignmentEnded(second.id, 1, Outcome.COMPLETED), 0.2)
     assert isinstance(failed, Fail)
-    assert failed.reason == "the worker reported completion after 1 of its queries, not 6"
+    assert failed.reason == "worker fast-1 reported completion after 1 of 6 queries"
 
 
 def test_what_is_left_in_pieces_is_given_to_one_worker_as_several_assignments() -> None:
@@ -432,9 +432,9 @@ def test_tenant_that_is_alone_gets_all_there_is() -> None:
 
 
 def test_energy_takes_the_thriftiest_configuration_that_meets_the_deadline() -> None:
-    thrifty = replace(an_entry(FAST, 50.0, ONE), watts=5.0)
+    minimizes_energy = replace(an_entry(FAST, 50.0, ONE), watts=5.0)
     hungry = replace(an_entry(FAST, 100.0, TWO), watts=30.0)
-    core = a_core(thrifty, hungry, objective="energy")
+    core = a_core(minimizes_energy, hungry, objective="energy")
     core.handle(a_worker(FAST), 0.0)
     [loose] = dispatched(core.handle(a_job("loose", 100, deadline=2.5), 0.0))
     core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)

@@ -148,7 +148,7 @@ class World:
             places.append(self.recorded[job.job.id])
             assert sum(map(len, places)) == job.job.queries
             assert len(set().union(*places)) == job.job.queries
-            assert (job in waiting) == (job.leasable > 0)
+            assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs) == set(self.jobs) - set(self.ended)
         assert set(core._leases) == set(self.out)
         held = {id_ for worker in core.workers.values() for id_ in worker.leases}

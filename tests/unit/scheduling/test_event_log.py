@@ -23,14 +23,14 @@ def test_full_disk_ends_the_log_and_nothing_else(caplog: pytest.LogCaptureFixtur
         for second in range(40_000):  # more than is buffered
             log.record(TimePassed(), float(second), [])
     assert [record.message for record in caplog.records] == [
-        "/dev/full ends here: No space left on device"
+        "event log /dev/full closed: No space left on device"
     ]
 
 
 def test_disk_that_is_full_at_the_end_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     with a_log(ALWAYS_FULL) as log:
         log.record(TimePassed(), 1.0, [])
-    assert "ends here" in caplog.text
+    assert "event log /dev/full closed" in caplog.text
 
 
 def test_log_that_cannot_be_opened_is_a_clear_error(tmp_path: Path) -> None:

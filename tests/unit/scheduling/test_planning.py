@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, pour
+from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights, water_fill
 
 ready_times = st.floats(0.0, 100.0)
 rates = st.floats(0.1, 50.0)
@@ -45,7 +45,7 @@ def test_poured_work_is_all_there_and_ends_everywhere_at_once(
 ) -> None:
     ready = sorted((at, number) for number, (at, _) in enumerate(workers))
     speeds = [rate for _, rate in workers]
-    until = pour(queries, ready, speeds)
+    until = water_fill(queries, ready, speeds)
     done = sum(max(0.0, until - at) * speeds[number] for at, number in ready)
     assert math.isclose(done, queries, rel_tol=1e-9)
 
@@ -64,9 +64,11 @@ def test_plans_poured_many_at_a_time_agree_with_one_poured_by_itself(
     )
     planner = a_planner(problem)
     plan = planner.search([list(range(len(queries)))])
-    shares = planner.shares(plan)
+    allocations = planner.allocations(plan)
     for job, wanted in enumerate(queries):
-        assert math.isclose(sum(s.queries for s in shares if s.job == job), wanted, rel_tol=1e-6)
+        assert math.isclose(
+            sum(a.queries for a in allocations if a.job == job), wanted, rel_tol=1e-6
+        )
     again = planner._costs(plan.order[None, :], plan.allowed[None, :, :])
     assert math.isclose(float(again[0]), plan.cost, rel_tol=1e-9)
 
@@ -81,16 +83,19 @@ def test_worker_whose_setup_takes_longer_than_the_job_is_not_used() -> None:
     problem = a_problem([100.0], [50.0], [10.0, 10.0])
     problem.setup[0, 1] = 30.0
     planner = a_planner(problem)
-    shares = planner.shares(planner.search([[0]]))
-    assert [(share.worker, share.queries) for share in shares] == [(0, 100.0)]
+    allocations = planner.allocations(planner.search([[0]]))
+    assert [(a.worker, a.queries) for a in allocations] == [(0, 100.0)]
 
 
 def test_setup_that_is_saved_by_going_on_counts_only_for_the_first_job() -> None:
     problem = a_problem([100.0, 100.0], [20.0, 90.0], [10.0], setup=5.0)
     problem.saved[0, 0] = 5.0
     planner = a_planner(problem)
-    shares = planner.shares(planner.search([[0, 1]]))
-    assert [(share.job, share.begins) for share in shares] == [(0, 0.0), (1, 10.0)]
+    allocations = planner.allocations(planner.search([[0, 1]]))
+    assert [(a.job, a.begins) for a in allocations] == [
+        (0, 0.0),
+        (1, 10.0),
+    ]
     first_then_other = planner._costs(np.array([[0, 1]]), np.ones((1, 2, 1), dtype=np.bool_))
     other_first = planner._costs(np.array([[1, 0]]), np.ones((1, 2, 1), dtype=np.bool_))
     assert first_then_other[0] < other_first[0]

@@ -95,7 +95,7 @@ def test_estimates_that_drifted_are_those_computed_anew(
 ) -> None:
     settings = SchedulingSettings()
     estimator = Estimator(a_dictionary(), settings)
-    worker = Fleet(settings).join(a_worker(), 0.0)
+    worker = Fleet(settings).add(a_worker(), 0.0)
     estimate = estimator.estimate(ENGINE, worker)
     assert estimate is not None
     for engine_s, transfer_s in seen:
@@ -119,10 +119,10 @@ def test_deadlines_of_jobs_that_have_ended_do_not_pile_up() -> None:
     expiries = Expiries()
     for number in range(10_000):
         record = a_record(f"job-{number}", deadline=3600.0 + number)
-        expiries.add(record, alive=2)
-        record.gone = number > 0
+        expiries.add(record, active_jobs=2)
+        record.removed = number > 0
     assert len(expiries._heap) < 30
-    assert expiries.next() == 3600.0
+    assert expiries.next_deadline() == 3600.0
     assert [job.job.id for job in expiries.due(1e9)] == ["job-0"]
 
 

@@ -1,10 +1,10 @@
-"""Plans for divisible jobs: who runs what share of which job, one job after the other.
+"""Plans for divisible jobs: the share of each job that every worker runs.
 
-A plan is an order of jobs and, for each, the workers that it may be split over. Each job in
-turn is poured over its workers like water: worker ``w`` is ready for it at ``r_w`` and runs
-``v_w`` queries per second, and all workers that take part finish together at the instant ``T``
-with ``sum over w of v_w * max(0, T - r_w) = q``. ``T`` is the least ``(q + sum v_w r_w) / sum
-v_w`` over all sets of workers, which makes it cheap to pour many plans at once.
+A plan is an order of jobs and, for each job, the workers it may be split over. Jobs are
+distributed in turn by water-filling: worker ``w`` is ready for the job at ``r_w`` and runs
+``v_w`` queries per second, and all participating workers finish together at the time ``T`` with
+``sum over w of v_w * max(0, T - r_w) = q``. ``T`` is the minimum of ``(q + sum v_w r_w) / sum
+v_w`` over all sets of workers, which vectorises over many plans.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MAX_WORKERS: Final = 6
-"""A plan knows that many workers at most: all their subsets are looked at."""
+"""Maximum number of workers in a plan: all their subsets are evaluated."""
 _TOGGLED: Final = 4
-"""For how many jobs, the first of a plan, other sets of workers are tried."""
+"""Number of jobs at the front of a plan for which other sets of workers are tried."""
 _NEVER: Final = 1e15
 
 
 @lru_cache(maxsize=MAX_WORKERS)
 def _subsets(workers: int) -> Floats:
-    """One row per set of workers that is not empty."""
+    """Return one 0/1 row per non-empty set of workers, shape (2**workers - 1, workers)."""
     numbers = np.arange(1, 1 << workers)[:, None]
     return ((numbers >> np.arange(workers)) & 1).astype(np.float64)
 
 
 @lru_cache(maxsize=64)
 def _moves(jobs: int) -> Ints:
-    """One row per way to put one of so many jobs first, or to swap two neighbours."""
+    """Return orders with one job put first or two neighbours swapped, shape (moves, jobs)."""
     places = list(range(jobs))
     firsts = [[at, *places[:at], *places[at + 1 :]] for at in places[1:]]
     swaps = [[*places[:at], at + 1, at, *places[at + 2 :]] for at in places[1:-1]]
@@ -49,14 +49,14 @@ def _moves(jobs: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What the second and third criteria count against a late job.
+    """Weights of the criteria, relative to one late job.
 
     Attributes:
-        sharpness: how suddenly a job counts as late near its deadline. A plan that uses up all
-            the time that is left is as good as late by half.
+        sharpness: steepness of the lateness penalty at the deadline. A job that uses exactly the
+            remaining time counts as half late.
         excess: a late job's excess, per typical job time.
         completion: a job's completion, per typical job time.
-        effort: a worker's time, per typical job time; saves it for jobs that are still to come.
+        effort: a worker's time, per typical job time; saves capacity for jobs yet to come.
     """
 
     sharpness: float = 10.0
@@ -70,17 +70,17 @@ class Problem:
     """Jobs and workers as arrays; times are seconds from now.
 
     Attributes:
-        queries: of each job, shape (jobs,).
-        deadlines: shape (jobs,), maybe infinite or negative.
-        importance: what each job counts, shape (jobs,).
+        queries: queries per job, shape (jobs,).
+        deadlines: shape (jobs,); may be infinite or negative.
+        importance: weight of each job, shape (jobs,).
         ready: when each worker is free, shape (workers,).
-        setup: of each job on each worker, shape (jobs, workers).
+        setup: setup of each job on each worker, shape (jobs, workers).
         rates: queries per second, shape (jobs, workers); 0 where a job cannot run.
-        saved: setup that is not to be paid if the job is the worker's first, as it is running
-            there; shape (jobs, workers).
-        not_before: when what already runs of each job is over, shape (jobs,).
-        prices: what a second of each worker costs, shape (jobs, workers); None is 1 for all.
-        typical_s: what a job typically takes; the unit in which times are judged.
+        saved: setup saved if the job is the worker's first because it already runs there; shape
+            (jobs, workers).
+        not_before: when each job's already running part ends, shape (jobs,).
+        typical_s: typical job time; the unit in which times are weighted.
+        prices: cost of a second of each worker, shape (jobs, workers); None for 1 everywhere.
     """
 
     queries: Floats
@@ -99,9 +99,9 @@ class Plan(NamedTuple):
     """An order of jobs and the workers that each may use.
 
     Attributes:
-        order: the jobs' numbers, shape (jobs,).
+        order: job numbers, shape (jobs,).
         allowed: by job number, shape (jobs, workers).
-        cost: what the plan amounts to; lower is better.
+        cost: total cost; lower is better.
     """
 
     order: Ints
@@ -109,8 +109,15 @@ class Plan(NamedTuple):
     cost: float
 
 
-class Share(NamedTuple):
-    """A job's part that a plan gives to a worker."""
+class Allocation(NamedTuple):
+    """The part of a job that a plan assigns to a worker.
+
+    Attributes:
+        job: the job's number.
+        worker: the worker's number.
+        begins: seconds from now.
+        queries: number of queries, fractional.
+    """
 
     job: int
     worker: int
@@ -119,12 +126,12 @@ class Share(NamedTuple):
 
 
 class Planner:
-    """Searches for a plan by pouring many at a time.
+    """Local search for a plan, evaluating many plans at a time.
 
     Args:
-        problem: what is to be planned.
-        weights: what counts how much.
-        effort: about how many jobs may be poured one after the other; bounds the time.
+        problem: what to plan.
+        weights: weights of the criteria.
+        effort: approximate number of sequential water-filling steps; bounds the run time.
     """
 
     def __init__(self, problem: Problem, weights: Weights, effort: int) -> None:
@@ -141,7 +148,7 @@ class Planner:
         self._subsets = _subsets(self._workers)
 
     def search(self, starts: Sequence[Sequence[int]]) -> Plan:
-        """The best plan near the best of the orders in `starts`; each has every job once."""
+        """Return the best plan near the best of the orders in `starts`; each is a permutation."""
         able = self._able
         candidates = np.array(starts, dtype=np.int64)
         best = self._best(candidates, np.broadcast_to(able, (len(candidates), *able.shape)))
@@ -161,7 +168,7 @@ class Planner:
         return Plan(orders[at], allowed[at], float(costs[at]))
 
     def _neighbours(self, plan: Plan) -> tuple[Ints, NDArray[np.bool_]]:
-        """Plans that differ a little: a job first or next, a worker less or more for a job."""
+        """Return plans with one job moved, or one worker toggled for one job."""
         moved = plan.order[_moves(self._jobs)]
         able, used = self._able.tolist(), plan.allowed.tolist()
         toggled = [
@@ -178,15 +185,15 @@ class Planner:
         return orders, allowed
 
     def _costs(self, orders: Ints, allowed: NDArray[np.bool_]) -> Floats:
-        """Pour every plan; shapes (plans, jobs) and (plans, jobs, workers).
+        """Return the cost of every plan; arguments of shapes (plans, jobs), (plans, jobs, workers).
 
-        Inside, plans come last: sums and minima over the first axis are what numpy is best at.
+        Internally plans are the last axis: numpy reduces fastest over the first.
         """
         problem, subsets = self._problem, self._subsets
         plans, workers = len(orders), self._workers
         tables = self._tables[orders].transpose(1, 2, 0)
         use = allowed[np.arange(plans)[:, None], orders].transpose(1, 2, 0)
-        # In one piece, which makes the sums over it half as dear.
+        # Contiguous, which halves the cost of the sums over it.
         rates = np.ascontiguousarray(tables[:, :workers] * use)
         setup = np.ascontiguousarray(np.where(use, tables[:, workers : 2 * workers], _NEVER))
         saved = tables[:, 2 * workers : 3 * workers] if self._any_saved else None
@@ -213,11 +220,11 @@ class Planner:
                 np.copyto(free, until, where=used)
         if prices is None:
             effort = free.sum(axis=0)
-        return self._judge(orders, completes.T, effort)
+        return self._plan_costs(orders, completes.T, effort)
 
-    def _judge(self, orders: Ints, completes: Floats, effort: Floats) -> Floats:
+    def _plan_costs(self, orders: Ints, completes: Floats, effort: Floats) -> Floats:
         problem, weights = self._problem, self._weights
-        costs = judge(
+        costs = plan_cost(
             np.maximum(completes, problem.not_before[orders]),
             problem.deadlines[orders],
             problem.importance[orders],
@@ -227,14 +234,14 @@ class Planner:
         costs += weights.effort * effort / problem.typical_s
         return costs
 
-    def shares(self, plan: Plan) -> list[Share]:
-        """Who runs how much of what, in the plan's order."""
+    def allocations(self, plan: Plan) -> list[Allocation]:
+        """Return the plan's allocations, in its order of jobs."""
         problem = self._problem
         allowed, saved = plan.allowed.tolist(), problem.saved.tolist()
         setup, rates = problem.setup.tolist(), problem.rates.tolist()
         untouched: list[float] = problem.ready.tolist()
         free = list(untouched)
-        found: list[Share] = []
+        found: list[Allocation] = []
         for job in plan.order.tolist():
             ready = []
             for worker, may in enumerate(allowed[job]):
@@ -243,21 +250,32 @@ class Planner:
                     at -= saved[job][worker] if free[worker] == untouched[worker] else 0.0
                     ready.append((at, worker))
             ready.sort()
-            until = pour(float(problem.queries[job]), ready, rates[job])
+            until = water_fill(float(problem.queries[job]), ready, rates[job])
             for at, worker in ready:
                 if at < until:
                     queries = (until - at) * rates[job][worker]
-                    found.append(Share(job, worker, free[worker], queries))
+                    found.append(Allocation(job, worker, free[worker], queries))
                     free[worker] = until
         return found
 
 
-def judge(
+def plan_cost(
     completes: Floats, deadlines: Floats, importance: Floats, weights: Weights, typical_s: float
 ) -> Floats:
-    """What completing jobs at these times costs; arrays of the shape (..., jobs)."""
+    """Return the cost of completing jobs at these times.
+
+    Args:
+        completes: completion times in seconds from now, shape (..., jobs).
+        deadlines: same unit and shape.
+        importance: weight of each job, same shape.
+        weights: weights of the criteria.
+        typical_s: typical job time.
+
+    Returns:
+        One cost per plan, shape (...).
+    """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        # The chance to be late: one half if all of the time that is left is used up.
+        # Soft lateness: one half if exactly the remaining time is used.
         late = 1.0 / (1.0 + (np.maximum(deadlines, 0.0) / completes) ** weights.sharpness)
     excess = np.maximum(completes - deadlines, 0.0)
     second = weights.excess * excess + weights.completion * completes
@@ -265,13 +283,13 @@ def judge(
     return costs
 
 
-def pour(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
-    """When all workers that take part are through with `queries`, if they finish together.
+def water_fill(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
+    """Return when the participating workers complete `queries`, if they finish together.
 
     Args:
-        queries: how many.
-        ready: when each worker could begin, and its number; the soonest first.
-        rates: queries per second by worker's number; positive for all that are in `ready`.
+        queries: number of queries.
+        ready: ready time and number of each worker, soonest first.
+        rates: queries per second by worker number; positive for all workers in `ready`.
     """
     total_rate = work = 0.0
     until = math.inf

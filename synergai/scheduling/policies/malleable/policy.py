@@ -1,9 +1,10 @@
-"""Ours: jobs are split over workers, stopped between two queries and resumed anywhere.
+"""Malleable policy: jobs are split over workers, stopped between queries and resumed anywhere.
 
-A job is q independent queries. At each event the waiting jobs are planned (``planning``) on the
-workers that are free now or soon; what the plan lets begin now is given out, and all else is
-left to the next event. When a job arrives, or a worker is about to idle, everything that runs
-is planned as well, as if it could be moved; if that saves enough, what is in the way is stopped.
+A job consists of independent queries. On each event the waiting jobs are planned on the workers
+that are available now or soon (see ``planner``). Only the part of the plan that can start now is
+dispatched; the rest is replanned on the next event. When a job arrives or a worker goes idle, a
+second plan also includes the running work; if it saves enough, assignments in its way are
+stopped.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
 from synergai.scheduling.policies.malleable.planner import MAX_WORKERS, Weights
-from synergai.scheduling.policies.malleable.replan import Case
-from synergai.scheduling.policies.malleable.snapshot import Situation
-from synergai.scheduling.policy import Decision, Give, View
+from synergai.scheduling.policies.malleable.replan import Replanner
+from synergai.scheduling.policies.malleable.snapshot import Snapshot
+from synergai.scheduling.policy import Assign, Decision, View
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 MAX_JOBS: Final = 5
-"""How many waiting jobs are planned at once; those behind them wait for a later event."""
+"""Number of waiting jobs planned at once; jobs behind them wait for a later event."""
 
 
 class Malleable:
     """Minimises late jobs first, their total excess second, mean completion third.
 
     Args:
-        gain: what stopping has to save, as a part of a late job.
-        least_s: assignments that will be over sooner than this are not stopped.
-        weights: those of the criteria; see ``planning.Weights``.
+        gain: required saving of a preempting plan, in units of one late job.
+        least_s: assignments that end sooner than this are not stopped.
+        weights: criteria weights; see ``planner.Weights``.
 
     Raises:
         InvalidInput: an option is unknown or not a number.
@@ -58,11 +59,11 @@ class Malleable:
         self._order: dict[int, int] = {}
 
     def rank(self, job: JobRecord) -> float:
-        """Latest start on the fastest worker."""
+        """Return the latest start on the fastest worker."""
         return job.latest_start
 
     def decide(self, view: View) -> Sequence[Decision]:
-        """Give out what the best plan lets begin now, or stop what is in its way."""
+        """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
         waiting = list(islice(view.queue.in_order(view.queue.engines(), view.now), MAX_JOBS))
         newest = max((job.sequence for job in waiting), default=-1)
@@ -72,74 +73,76 @@ class Malleable:
         if not (waiting and available) and not arrived and not idle:
             return []
         if available and waiting and waiting[0].pending.total == 1:
-            return self._give_single(view, waiting, available)
-        workers = _nearby(view, waiting, available)
-        movable: set[Lease] = set()
+            return self._assign_singles(view, waiting, available)
+        workers = _relevant_workers(view, waiting, available)
+        preemptible: set[Lease] = set()
         if arrived or idle:
-            # Without news, what was just given out is left alone: it would be moved for ever.
-            given_by = view.now - (0.0 if arrived else self._least_s)
-            movable = self._movable(workers, view.now, given_by)
-        if not waiting and not movable:
+            # Without an arrival, recent assignments are left alone, or they would move forever.
+            assigned_by = view.now - (0.0 if arrived else self._least_s)
+            preemptible = self._preemptible(workers, view.now, assigned_by)
+        if not waiting and not preemptible:
             return []
-        return self._plan(view, waiting, available, workers, movable)
+        return self._decide(view, waiting, available, workers, preemptible)
 
-    def _give_single(
+    def _assign_singles(
         self, view: View, waiting: Sequence[JobRecord], available: list[WorkerRecord]
     ) -> list[Decision]:
-        """Requests cannot be split: each goes where it is soonest done."""
+        """Assign each single-query job to the worker that completes it soonest."""
         decisions: list[Decision] = []
         for job in waiting:
             candidates = view.candidates(job, available)
             if job.pending.total > 1 or not candidates:
                 break
-            decisions.append(Give(job, candidates[0].worker, candidates[0].estimate, 1))
+            decisions.append(Assign(job, candidates[0].worker, candidates[0].estimate, 1))
             available.remove(candidates[0].worker)
         return decisions
 
-    def _movable(self, workers: Sequence[WorkerRecord], now: float, given_by: float) -> set[Lease]:
-        """What may be stopped: all leases of workers that have enough left to do."""
-        movable: set[Lease] = set()
+    def _preemptible(
+        self, workers: Sequence[WorkerRecord], now: float, assigned_by: float
+    ) -> set[Lease]:
+        """Return the leases that may be stopped: all those of workers with enough work left."""
+        preemptible: set[Lease] = set()
         for worker in workers:
             leases = worker.leases.values()
-            if any(lease.estimate is None or lease.given_at > given_by for lease in leases):
+            if any(lease.estimate is None or lease.assigned_at > assigned_by for lease in leases):
                 continue
             if worker.free_at(now) - now > self._least_s:
-                movable.update(lease for lease in leases if not lease.stopping)
-        return movable
+                preemptible.update(lease for lease in leases if not lease.stopping)
+        return preemptible
 
-    def _plan(
+    def _decide(
         self,
         view: View,
         waiting: Sequence[JobRecord],
         available: Sequence[WorkerRecord],
         workers: Sequence[WorkerRecord],
-        movable: Collection[Lease],
+        preemptible: Collection[Lease],
     ) -> Sequence[Decision]:
         leases = [lease for worker in workers for lease in worker.leases.values()]
-        running = [lease.job for lease in leases if lease.stopping or lease in movable]
-        situation = Situation(view, list(dict.fromkeys([*waiting, *running])), workers)
-        gentle = self._case(view, situation, ())
-        if movable:
-            bold = self._case(view, situation, movable)
-            if bold.cost < gentle.cost - self._gain and (stops := bold.stops()):
+        running = [lease.job for lease in leases if lease.stopping or lease in preemptible]
+        snapshot = Snapshot(view, list(dict.fromkeys([*waiting, *running])), workers)
+        keeping = self._replan(view, snapshot, ())
+        if preemptible:
+            preempting = self._replan(view, snapshot, preemptible)
+            if preempting.cost < keeping.cost - self._gain and (stops := preempting.preemptions()):
                 stopped = {stop.lease.assignment.worker_id for stop in stops}
                 free = [w for w in workers if w.id in stopped or w in available]
-                return [*stops, *bold.gives(free)]
-        if gentle.jobs:
-            self._order = {job.sequence: place for place, job in enumerate(gentle.in_order())}
-        return gentle.gives(available)
+                return [*stops, *preempting.assignments(free)]
+        if keeping.jobs:
+            self._order = {job.sequence: place for place, job in enumerate(keeping.in_order())}
+        return keeping.assignments(available)
 
-    def _case(self, view: View, situation: Situation, movable: Collection[Lease]) -> Case:
-        return Case(view, situation, movable, self._weights, self._order)
+    def _replan(self, view: View, snapshot: Snapshot, preemptible: Collection[Lease]) -> Replanner:
+        return Replanner(view, snapshot, preemptible, self._weights, self._order)
 
 
-def _nearby(
+def _relevant_workers(
     view: View, waiting: Sequence[JobRecord], available: Sequence[WorkerRecord]
 ) -> list[WorkerRecord]:
-    """The workers that are planned for: all of a small fleet, the most promising of a large one.
+    """Return the workers to plan for: all of a small fleet, the most promising of a large one.
 
-    Those are the best of the available ones and the ones that are free soonest; if nobody is
-    available, also those whose work could best wait.
+    These are the best available workers and those available soonest; if none is available, also
+    those whose running job has the most slack.
     """
     fleet = view.workers.values()
     if len(fleet) <= MAX_WORKERS:
@@ -152,11 +155,11 @@ def _nearby(
     else:
         busy = [w for w in view.serving(first.job.engine) if w.leases and not w.draining]
         chosen = heapq.nlargest(MAX_WORKERS - 2, busy, key=_slack)
-    soonest = view.soonest(MAX_WORKERS, first.job.engine)
+    soonest = view.next_available(MAX_WORKERS, first.job.engine)
     return list(dict.fromkeys([*chosen, *soonest]))[:MAX_WORKERS]
 
 
 def _slack(worker: WorkerRecord) -> float:
-    """How long the worker's first job could be set aside."""
+    """Return the slack of the worker's head job."""
     head = next(iter(worker.leases.values()))
     return head.job.job.deadline - worker.head_ends_at

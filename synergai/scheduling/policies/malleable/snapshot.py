@@ -1,4 +1,4 @@
-"""What a planner has to know of jobs and workers, as arrays."""
+"""Jobs and workers as arrays, for the planner."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 _IMPORTANCE: Final = 8.0
-"""How much more a job counts than one of the priority below."""
+"""Weight of a job relative to one of the next lower priority."""
 
 
-class Situation:
-    """Jobs and workers at one instant, and what each job costs on each worker.
+class Snapshot:
+    """Jobs and workers at one instant, with the cost of each job on each worker.
 
     Args:
-        view: what the policy sees.
-        jobs: what is to be planned; those that nobody can run are left out.
-        workers: on whom.
+        view: the policy's view.
+        jobs: the jobs to plan; those that no worker can run are left out.
+        workers: the workers to plan for.
 
     Attributes:
         estimates: by job and worker; None where the job cannot run.
-        alone_s: the least time in which a single worker could run what is left of each job.
+        alone_s: least time in which a single worker could run each job's remaining queries.
         deadlines: seconds from now, shape (jobs,).
-        importance: what each job counts, shape (jobs,).
-        typical_s: what a job typically takes on its best worker.
+        importance: weight of each job, shape (jobs,).
+        typical_s: mean time of the jobs on their best workers.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Situation:
         prices: list[list[float]] = []
         self.alone_s: list[float] = []
         for job in jobs:
-            estimates = [view.choice(job, worker) for worker in workers]
+            estimates = [view.best_estimate(job, worker) for worker in workers]
             if not any(estimates):
                 continue
             self.jobs.append(job)
@@ -67,18 +67,18 @@ class Situation:
                 setup_row.append(setup_s)
                 saved_row.append(saved_s)
                 rates_row.append(1.0 / per_query_s)
-                best_s = min(best_s, setup_s + job.left * per_query_s)
+                best_s = min(best_s, setup_s + job.remaining * per_query_s)
             setup.append(setup_row)
             saved.append(saved_row)
             rates.append(rates_row)
             self.alone_s.append(best_s)
-            if view.thrifty:
+            if view.minimizes_energy:
                 prices.append([0.0 if e is None else e.entry.watts for e in estimates])
         self.typical_s = max(sum(self.alone_s) / max(1, len(self.jobs)), 1e-9)
         self._setup = np.array(setup)
         self._saved = np.array(saved)
         self._rates = np.array(rates)
-        self._prices = np.array(prices) if view.thrifty else None
+        self._prices = np.array(prices) if view.minimizes_energy else None
         self.deadlines = np.array([job.job.deadline - view.now for job in self.jobs])
         self.importance = np.array([_importance(job) for job in self.jobs])
 
@@ -89,18 +89,18 @@ class Situation:
         ready: Sequence[float],
         not_before: Sequence[float],
     ) -> Problem:
-        """The problem of planning some of the jobs.
+        """Return the planning problem for some of the jobs.
 
         Args:
-            rows: which of `jobs`.
-            queries: how many of each are to be planned.
+            rows: indices into `jobs`.
+            queries: number of queries to plan, per row.
             ready: seconds from now until each worker is free.
-            not_before: seconds from now until what is not planned of each job is over.
+            not_before: seconds from now until the unplanned part of each job ends.
         """
         at = np.array(rows)
         prices = self._prices
         if prices is not None:
-            # Watts of a typical worker are one, so that energy weighs as much as time.
+            # Normalised to a mean of 1, so that energy weighs as much as time.
             prices = prices[at] / max(float(prices.mean()), 1e-9)
         return Problem(
             queries=np.array(queries, dtype=np.float64),
@@ -119,7 +119,7 @@ class Situation:
 def _setup(
     job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float
 ) -> tuple[float, float]:
-    """The setup of the job on the worker, and what of it is saved if the job just goes on."""
+    """Return the setup of the job on the worker, and the part saved if the job continues there."""
     if not worker.is_set_up_for(job, now):
         return estimate.setup_s, 0.0
     head = next(iter(worker.leases.values()), None)
@@ -129,7 +129,7 @@ def _setup(
 
 
 def setup_left_s(lease: Lease, now: float) -> float:
-    """What of the setup of a worker's first lease is expected to be still to come."""
+    """Return the expected remaining setup of a worker's head lease."""
     if lease.first_query_at is not None or lease.done or lease.head_at is None:
         return 0.0
     return max(0.0, lease.assignment.setup_s - (now - lease.head_at))
