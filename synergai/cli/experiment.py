@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _METRICS: Final = (
     ("violations", "violations", 0),
-    ("mean_wait_s", "mean waiting (s)", 2),
+    ("mean_wait_s", "mean wait (s)", 2),
     ("mean_excess_s", "mean excess (s)", 2),
     ("e2e_mean_s", "mean end-to-end (s)", 2),
     ("e2e_p99_s", "p99 end-to-end (s)", 2),
@@ -41,30 +41,30 @@ def experiment(settings: ExperimentSettings) -> None:
     require("numpy")
     from synergai.profiles.files import load_dictionary
     from synergai.simulator.audit import audit
-    from synergai.simulator.emulation import numbered, predefined
-    from synergai.simulator.results import result_of
-    from synergai.simulator.simulation import settings_for, simulate
-    from synergai.simulator.sweep import PREDEFINED
+    from synergai.simulator.emulation import number_configurations, predefined_configurations
+    from synergai.simulator.results import summarize
+    from synergai.simulator.simulation import scheduling_settings, simulate
+    from synergai.simulator.sweep import PROFILE_AGNOSTIC
     from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
     profile = Profile(load_dictionary(settings.profile))
     options = {}
-    if settings.policy in PREDEFINED:
-        options = predefined(profile, settings.predefined)
+    if settings.policy in PROFILE_AGNOSTIC:
+        options = predefined_configurations(profile, settings.predefined)
     workload = draw(
-        numbered(profile),
+        number_configurations(profile),
         EXPERIMENTS[settings.experiment],
         settings.seed,
         sessions=settings.sessions,
         estimate_error=settings.estimate_error,
     )
-    run = simulate(workload, settings_for(settings.policy, options))
+    run = simulate(workload, scheduling_settings(settings.policy, options))
     audit(run)
-    results = {"simulated": result_of(run)}
+    results = {"simulated": summarize(run)}
     recording = _run_live(settings, workload, options) if settings.live else None
     if recording is not None:
         run = recording.run
-        results["live"] = result_of(run)
+        results["live"] = summarize(run)
     records = {name: result.record() for name, result in results.items()}
     if settings.as_json:
         print_json(records)

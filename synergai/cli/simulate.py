@@ -8,7 +8,7 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.settings import SimulatorSettings, seeds_of
+from synergai.simulator.settings import SimulatorSettings, parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,9 @@ def simulate(settings: SimulatorSettings) -> None:
         require("matplotlib")
     if settings.bounds:
         require("highspy")
-    from synergai.simulator.sweep import profile_of
+    from synergai.simulator.sweep import load_profile
 
-    profile = profile_of(settings)
+    profile = load_profile(settings)
     results = _simulate_all(settings, profile)
     if settings.as_json:
         print_json([result.record() for result in results])
@@ -55,7 +55,7 @@ def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]
 
     from synergai.simulator.sweep import sweep
 
-    runs = len(settings.experiments) * len(seeds_of(settings.seeds)) * len(settings.policies)
+    runs = len(settings.experiments) * len(parse_seeds(settings.seeds)) * len(settings.policies)
     console = Console(stderr=True)
     simulated = sweep(settings, profile)
     return list(track(simulated, "simulating", total=runs, console=console, transient=True))
@@ -73,12 +73,12 @@ def _plot(
     settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[Result]
 ) -> None:
     from synergai.simulator.plots import plot_experiments
-    from synergai.simulator.sweep import run, workload_of
+    from synergai.simulator.sweep import make_workload, run
     from synergai.simulator.timeline import plot_timeline
 
     plot_experiments(results, settings.policies, settings.experiments, folder)
-    experiment, seed = settings.experiments[-1], seeds_of(settings.seeds)[0]
-    workload = workload_of(settings, profile, experiment, seed)
+    experiment, seed = settings.experiments[-1], parse_seeds(settings.seeds)[0]
+    workload = make_workload(settings, profile, experiment, seed)
     for policy in settings.policies:
         name = f"timeline-{experiment}-{policy}-{seed}.png"
         plot_timeline(run(settings, workload, policy), folder / name)

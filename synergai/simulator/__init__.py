@@ -1,1 +1,1 @@
-"""The other driver of the scheduling core: virtual time, workloads, bounds and comparisons."""
+"""Simulator: the scheduling core in virtual time, with workloads, bounds and live experiments."""

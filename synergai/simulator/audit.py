@@ -1,4 +1,4 @@
-"""Checks that a run could have happened: from the spans alone, and knowing nothing of the core."""
+"""Consistency checks of a run from its spans alone, independent of the core."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ _TOLERANCE_S: Final = 1e-6
 
 
 class AuditFailed(InternalFault):
-    """A simulated run breaks a law that every real one keeps."""
+    """A simulated run violates a physical constraint."""
 
 
 def audit(run: Run) -> None:
     """Check a run.
 
     Raises:
-        AuditFailed: a query was run twice or never, a worker did two things at once, a job ran
-            before it arrived or finished at another time than its last query, or a setup or
-            query took less than it takes.
+        AuditFailed: a query ran twice or never, a worker did two things at once, a job ran before
+            it arrived or finished at another time than its last query, or a setup or query was
+            shorter than possible.
     """
-    complaint = next(_complaints(run), None)
-    if complaint is not None:
+    finding = next(_findings(run), None)
+    if finding is not None:
         workload = run.workload
         where = f"{run.policy} in {workload.experiment}, seed {workload.seed}"
-        raise AuditFailed(f"{where}: {complaint}")
+        raise AuditFailed(f"{where}: {finding}")
 
 
-def _complaints(run: Run) -> Iterator[str]:
+def _findings(run: Run) -> Iterator[str]:
     by_job: dict[str, list[Span]] = {job.id: [] for job in run.workload.jobs}
     by_worker: dict[WorkerId, list[Span]] = {}
     for span in run.spans:
         by_job[span.job_id].append(span)
         by_worker.setdefault(span.worker_id, []).append(span)
     for job in run.workload.jobs:
-        yield from _job_complaints(job, by_job[job.id], run.finished.get(job.id))
+        yield from _job_findings(job, by_job[job.id], run.finished.get(job.id))
     jobs = {job.id: job for job in run.workload.jobs}
     for spans in by_worker.values():
-        spans.sort(key=lambda span: (span.began, span.ended))
+        spans.sort(key=lambda span: (span.started, span.ended))
         for before, after in pairwise(spans):
-            if after.began < before.ended - _TOLERANCE_S:
-                yield f"{after.worker_id} runs {before.job_id} and {after.job_id} at once"
-        for span, session_is_warm in _with_warmth(run, spans):
-            yield from _time_complaints(run, jobs[span.job_id], span, session_is_warm)
+            if after.started < before.ended - _TOLERANCE_S:
+                yield f"{after.worker_id} ran {before.job_id} and {after.job_id} at once"
+        for span, is_resident in _with_session_state(run, spans):
+            yield from _time_findings(run, jobs[span.job_id], span, is_resident)
 
 
-def _job_complaints(job: Job, spans: Iterable[Span], finished: float | None) -> Iterator[str]:
+def _job_findings(job: Job, spans: Iterable[Span], finished: float | None) -> Iterator[str]:
     spans = sorted(spans, key=lambda span: (span.first, span.done))
-    if any(span.began < job.arrival - _TOLERANCE_S for span in spans):
-        yield f"job {job.id} runs before it arrives"
+    if any(span.started < job.arrival - _TOLERANCE_S for span in spans):
+        yield f"job {job.id} ran before it arrived"
     if finished is None:
         return
     position = 0
     for span in spans:
         if span.done and span.first != position:
             what = "run twice" if span.first < position else "never run"
-            yield f"queries of job {job.id} near {min(position, span.first)} are {what}"
+            yield f"queries of job {job.id} near {min(position, span.first)} were {what}"
         position = span.first + span.done if span.done else position
     if position != job.queries:
         yield f"job {job.id} finished after {position} queries, not {job.queries}"
@@ -75,8 +75,8 @@ def _job_complaints(job: Job, spans: Iterable[Span], finished: float | None) -> 
         yield f"job {job.id} finished at {finished}, its last query at {last}"
 
 
-def _with_warmth(run: Run, spans: list[Span]) -> Iterator[tuple[Span, bool]]:
-    """Each of a worker's spans, and whether its engine was set up when the worker turned to it."""
+def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, bool]]:
+    """Yield each of a worker's spans, and whether its session was ready when it started."""
     loaded: set[Session] = set()
     before: Span | None = None
     for span in spans:
@@ -95,17 +95,17 @@ def _with_warmth(run: Run, spans: list[Span]) -> Iterator[tuple[Span, bool]]:
 
 def _continues(before: Span, span: Span) -> bool:
     same = (before.job_id, before.configuration) == (span.job_id, span.configuration)
-    return same and before.done > 0 and span.began - before.ended <= _TOLERANCE_S
+    return same and before.done > 0 and span.started - before.ended <= _TOLERANCE_S
 
 
-def _time_complaints(run: Run, job: Job, span: Span, session_is_warm: bool) -> Iterator[str]:
+def _time_findings(run: Run, job: Job, span: Span, is_resident: bool) -> Iterator[str]:
     workload, name = run.workload, WorkerClass(span.worker_id)
     queries_s = span.done * workload.per_query_s(job, name, span.configuration)
     if span.ended - span.ready < queries_s - _TOLERANCE_S:
-        yield f"{span.worker_id} runs {span.done} queries of job {job.id} faster than it can"
-    if session_is_warm or not span.done:
+        yield f"{span.worker_id} ran {span.done} queries of job {job.id} faster than possible"
+    if is_resident or not span.done:
         return
-    # With a T_pre in proportion, at least what the queries that were run ask for.
+    # With a proportional T_pre, at least the part for the queries that ran.
     setup_s = workload.setup_s(job, name, span.configuration, span.done)
-    if span.ready - span.began < setup_s - _TOLERANCE_S:
+    if span.ready - span.started < setup_s - _TOLERANCE_S:
         yield f"{span.worker_id} did not pay the setup of job {job.id}"

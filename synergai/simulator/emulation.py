@@ -1,7 +1,7 @@
-"""A workload's machines as model directories and a dictionary for a real fleet, sped up.
+"""Model directories and dictionary of a workload's emulated workers, for a live experiment.
 
-Emulated workers have no power modes to switch: the configurations of a worker class are told
-apart by the number of threads alone, and `numbered` renames them so.
+Emulated workers have no power modes: the configurations of a worker class differ only in their
+number of threads, and `number_configurations` renames them accordingly.
 """
 
 from __future__ import annotations
@@ -24,55 +24,56 @@ if TYPE_CHECKING:
 _DEFINITION: Final = 'backend = "emulated"\nfile = "model.toml"\n'
 
 
-def numbers(profile: Profile, worker_class: WorkerClass) -> dict[Configuration, int]:
-    """The configurations of a worker class, counted from 1."""
-    found = {
+def configuration_numbers(profile: Profile, worker_class: WorkerClass) -> dict[Configuration, int]:
+    """Return the number of each configuration of a worker class, starting at 1."""
+    configurations = {
         entry.configuration
         for engine in profile.engines
         for entry in profile.entries(engine, worker_class)
     }
-    # Modes are mostly numbers themselves: 10 comes after 2.
-    order = sorted(found, key=lambda c: (c.threads, len(c.power_mode), c))
+    # Modes are mostly numeric: 10 sorts after 2.
+    order = sorted(configurations, key=lambda c: (c.threads, len(c.power_mode), c))
     return {configuration: number for number, configuration in enumerate(order, 1)}
 
 
-def numbered(profile: Profile) -> Profile:
-    """The same profile with the configurations of each class called ``threads=1`` and so on."""
+def number_configurations(profile: Profile) -> Profile:
+    """Return the profile with each class's configurations renamed ``threads=1`` and so on."""
     entries: list[ProfileEntry] = []
     for worker_class in profile.classes:
-        number = numbers(profile, worker_class)
+        number_of = configuration_numbers(profile, worker_class)
         for engine in profile.engines:
             entries += (
-                replace(entry, configuration=Configuration(number[entry.configuration]))
+                replace(entry, configuration=Configuration(number_of[entry.configuration]))
                 for entry in profile.entries(engine, worker_class)
             )
     return Profile(entries)
 
 
-def predefined(profile: Profile, options: Mapping[str, str]) -> dict[str, str]:
-    """One configuration for each worker class, called as `numbered` calls it.
+def predefined_configurations(profile: Profile, options: Mapping[str, str]) -> dict[str, str]:
+    """Return one configuration per worker class, as `number_configurations` names it.
 
     Args:
-        profile: not yet `numbered`.
-        options: what the operator wants, by worker class; by default it is the largest one.
+        profile: with the original configurations.
+        options: configurations by worker class; the default is the largest one.
     """
-    found = {}
+    result = {}
     for worker_class in profile.classes:
-        number = numbers(profile, worker_class)
-        largest = max(number.values())
-        wanted = options.get(worker_class)
-        chosen = number.get(Configuration.parse(wanted), largest) if wanted else largest
-        found[str(worker_class)] = str(Configuration(chosen))
-    return found
+        number_of = configuration_numbers(profile, worker_class)
+        largest = max(number_of.values())
+        preferred = options.get(worker_class)
+        number = number_of.get(Configuration.parse(preferred), largest) if preferred else largest
+        result[str(worker_class)] = str(Configuration(number))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Files below `directory` that make a fleet of `workload`'s machines.
+    """Files in `directory` that emulate `workload`'s workers.
 
     Attributes:
-        workload: of a `numbered` profile.
-        scale: how many times faster than the profile all of it goes.
+        workload: with numbered configurations.
+        scale: speedup over profiled times.
+        directory: root of all files.
     """
 
     workload: Workload
@@ -81,60 +82,60 @@ class Emulation:
 
     @property
     def dictionary(self) -> Path:
-        """What the gateway is to believe."""
+        """Path of the gateway's configuration dictionary."""
         return self.directory / "dictionary.db"
 
     def models(self, worker_class: WorkerClass) -> Path:
-        """The model directory of the worker of a class."""
+        """Return the model directory of a class's worker."""
         return self.directory / "models" / worker_class
 
     def write(self) -> None:
-        """Write all files but the paces of jobs, which have no ids yet."""
+        """Write all files except the paces of jobs, which have no ids yet."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with DictionaryStore(self.dictionary) as store:
-            store.put_all(map(self._sped_up, self.workload.beliefs()))
+            store.put_all(map(self._scaled, self.workload.scheduler_dictionary()))
         profile = self.workload.profile
         for worker_class in profile.classes:
             for engine in self.engines():
                 folder = self.models(worker_class) / engine
                 folder.mkdir(parents=True)
-                text = self._model(profile.entries(engine, worker_class))
+                text = self._model_text(profile.entries(engine, worker_class))
                 (folder / "engine.toml").write_text(_DEFINITION, "utf-8")
                 (folder / "model.toml").write_text(text, "utf-8")
-                self._paces(worker_class, engine).touch()
+                self._pace_file(worker_class, engine).touch()
 
     def engines(self) -> list[EngineName]:
-        """Those that the workload's jobs are of."""
+        """Return the engines of the workload's jobs, sorted."""
         return sorted({job.engine for job in self.workload.jobs})
 
     def threads(self, worker_class: WorkerClass) -> list[int]:
-        """All configurations of the worker of a class."""
-        return sorted(numbers(self.workload.profile, worker_class).values())
+        """Return the thread counts that stand for a class's configurations."""
+        return sorted(configuration_numbers(self.workload.profile, worker_class).values())
 
-    def preload(self, worker_class: WorkerClass, wanted: str = "") -> dict[str, str]:
-        """A configuration of every engine, as ``--preload`` takes them.
+    def preload_options(self, worker_class: WorkerClass, preferred: str = "") -> dict[str, str]:
+        """Return a configuration of every engine, as passed to ``--preload``.
 
-        It is the wanted one if the engine is profiled in it, else the engine's fastest.
+        The preferred one if the engine is profiled in it, else the engine's fastest.
         """
         profile = self.workload.profile
-        found = {}
+        result = {}
         for engine in self.engines():
             known = {str(e.configuration) for e in profile.entries(engine, worker_class)}
             best = str(profile.best(engine, worker_class).configuration)
-            found[str(engine)] = wanted if wanted in known else best
-        return found
+            result[str(engine)] = preferred if preferred in known else best
+        return result
 
-    def reveal(self, job: Job, submitted_as: str) -> None:
-        """Tell the engines how far a job is from the profile, now that it has an id."""
+    def write_pace(self, job: Job, submitted_as: str) -> None:
+        """Tell the engines a job's deviation from the profile once its id is known."""
         for worker_class in self.workload.profile.classes:
             factor = self.workload.factors[job.id, worker_class]
-            with self._paces(worker_class, job.engine).open("a", encoding="utf-8") as paces:
+            with self._pace_file(worker_class, job.engine).open("a", encoding="utf-8") as paces:
                 paces.write(f"{submitted_as} {factor!r}\n")
 
-    def _paces(self, worker_class: WorkerClass, engine: EngineName) -> Path:
+    def _pace_file(self, worker_class: WorkerClass, engine: EngineName) -> Path:
         return self.models(worker_class) / engine / "paces.txt"
 
-    def _model(self, entries: Iterable[ProfileEntry]) -> str:
+    def _model_text(self, entries: Iterable[ProfileEntry]) -> str:
         tables = []
         for entry in entries:
             query_s = 1.0 / entry.qps / self.scale
@@ -147,7 +148,7 @@ class Emulation:
             )
         return "\n".join(tables)
 
-    def _sped_up(self, entry: ProfileEntry) -> ProfileEntry:
+    def _scaled(self, entry: ProfileEntry) -> ProfileEntry:
         return ProfileEntry(
             engine=entry.engine,
             worker_class=entry.worker_class,

@@ -1,7 +1,7 @@
-"""The thesis's experiments on a real gateway: agents in processes of their own, emulated engines.
+"""Live experiments: a real gateway with agent processes and emulated engines.
 
-Everything but the computation is real, and goes faster than the profile by a scale. The same
-jobs arrive as in the simulation, and deviate from the profile as they do there.
+Everything but the computation is real, sped up by a scale. Jobs arrive and deviate from the
+profile as in the simulation.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from synergai.simulator.workload import Workload
 
 _MEMORY_MB: Final = 16_384
-"""Room for every session: emulated engines are small, and the simulated ones never leave."""
-_JOINED_AFTER_S: Final = 120.0
-_MARGIN_S: Final = 60.0
+"""Room for every session: emulated engines are small, and simulated ones are never evicted."""
+_JOIN_TIMEOUT_S: Final = 120.0
+_TIMEOUT_MARGIN_S: Final = 60.0
 
 
 def run_live(
     workload: Workload, policy: str, scale: float, directory: Path, options: Mapping[str, str]
 ) -> Recording:
-    """Run a workload through a real gateway, and read from its event log what happened.
+    """Run a workload on a real gateway and read the result from its event log.
 
     Args:
-        workload: of a `numbered` profile; its sessions are warm or prewarmed.
-        policy: what schedules it.
-        scale: how many times faster than the profile it goes.
+        workload: with numbered configurations and warm or prewarmed sessions.
+        policy: scheduling policy.
+        scale: speedup over profiled times.
         directory: for models, state and logs; empty or new.
-        options: of the policy, in the profile's time; among them, by worker class, the
-            configurations that it has predefined.
+        options: policy options in profiled time, including predefined configurations by worker
+            class.
 
     Raises:
-        InvalidInput: the sessions are to be cold, or T_pre not fixed.
-        Unavailable: a process did not start, or the jobs did not end.
+        InvalidInput: the sessions are cold, or T_pre is not fixed.
+        Unavailable: a process did not start, or the jobs did not finish.
     """
     if workload.sessions == "cold" or workload.t_pre != "fixed":
         raise InvalidInput(
-            "real workers keep what they have loaded, and pay all of T_pre to load it: "
-            "a live experiment has warm or prewarmed sessions, and a fixed T_pre"
+            "live workers keep sessions loaded and pay the full T_pre: "
+            "use warm or prewarmed sessions and a fixed T_pre"
         )
     emulation = Emulation(workload, scale, directory)
     emulation.write()
@@ -63,15 +63,15 @@ def run_live(
             [
                 *("--dictionary", str(emulation.dictionary)),
                 *("--policy", policy),
-                *_spelled("--policy-options", _sped_up(policy, options, scale)),
-                *_paces_sped_up(scale),
+                *_option("--policy-options", _scaled_options(policy, options, scale)),
+                *_scheduler_options(scale),
                 *("--event-log", str(log)),
             ]
         )
         for worker_class in workload.profile.classes:
             warm = {}
             if workload.sessions == "prewarmed":
-                warm = emulation.preload(worker_class, options.get(worker_class, ""))
+                warm = emulation.preload_options(worker_class, options.get(worker_class, ""))
             fleet.start_agent(
                 worker_class,
                 models=emulation.models(worker_class),
@@ -80,40 +80,40 @@ def run_live(
                     *("--power", "none"),
                     *("--threads", ",".join(map(str, emulation.threads(worker_class)))),
                     *("--memory-mb", str(_MEMORY_MB)),
-                    *_spelled("--preload", warm),
+                    *_option("--preload", warm),
                 ],
             )
-        fleet.wait_for_workers(len(workload.profile.classes), _JOINED_AFTER_S)
-        jobs = asyncio.run(_submit(emulation, fleet.address))
+        fleet.wait_for_workers(len(workload.profile.classes), _JOIN_TIMEOUT_S)
+        jobs = asyncio.run(_submit_all(emulation, fleet.address))
     return read_recording(log, workload, policy, scale, jobs)
 
 
-async def _submit(emulation: Emulation, address: str) -> dict[str, Job]:
-    """Submit each job when it is due, and wait for all; the jobs by the ids that they got."""
+async def _submit_all(emulation: Emulation, address: str) -> dict[str, Job]:
+    """Submit each job when it is due and wait for all; return them by gateway job id."""
     workload, scale = emulation.workload, emulation.scale
     loop = asyncio.get_running_loop()
     submitted: dict[str, Job] = {}
-    began = loop.time() - workload.jobs[0].arrival / scale
+    started = loop.time() - workload.jobs[0].arrival / scale
     async with Client(address) as client:
         for job in workload.jobs:
-            await asyncio.sleep(began + job.arrival / scale - loop.time())
+            await asyncio.sleep(started + job.arrival / scale - loop.time())
             qos = (job.deadline - job.arrival) / scale
             handle = await client.submit(job.engine, queries=job.queries, qos=qos)
-            emulation.reveal(job, handle.id)
+            emulation.write_pace(job, handle.id)
             submitted[handle.id] = job
         try:
-            async with asyncio.timeout(_longest_s(workload) / scale + _MARGIN_S):
+            async with asyncio.timeout(_serial_time_s(workload) / scale + _TIMEOUT_MARGIN_S):
                 for job_id in submitted:
                     await client.job(job_id).wait()
         except TimeoutError:
             raise Unavailable(
-                f"the jobs do not come to an end; see the logs in {emulation.directory}"
+                f"the jobs did not finish in time; see the logs in {emulation.directory}"
             ) from None
     return submitted
 
 
-def _longest_s(workload: Workload) -> float:
-    """What all jobs would take one after the other, each in its slowest configuration."""
+def _serial_time_s(workload: Workload) -> float:
+    """Return the time of all jobs in series, each in its slowest configuration."""
     profile = workload.profile
     return sum(
         workload.factors[job.id, name] * (entry.t_pre_s + QUERY_COUNTS[0] / entry.qps)
@@ -123,23 +123,23 @@ def _longest_s(workload: Workload) -> float:
     )
 
 
-def _sped_up(policy: str, options: Mapping[str, str], scale: float) -> dict[str, str]:
-    """The options of a policy, given or by default; by our naming, those in ``_s`` are times."""
-    found = dict(options)
+def _scaled_options(policy: str, options: Mapping[str, str], scale: float) -> dict[str, str]:
+    """Return the policy's options with durations (names ending in ``_s``) divided by `scale`."""
+    scaled = dict(options)
     for name, parameter in signature(POLICIES.get(policy)).parameters.items():
         if name.endswith("_s"):
-            found[name] = str(float(found.get(name, parameter.default)) / scale)
-    return found
+            scaled[name] = str(float(scaled.get(name, parameter.default)) / scale)
+    return scaled
 
 
-def _paces_sped_up(scale: float) -> list[str]:
-    """What the scheduler's own times are in an experiment that goes faster."""
-    usual = SchedulingSettings()
+def _scheduler_options(scale: float) -> list[str]:
+    """Return command line options that divide the scheduler's time constants by `scale`."""
+    defaults = SchedulingSettings()
     return [
-        *("--pace-half-life-s", str(usual.pace_half_life_s / scale)),
-        *("--reassess-s", str(usual.reassess_s / scale)),
+        *("--pace-half-life-s", str(defaults.pace_half_life_s / scale)),
+        *("--reassess-s", str(defaults.reassess_s / scale)),
     ]
 
 
-def _spelled(option: str, pairs: Mapping[str, str]) -> list[str]:
+def _option(option: str, pairs: Mapping[str, str]) -> list[str]:
     return [option, ",".join(f"{key}={value}" for key, value in pairs.items())] if pairs else []

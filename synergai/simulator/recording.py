@@ -1,4 +1,4 @@
-"""What happened in a real gateway, read from its event log as if it were a simulation."""
+"""Reading a gateway's event log as if it were a simulated run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Recording:
     """A live run.
 
     Attributes:
-        run: in the profile's time, the first job arriving when it does in the workload.
-        events: how many the scheduler was told.
-        mismatches: after how many of them a new core, told the same, says something else.
+        run: in profiled time, aligned with the workload at the first arrival.
+        events: number of recorded events.
+        mismatches: number of events after which the replayed commands differ.
     """
 
     run: Run
@@ -52,10 +52,10 @@ def read_recording(
 
     Args:
         path: the log.
-        workload: what was run.
-        policy: what scheduled it.
-        scale: how many times faster than the profile it went.
-        jobs: the workload's jobs by the ids that the gateway gave them.
+        workload: the workload that ran.
+        policy: its scheduling policy.
+        scale: speedup over profiled times.
+        jobs: the workload's jobs by gateway job id.
 
     Raises:
         InvalidInput: the file is not an event log of this version.
@@ -81,16 +81,18 @@ def read_recording(
 
 
 @dataclass(slots=True)
-class _Running:
-    """An assignment that a worker has; `began` is None until it turns to it."""
+class _InFlight:
+    """An assignment on a worker; `started` is None while it waits behind others."""
 
     assignment: Assignment
-    began: float | None = None
+    started: float | None = None
     ready: float | None = None
 
 
 @dataclass(slots=True)
 class _Reader:
+    """Reconstructs jobs and spans from the events."""
+
     workload: Workload
     scale: float
     jobs: Mapping[str, Job]
@@ -98,64 +100,66 @@ class _Reader:
     arrived: dict[JobId, Job] = field(default_factory=dict)
     finished: dict[JobId, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    given: dict[WorkerId, deque[_Running]] = field(default_factory=dict)
+    queues: dict[WorkerId, deque[_InFlight]] = field(default_factory=dict)
 
     def read(self, steps: Iterable[ReplayStep]) -> None:
-        """Take in all steps, in order."""
+        """Process all steps in order."""
         for step in steps:
             match step.event:
                 case JobArrived(job):
-                    self._arrive(job)
+                    self._add_job(job)
                 case AssignmentStarted(assignment_id):
-                    if (running := self._running(assignment_id)) is not None:
-                        running.ready = self._time(step.at)
+                    if (running := self._find(assignment_id)) is not None:
+                        running.ready = self._profile_time(step.at)
                 case AssignmentEnded():
-                    self._end(step.event, self._time(step.at))
+                    self._end_assignment(step.event, self._profile_time(step.at))
             for command in step.recorded:
                 match command:
                     case Dispatch(assignment):
-                        self._give(assignment, self._time(step.at))
+                        self._dispatch(assignment, self._profile_time(step.at))
                     case Finish(job_id):
-                        self.finished[self.jobs[job_id].id] = self._time(step.at)
+                        self.finished[self.jobs[job_id].id] = self._profile_time(step.at)
 
-    def _time(self, at: float) -> float:
-        """The gateway's time in the profile's; jobs come before all that matters."""
+    def _profile_time(self, at: float) -> float:
+        """Convert gateway time to profiled time; the first arrival is the common origin."""
         origin = at if self.origin is None else self.origin
         return self.workload.jobs[0].arrival + (at - origin) * self.scale
 
-    def _arrive(self, live: Job) -> None:
+    def _add_job(self, live: Job) -> None:
         if self.origin is None:
             self.origin = live.arrival
         job = self.jobs[live.id]
         self.arrived[job.id] = replace(
-            job, arrival=self._time(live.arrival), deadline=self._time(live.deadline)
+            job,
+            arrival=self._profile_time(live.arrival),
+            deadline=self._profile_time(live.deadline),
         )
 
-    def _give(self, assignment: Assignment, now: float) -> None:
-        queue = self.given.setdefault(assignment.worker_id, deque())
-        queue.append(_Running(assignment, None if queue else now))
+    def _dispatch(self, assignment: Assignment, now: float) -> None:
+        queue = self.queues.setdefault(assignment.worker_id, deque())
+        queue.append(_InFlight(assignment, None if queue else now))
 
-    def _running(self, assignment_id: int) -> _Running | None:
-        for queue in self.given.values():
+    def _find(self, assignment_id: int) -> _InFlight | None:
+        for queue in self.queues.values():
             for running in queue:
                 if running.assignment.id == assignment_id:
                     return running
         return None
 
-    def _end(self, event: AssignmentEnded, now: float) -> None:
-        running = self._running(event.assignment_id)
+    def _end_assignment(self, event: AssignmentEnded, now: float) -> None:
+        running = self._find(event.assignment_id)
         if running is None:
             return
         assignment = running.assignment
-        queue = self.given[assignment.worker_id]
+        queue = self.queues[assignment.worker_id]
         queue.remove(running)
-        if queue and queue[0].began is None:
-            queue[0].began = now
-        if running.began is None:  # it was taken back before the worker came to it
+        if queue and queue[0].started is None:
+            queue[0].started = now
+        if running.started is None:  # stopped before the worker reached it
             return
         ready = running.ready
         if ready is None:
-            ready = running.began if event.done else now
+            ready = running.started if event.done else now
         self.spans.append(
             Span(
                 worker_id=assignment.worker_id,
@@ -164,7 +168,7 @@ class _Reader:
                 configuration=assignment.configuration,
                 first=assignment.first,
                 done=event.done,
-                began=running.began,
+                started=running.started,
                 ready=ready,
                 ended=now,
             )

@@ -1,4 +1,4 @@
-"""The figures of a run, and of many runs together."""
+"""Figures of a run, and statistics over runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Result:
     """One policy in one experiment with one seed.
 
     Attributes:
-        violations: jobs that were late or refused.
-        mean_wait_s: from a job's arrival until a worker turns to it.
-        mean_excess_s: beyond the deadline, over all jobs, 0 for those in time.
-        e2e_mean_s: from arrival to the last query, over the jobs that were run.
-        e2e_p99_s: the same, 99th percentile.
-        decisions: how often the core was asked.
-        decision_p99_us: CPU microseconds that a decision took, 99th percentile.
-        violations_at_least: the clairvoyant lower bound, where it was asked for.
+        violations: late or rejected jobs.
+        mean_wait_s: from a job's arrival until a worker starts it.
+        mean_excess_s: time beyond the deadline over all jobs, 0 for those in time.
+        e2e_mean_s: from arrival to the last query, over finished jobs.
+        e2e_p99_s: 99th percentile of the same.
+        decisions: number of decisions of the core.
+        decision_p99_us: CPU microseconds per decision, 99th percentile.
+        violations_at_least: lower bound on violations, if requested.
     """
 
     experiment: str
@@ -42,19 +42,19 @@ class Result:
     violations_at_least: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """For JSON; what was not asked for is left out."""
+        """Return the JSON form, without figures that were not requested."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def result_of(run: Run) -> Result:
-    """Measure a run."""
+def summarize(run: Run) -> Result:
+    """Compute the figures of a run."""
     jobs = run.workload.jobs
-    began: dict[str, float] = {}
+    started: dict[str, float] = {}
     for span in run.spans:
-        began[span.job_id] = min(span.began, began.get(span.job_id, span.began))
+        started[span.job_id] = min(span.started, started.get(span.job_id, span.started))
     excesses = [max(0.0, run.finished[j.id] - j.deadline) for j in jobs if j.id in run.finished]
     times = [run.finished[job.id] - job.arrival for job in jobs if job.id in run.finished]
-    waits = [began[job.id] - job.arrival for job in jobs if job.id in began]
+    waits = [started[job.id] - job.arrival for job in jobs if job.id in started]
     late = sum(excess > 1e-9 for excess in excesses)
     return Result(
         experiment=run.workload.experiment,
@@ -72,13 +72,13 @@ def result_of(run: Run) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure over seeds."""
+    """Mean and standard deviation of a figure over seeds."""
 
     mean: float
     deviation: float
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Mean and standard deviation; 0 deviation for a single value."""
+        """Return the spread of `values`; 0 deviation for a single value."""
         known = list(values)
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0)

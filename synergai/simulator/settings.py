@@ -1,4 +1,4 @@
-"""What is to be simulated."""
+"""Settings of the simulator."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from synergai.runtime.settings import OptionName, Settings
 from synergai.scheduling.policy import POLICIES
 from synergai.simulator.workload import EXPERIMENTS, Sessions, TPre
 
-COMPARED: Final = ("rr", "srr", "lru", "mru", "be", "slo_mael", "synergai", "edf", "malleable")
-RECONSTRUCTED: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
+DEFAULT_POLICIES: Final = (
+    "rr",
+    "srr",
+    "lru",
+    "mru",
+    "be",
+    "slo_mael",
+    "synergai",
+    "edf",
+    "malleable",
+)
+RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
 MAX_SEEDS: Final = 10_000
 
 
-def seeds_of(text: str) -> tuple[int, ...]:
-    """The numbers in ``0-29`` or ``1,5,7-9``.
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds and ranges of seeds: ``0-29`` or ``1,5,7-9``.
 
     Raises:
-        InvalidInput: it is something else, or there are too many.
+        InvalidInput: the text has another form or too many seeds.
     """
     seeds: list[int] = []
     for part in text.split(","):
@@ -31,31 +41,31 @@ def seeds_of(text: str) -> tuple[int, ...]:
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < 2**63):
             raise InvalidInput(f"{part.strip()!r} is not a seed or a range of seeds, such as 0-29")
         if len(seeds) + int(last) - int(first) >= MAX_SEEDS:
-            raise InvalidInput(f"{text!r} are more than {MAX_SEEDS:,} seeds")
+            raise InvalidInput(f"{text!r} has more than {MAX_SEEDS:,} seeds")
         seeds += range(int(first), int(last) + 1)
     return tuple(seeds)
 
 
-def _known(name: str, names: list[str], what: str) -> str:
+def _one_of(name: str, names: list[str], kind: str) -> str:
     if name not in names:
-        raise InvalidInput(f"there is no {what} {name!r}; there are: {', '.join(names)}")
+        raise InvalidInput(f"there is no {kind} {name!r}; there are: {', '.join(names)}")
     return name
 
 
-def _policy(name: str) -> str:
-    return _known(name, POLICIES.names(), "policy")
+def _checked_policy(name: str) -> str:
+    return _one_of(name, POLICIES.names(), "policy")
 
 
-def _experiment(name: str) -> str:
-    return _known(name, list(EXPERIMENTS), "experiment")
+def _checked_experiment(name: str) -> str:
+    return _one_of(name, list(EXPERIMENTS), "experiment")
 
 
-PolicyName: TypeAlias = Annotated[str, AfterValidator(_policy)]
-ExperimentName: TypeAlias = Annotated[str, AfterValidator(_experiment)]
+PolicyName: TypeAlias = Annotated[str, AfterValidator(_checked_policy)]
+ExperimentName: TypeAlias = Annotated[str, AfterValidator(_checked_experiment)]
 
 
-def _seeds(text: str) -> str:
-    seeds_of(text)
+def _checked_seeds(text: str) -> str:
+    parse_seeds(text)
     return text
 
 
@@ -63,44 +73,46 @@ class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
     """Settings of ``synergai simulate``."""
 
     profile: Path = Field(
-        default=RECONSTRUCTED,
-        description="Dictionary of the simulated workers: a .csv, .json or .db file. By default "
-        "the thesis's, reconstructed from what it prints.",
+        default=RECONSTRUCTED_PROFILE,
+        description="Dictionary of the simulated workers: a .csv, .json or .db file. The default "
+        "is reconstructed from the figures printed in the thesis.",
     )
     experiments: tuple[ExperimentName, ...] = Field(
-        default=tuple(EXPERIMENTS), min_length=1, description="Demand (D) and frequency (F)."
+        default=tuple(EXPERIMENTS),
+        min_length=1,
+        description="Experiments by demand (D) and frequency (F).",
     )
     policies: tuple[PolicyName, ...] = Field(
-        default=COMPARED, min_length=1, description="Who schedules."
+        default=DEFAULT_POLICIES, min_length=1, description="Scheduling policies to compare."
     )
-    seeds: Annotated[str, AfterValidator(_seeds)] = Field(
-        default="0-29", description="One run for each, the same jobs for every policy."
+    seeds: Annotated[str, AfterValidator(_checked_seeds)] = Field(
+        default="0-29", description="One run per seed; all policies get the same jobs."
     )
     sessions: Sessions = Field(
         default="cold",
-        description="T_pre is paid at every start, once per session, or was paid beforehand.",
+        description="T_pre is paid at every start, once per session, or never.",
     )
     t_pre: TPre = Field(
-        default="fixed", description="T_pre is as profiled, or in proportion to a job's queries."
+        default="fixed", description="T_pre is as profiled, or proportional to a job's queries."
     )
     estimate_error: float = Field(
         default=0.15,
         ge=0,
         le=2,
-        description="How far real times are from the profile: the standard deviation of the "
+        description="Deviation of actual from profiled times: the standard deviation of the "
         "logarithm of their ratio.",
     )
     predefined: dict[str, str] = Field(
         default={"agx": "mode=6", "nx": "mode=5"},
-        description="Configurations by worker class for the policies that know no profile; "
-        "elsewhere they take the one with the most threads.",
+        description="Configurations by worker class for the profile-agnostic policies; the "
+        "default is the one with the most threads.",
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
-        default=False, description="Print JSON, the figures of every run, instead of tables."
+        default=False, description="Print the results of every run as JSON instead of tables."
     )
-    plots: Path | None = Field(default=None, description="Folder for the plots.")
+    plots: Path | None = Field(default=None, description="Directory for plots.")
     bounds: bool = Field(
-        default=False, description="Add the least violations that a clairvoyant could have."
+        default=False, description="Add a lower bound on violations for any schedule."
     )
 
     @field_validator("predefined")

@@ -1,4 +1,4 @@
-"""Drives the gateway's own scheduling core through a workload, in virtual time."""
+"""Simulation: drives the scheduling core through a workload in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.simulator.virtual_worker import Machine
+from synergai.simulator.virtual_worker import VirtualWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,18 +36,20 @@ if TYPE_CHECKING:
     from synergai.simulator.workload import Workload
 
 REPORT_S: Final = 5.0
-"""How often a virtual worker reports progress."""
-_STALLED_AFTER: Final = 20_000
+"""Interval of progress reports."""
+_MAX_STEPS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What happened in one simulation.
+    """The outcome of one simulation.
 
     Attributes:
-        spans: every assignment as it really ran, by worker, then time.
-        finished: when each job was done; rejected ones are missing.
-        decisions_s: CPU seconds that each of the core's decisions took.
+        workload: the simulated workload.
+        policy: the scheduling policy.
+        spans: every assignment as executed, by worker, then time.
+        finished: completion times; rejected jobs are missing.
+        decisions_s: CPU seconds of each decision.
     """
 
     workload: Workload
@@ -57,8 +59,8 @@ class Run:
     decisions_s: tuple[float, ...]
 
 
-def workers(workload: Workload) -> list[Worker]:
-    """One worker of each class, the strongest first."""
+def make_workers(workload: Workload) -> list[Worker]:
+    """Return one worker per class, strongest first."""
     profile = workload.profile
     return [
         Worker(
@@ -83,8 +85,8 @@ def workers(workload: Workload) -> list[Worker]:
     ]
 
 
-def settings_for(policy: str, options: dict[str, str] | None = None) -> SchedulingSettings:
-    """The gateway's settings, but for a profile whose T_pre includes the mode switch."""
+def scheduling_settings(policy: str, options: dict[str, str] | None = None) -> SchedulingSettings:
+    """Return gateway defaults, but without mode switch time, which the profile's T_pre includes."""
     return SchedulingSettings(policy=policy, mode_switch_s=0.0, options=options or {})
 
 
@@ -92,91 +94,95 @@ def simulate(workload: Workload, settings: SchedulingSettings, report_s: float =
     """Run a workload to its end.
 
     Raises:
-        InvalidInput: the settings name no policy.
-        InternalFault: the policy leaves jobs waiting for ever.
+        InvalidInput: the policy does not exist.
+        InternalFault: the policy leaves jobs waiting forever.
     """
     return _Simulation(workload, settings, report_s).run()
 
 
 @dataclass(slots=True)
 class _Simulation:
+    """Event loop of one run: timers, the core, and virtual workers."""
+
     workload: Workload
     settings: SchedulingSettings
     report_s: float
     now: float = 0.0
     core: SchedulerCore = field(init=False)
-    machines: dict[WorkerId, Machine] = field(init=False)
+    workers: dict[WorkerId, VirtualWorker] = field(init=False)
     finished: dict[JobId, float] = field(default_factory=dict)
     unfinished: set[JobId] = field(init=False)
     decisions_s: list[float] = field(default_factory=list)
-    agenda: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
+    timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     count: itertools.count[int] = field(default_factory=itertools.count)
 
     def run(self) -> Run:
-        """Go on until every job has ended."""
+        """Run until every job has ended."""
         workload = self.workload
-        self.core = SchedulerCore(self.settings, workload.beliefs())
+        self.core = SchedulerCore(self.settings, workload.scheduler_dictionary())
         jobs = {job.id: job for job in workload.jobs}
         self.unfinished = set(jobs)
-        self.machines = {}
-        for worker in workers(workload):
-            self.machines[worker.id] = Machine(
-                worker, workload, jobs, self.report_s, self.at, self.tell
+        self.workers = {}
+        for worker in make_workers(workload):
+            self.workers[worker.id] = VirtualWorker(
+                worker, workload, jobs, self.report_s, self.call_at, self.handle
             )
-            self.tell(WorkerJoined(worker))
+            self.handle(WorkerJoined(worker))
         for job in workload.jobs:
-            self.at(job.arrival, partial(self.arrive, job))
-        for _ in range(_STALLED_AFTER):
+            self.call_at(job.arrival, partial(self.submit, job))
+        for _ in range(_MAX_STEPS):
             if not self.unfinished:
                 break
             self.step()
         else:
-            raise InternalFault(f"policy {self.settings.policy!r} never comes to an end")
+            raise InternalFault(
+                f"policy {self.settings.policy!r} did not finish within {_MAX_STEPS:,} steps"
+            )
         return Run(
             workload=workload,
             policy=self.settings.policy,
-            spans=tuple(span for machine in self.machines.values() for span in machine.spans),
+            spans=tuple(span for worker in self.workers.values() for span in worker.spans),
             finished=self.finished,
             decisions_s=tuple(self.decisions_s),
         )
 
-    def arrive(self, job: Job, _: float) -> None:
-        """Let a job come, all of it ready."""
-        self.tell(JobArrived(job, ready=job.queries))
+    def submit(self, job: Job, _: float) -> None:
+        """Submit a job with all of its queries ready."""
+        self.handle(JobArrived(job, ready=job.queries))
 
     def step(self) -> None:
-        """Go on to whatever comes first: what happens, or the core's own time."""
+        """Advance to the next timer or to the core's wakeup, whichever is first."""
         wakeup = self.core.wakeup()
-        if self.agenda and (wakeup is None or self.agenda[0][0] <= wakeup):
-            self.now, _, happen = heapq.heappop(self.agenda)
-            happen(self.now)
+        if self.timers and (wakeup is None or self.timers[0][0] <= wakeup):
+            self.now, _, callback = heapq.heappop(self.timers)
+            callback(self.now)
         elif wakeup is not None:
             self.now = wakeup
-            self.tell(TimePassed())
+            self.handle(TimePassed())
         else:
             waiting = ", ".join(sorted(self.unfinished))
-            raise InternalFault(f"policy {self.settings.policy!r} leaves jobs waiting: {waiting}")
+            raise InternalFault(f"policy {self.settings.policy!r} left jobs waiting: {waiting}")
 
-    def at(self, instant: float, happen: Callable[[float], None]) -> None:
-        """Let something happen at an instant; what was asked for first comes first."""
-        heapq.heappush(self.agenda, (instant, next(self.count), happen))
+    def call_at(self, instant: float, callback: Callable[[float], None]) -> None:
+        """Schedule a callback; callbacks of the same instant run in order of scheduling."""
+        heapq.heappush(self.timers, (instant, next(self.count), callback))
 
-    def tell(self, event: Event) -> None:
-        """Tell the core, and do what it says."""
-        began = thread_time()
+    def handle(self, event: Event) -> None:
+        """Pass an event to the core and execute its commands."""
+        started = thread_time()
         commands = self.core.handle(event, self.now)
         if not isinstance(event, QueriesDone | WorkerJoined):
-            self.decisions_s.append(thread_time() - began)
-        self.carry_out(commands)
+            self.decisions_s.append(thread_time() - started)
+        self.execute(commands)
 
-    def carry_out(self, commands: Iterable[Command]) -> None:
-        """Let the machines do what the core has decided."""
+    def execute(self, commands: Iterable[Command]) -> None:
+        """Execute the core's commands."""
         for command in commands:
             match command:
                 case Dispatch(assignment):
-                    self.machines[assignment.worker_id].dispatch(assignment, self.now)
+                    self.workers[assignment.worker_id].dispatch(assignment, self.now)
                 case Stop(assignment_id, worker_id):
-                    self.machines[worker_id].stop(assignment_id, self.now)
+                    self.workers[worker_id].stop(assignment_id, self.now)
                 case Finish(job_id):
                     self.finished[job_id] = self.now
                     self.unfinished.discard(job_id)

@@ -1,4 +1,4 @@
-"""Many simulations: every policy on every experiment and seed."""
+"""Sweeps: every policy on every experiment and seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.audit import audit
-from synergai.simulator.results import Result, result_of
-from synergai.simulator.settings import seeds_of
-from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.results import Result, summarize
+from synergai.simulator.settings import parse_seeds
+from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from synergai.simulator.simulation import Run
     from synergai.simulator.workload import Workload
 
-PREDEFINED: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
+PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
-def profile_of(settings: SimulatorSettings) -> Profile:
-    """The profile that the settings name.
+def load_profile(settings: SimulatorSettings) -> Profile:
+    """Load the profile named in the settings.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidInput: it is no dictionary, or no engine is profiled on all worker classes.
+        NotFound: the file does not exist.
+        InvalidInput: it is not a dictionary, or no engine is profiled on all worker classes.
     """
     return Profile(load_dictionary(settings.profile))
 
 
-def workload_of(
+def make_workload(
     settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
-    """One experiment's workload, as the settings want it."""
+    """Return the workload of one experiment and seed."""
     return draw(
         profile,
         EXPERIMENTS[experiment],
@@ -47,28 +47,33 @@ def workload_of(
 
 
 def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
-    """Simulate one policy and audit what it did."""
+    """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
-    ran = simulate(workload, settings_for(policy, options if policy in PREDEFINED else None))
+    ran = simulate(
+        workload, scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
+    )
     audit(ran)
     return ran
 
 
 def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[Result]:
-    """Simulate everything that the settings ask for, and measure it.
+    """Simulate and measure all combinations of experiments, seeds and policies.
+
+    Yields:
+        One result per run.
 
     Raises:
-        AuditFailed: a run could not have happened.
+        AuditFailed: a run violates a physical constraint.
     """
     for experiment in settings.experiments:
-        for seed in seeds_of(settings.seeds):
-            workload = workload_of(settings, profile, experiment, seed)
+        for seed in parse_seeds(settings.seeds):
+            workload = make_workload(settings, profile, experiment, seed)
             bound = None
             if settings.bounds:
                 from synergai.simulator.bounds import violations_at_least
 
                 bound = violations_at_least(workload)
             for policy in settings.policies:
-                result = result_of(run(settings, workload, policy))
+                result = summarize(run(settings, workload, policy))
                 yield replace(result, violations_at_least=bound)

@@ -1,4 +1,4 @@
-"""Results as a table: one row per policy, one column per experiment, with the spread over seeds."""
+"""Result tables: one row per policy, one column per experiment, with the spread over seeds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that policies are compared by.
+    """A figure by which policies are compared.
 
     Attributes:
-        digits: after the decimal point.
+        title: name and unit.
+        of: reads the figure from a result.
+        digits: number of decimals.
     """
 
     title: str
@@ -27,37 +29,37 @@ class Metric:
 
 
 METRICS: Final = (
-    Metric("violations of 24", lambda result: result.violations, 2),
-    Metric("mean waiting (s)", lambda result: result.mean_wait_s, 1),
+    Metric("violations (of 24)", lambda result: result.violations, 2),
+    Metric("mean wait (s)", lambda result: result.mean_wait_s, 1),
     Metric("mean end-to-end (s)", lambda result: result.e2e_mean_s, 1),
     Metric("mean excess (s)", lambda result: result.mean_excess_s, 1),
 )
 
 
-def chosen(results: Sequence[Result], policy: str, experiment: str) -> list[Result]:
-    """The results of a policy in an experiment, by seed."""
+def select(results: Sequence[Result], policy: str, experiment: str) -> list[Result]:
+    """Return the results of a policy in an experiment, by seed."""
     return [r for r in results if r.policy == policy and r.experiment == experiment]
 
 
 def rows(
     results: Sequence[Result], metric: Metric, policies: Sequence[str], experiments: Sequence[str]
 ) -> list[list[str]]:
-    """Mean ± standard deviation over seeds, and the sum of the means over experiments."""
-    found = []
+    """Return mean ± standard deviation over seeds, and the sum of the means over experiments."""
+    table = []
     for policy in policies:
         spreads = [
-            Spread.of(metric.of(result) for result in chosen(results, policy, experiment))
+            Spread.of(metric.of(result) for result in select(results, policy, experiment))
             for experiment in experiments
         ]
         cells = [f"{s.mean:.{metric.digits}f} ± {s.deviation:.{metric.digits}f}" for s in spreads]
         total = sum(spread.mean for spread in spreads)
-        found.append([policy, *cells, f"{total:.{metric.digits}f}"])
+        table.append([policy, *cells, f"{total:.{metric.digits}f}"])
     bounds = [
-        [result.violations_at_least for result in chosen(results, policies[0], experiment)]
+        [result.violations_at_least for result in select(results, policies[0], experiment)]
         for experiment in experiments
     ]
     if metric is METRICS[0] and all(b is not None for bound in bounds for b in bound):
         spreads = [Spread.of(float(b) for b in bound if b is not None) for bound in bounds]
         cells = [f"{s.mean:.2f} ± {s.deviation:.2f}" for s in spreads]
-        found.append(["at least", *cells, f"{sum(s.mean for s in spreads):.2f}"])
-    return found
+        table.append(["lower bound", *cells, f"{sum(s.mean for s in spreads):.2f}"])
+    return table

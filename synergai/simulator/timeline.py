@@ -1,4 +1,4 @@
-"""A timeline of one run: who ran what where, and where each deadline fell."""
+"""Timeline plot of one run: assignments by worker, and jobs with their deadlines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def plot_timeline(run: Run, path: Path) -> Path:
-    """Draw a run: its workers above, its jobs below; both share the axis of time."""
+    """Plot a run: workers above, jobs below, on a common time axis."""
     figure = Figure(figsize=(14.0, 9.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2])
     workload = run.workload
     numbers = {job.id: number for number, job in enumerate(workload.jobs)}
     colours = [colormaps["tab20"](number % 20) for number in numbers.values()]
-    _workers(above, run, numbers, colours)
-    _jobs(below, run, colours)
+    _draw_workers(above, run, numbers, colours)
+    _draw_jobs(below, run, colours)
     below.set_xlabel("time (s)")
     figure.suptitle(
         f"{run.policy}, {workload.experiment}, seed {workload.seed}, {workload.sessions} sessions"
@@ -34,7 +34,7 @@ def plot_timeline(run: Run, path: Path) -> Path:
     return save(figure, path)
 
 
-def _workers(
+def _draw_workers(
     axes: Axes,
     run: Run,
     numbers: dict[JobId, int],
@@ -43,8 +43,8 @@ def _workers(
     names = [str(name) for name in run.workload.profile.classes]
     for span in run.spans:
         row, colour = names.index(span.worker_id), colours[numbers[span.job_id]]
-        setup_s, queries_s = span.ready - span.began, span.ended - span.ready
-        axes.barh(row, setup_s, left=span.began, color="white", edgecolor=colour, hatch="////")
+        setup_s, queries_s = span.ready - span.started, span.ended - span.ready
+        axes.barh(row, setup_s, left=span.started, color="white", edgecolor=colour, hatch="////")
         axes.barh(row, queries_s, left=span.ready, color=colour, edgecolor="white")
         if queries_s > 0:
             middle = span.ready + queries_s / 2
@@ -54,18 +54,18 @@ def _workers(
     axes.set_title("workers (hatched: setup)", fontsize=10)
 
 
-def _jobs(axes: Axes, run: Run, colours: list[tuple[float, float, float, float]]) -> None:
+def _draw_jobs(axes: Axes, run: Run, colours: list[tuple[float, float, float, float]]) -> None:
     jobs = run.workload.jobs
     for row, job in enumerate(jobs):
         axes.barh(row, job.deadline - job.arrival, left=job.arrival, color="#e0e0e0")
         for span in run.spans:
             if span.job_id == job.id:
-                length = span.ended - span.began
-                axes.barh(row, length, left=span.began, height=0.4, color=colours[row], alpha=0.8)
+                length = span.ended - span.started
+                axes.barh(row, length, left=span.started, height=0.4, color=colours[row], alpha=0.8)
         finished = run.finished.get(job.id)
         if finished is not None:
             late = finished > job.deadline
             axes.plot(finished, row, "x" if late else "o", color="#b2182b" if late else "#1b7837")
     axes.set_yticks(range(len(jobs)), [f"{job.id} {job.engine}" for job in jobs], fontsize=7)
     axes.invert_yaxis()
-    axes.set_title("jobs (grey: from arrival to deadline; o finished in time, x late)", fontsize=10)
+    axes.set_title("jobs (grey: arrival to deadline; o: in time, x: late)", fontsize=10)

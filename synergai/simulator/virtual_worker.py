@@ -1,4 +1,4 @@
-"""A worker in virtual time: runs assignments in order, and can stop between two queries."""
+"""A worker in virtual time: runs assignments in order and can stop between queries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """An assignment as it really ran.
+    """An assignment as executed.
 
     Attributes:
-        first: the first of its queries.
-        done: how many were run.
-        began: when the worker turned to it.
-        ready: when its setup was over; `began` if there was none to pay.
-        ended: when the worker was through with it.
+        worker_id: the worker.
+        job_id: the job.
+        engine: the job's engine.
+        configuration: how the worker ran it.
+        first: its first query.
+        done: number of queries that ran.
+        started: when the worker started it.
+        ready: when its setup was over; `started` if there was none.
+        ended: when the worker finished or stopped it.
     """
 
     worker_id: WorkerId
@@ -41,36 +45,38 @@ class Span:
     configuration: Configuration
     first: int
     done: int
-    began: float
+    started: float
     ready: float
     ended: float
 
 
 @dataclass(slots=True)
-class _Current:
+class _Running:
+    """The assignment that is running."""
+
     assignment: Assignment
     job: Job
-    began: float
+    started: float
     ready: float
     per_query_s: float
     stop_after: int
 
     def done_by(self, now: float) -> int:
-        """Queries that are over at `now`."""
-        # A hair's breadth, lest a query that ends at this very instant be rounded away.
+        """Return the number of queries finished at `now`."""
+        # Tolerance for rounding: a query that ends at this very instant counts.
         return max(0, min(self.stop_after, int((now - self.ready) / self.per_query_s + 1e-9)))
 
 
-class Machine:
-    """One worker.
+class VirtualWorker:
+    """One simulated worker.
 
     Args:
-        worker: as the scheduler knows it.
-        workload: says how long things really take.
+        worker: the worker as the scheduler knows it.
+        workload: source of actual durations.
         jobs: the workload's jobs by id.
-        report_s: how often it reports progress.
-        at: calls back at an instant: ``at(instant, function)``.
-        tell: tells the scheduler.
+        report_s: interval of progress reports.
+        call_at: schedules a callback: ``call_at(instant, callback)``.
+        notify: passes an event to the scheduler.
     """
 
     def __init__(
@@ -79,45 +85,45 @@ class Machine:
         workload: Workload,
         jobs: Mapping[JobId, Job],
         report_s: float,
-        at: Callable[[float, Callable[[float], None]], None],
-        tell: Callable[[Event], None],
+        call_at: Callable[[float, Callable[[float], None]], None],
+        notify: Callable[[Event], None],
     ) -> None:
         self.worker = worker
         self.spans: list[Span] = []
         self._workload = workload
         self._jobs = jobs
         self._report_s = report_s
-        self._at = at
-        self._tell = tell
+        self._call_at = call_at
+        self._notify = notify
         self._queue: deque[Assignment] = deque()
-        self._current: _Current | None = None
+        self._running: _Running | None = None
         self._sessions = set(worker.sessions)
 
     def dispatch(self, assignment: Assignment, now: float) -> None:
-        """Take an assignment; it is begun when those before it are over."""
+        """Queue an assignment; it starts when those before it are over."""
         self._queue.append(assignment)
-        if self._current is None:
-            self._begin(now)
+        if self._running is None:
+            self._start_next(now)
 
     def stop(self, assignment_id: AssignmentId, now: float) -> None:
-        """Stop an assignment at its next query, or at once if it has not come to its first."""
-        current = self._current
-        if current is None or current.assignment.id != assignment_id:
+        """Stop an assignment at its next query, or at once before its first."""
+        running = self._running
+        if running is None or running.assignment.id != assignment_id:
             before = len(self._queue)
             self._queue = deque(a for a in self._queue if a.id != assignment_id)
             if len(self._queue) < before:
                 ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
-                self._at(now, lambda _: self._tell(ended))
+                self._call_at(now, lambda _: self._notify(ended))
             return
-        if now < current.ready:
-            # What was paid so far is lost.
-            current.stop_after = 0
-            current.ready = now
+        if now < running.ready:
+            # The setup paid so far is lost.
+            running.stop_after = 0
+            running.ready = now
         else:
-            current.stop_after = min(current.stop_after, current.done_by(now) + 1)
-        self._expect_end(current)
+            running.stop_after = min(running.stop_after, running.done_by(now) + 1)
+        self._schedule_end(running)
 
-    def _begin(self, now: float) -> None:
+    def _start_next(self, now: float) -> None:
         if not self._queue:
             return
         assignment = self._queue.popleft()
@@ -127,7 +133,7 @@ class Machine:
         setup_s = 0.0
         if not self._is_set_up(assignment, now):
             setup_s = self._workload.setup_s(job, name, configuration, assignment.count)
-        current = self._current = _Current(
+        running = self._running = _Running(
             assignment,
             job,
             now,
@@ -135,11 +141,11 @@ class Machine:
             self._workload.per_query_s(job, name, configuration),
             assignment.count,
         )
-        self._at(current.ready, lambda _: self._started(current))
-        self._expect_end(current)
+        self._call_at(running.ready, lambda _: self._setup_done(running))
+        self._schedule_end(running)
 
     def _is_set_up(self, assignment: Assignment, now: float) -> bool:
-        """Whether the first query can run at once."""
+        """Return whether the first query can run at once."""
         if self.worker.keeps_sessions:
             return Session(assignment.engine, assignment.configuration) in self._sessions
         before = self.spans[-1] if self.spans else None
@@ -151,34 +157,34 @@ class Machine:
             and before.configuration == assignment.configuration
         )
 
-    def _started(self, current: _Current) -> None:
-        if self._current is not current or current.stop_after == 0:
+    def _setup_done(self, running: _Running) -> None:
+        if self._running is not running or running.stop_after == 0:
             return
-        assignment = current.assignment
-        setup_s = current.ready - current.began
+        assignment = running.assignment
+        setup_s = running.ready - running.started
         session = Session(assignment.engine, assignment.configuration)
         if self.worker.keeps_sessions and session not in self._sessions:
             self._sessions.add(session)
-            self._tell(SessionLoaded(self.worker.id, session, setup_s))
-        self._tell(AssignmentStarted(assignment.id, setup_s))
-        self._at(current.ready + self._report_s, lambda now: self._report(current, now))
+            self._notify(SessionLoaded(self.worker.id, session, setup_s))
+        self._notify(AssignmentStarted(assignment.id, setup_s))
+        self._call_at(running.ready + self._report_s, lambda now: self._report(running, now))
 
-    def _report(self, current: _Current, now: float) -> None:
-        if self._current is not current:
+    def _report(self, running: _Running, now: float) -> None:
+        if self._running is not running:
             return
-        if done := current.done_by(now):
-            self._tell(QueriesDone(current.assignment.id, done))
-        self._at(now + self._report_s, lambda later: self._report(current, later))
+        if done := running.done_by(now):
+            self._notify(QueriesDone(running.assignment.id, done))
+        self._call_at(now + self._report_s, lambda later: self._report(running, later))
 
-    def _expect_end(self, current: _Current) -> None:
-        expected = current.stop_after
-        ends_at = current.ready + expected * current.per_query_s
-        self._at(ends_at, lambda now: self._end(current, expected, now))
+    def _schedule_end(self, running: _Running) -> None:
+        expected = running.stop_after
+        ends_at = running.ready + expected * running.per_query_s
+        self._call_at(ends_at, lambda now: self._finish(running, expected, now))
 
-    def _end(self, current: _Current, expected: int, now: float) -> None:
-        if self._current is not current or current.stop_after != expected:
+    def _finish(self, running: _Running, expected: int, now: float) -> None:
+        if self._running is not running or running.stop_after != expected:
             return
-        assignment = current.assignment
+        assignment = running.assignment
         self.spans.append(
             Span(
                 worker_id=self.worker.id,
@@ -187,13 +193,13 @@ class Machine:
                 configuration=assignment.configuration,
                 first=assignment.first,
                 done=expected,
-                began=current.began,
-                ready=current.ready,
+                started=running.started,
+                ready=running.ready,
                 ended=now,
             )
         )
-        self._current = None
+        self._running = None
         whole = expected == assignment.count
         outcome = Outcome.COMPLETED if whole else Outcome.STOPPED
-        self._begin(now)
-        self._tell(AssignmentEnded(assignment.id, expected, outcome))
+        self._start_next(now)
+        self._notify(AssignmentEnded(assignment.id, expected, outcome))

@@ -1,9 +1,9 @@
-"""The thesis's experiments: which jobs arrive when, with which deadlines, and the truth of them.
+"""Workloads of the thesis's experiments: jobs, arrivals, deadlines, and actual durations.
 
-24 jobs of random engines and query counts arrive by a Poisson process. Demands and
-frequencies are percentiles of the profile's own inference times, over all configurations and
-workers (thesis, chapter 7). Everything is drawn from the seed alone, so that every policy
-meets the same jobs, the same gaps and the same deviations from the profile.
+24 jobs of random engines and query counts arrive by a Poisson process. Demand and frequency are
+percentiles of the profile's inference times over all configurations and workers (thesis,
+chapter 7). All randomness comes from the seed, so that every policy gets the same jobs, gaps
+and deviations from the profile.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
 
 Sessions: TypeAlias = Literal["cold", "warm", "prewarmed"]
-"""Whether T_pre is paid at every start, once per session, or was paid beforehand."""
+"""T_pre is paid at every start (cold), once per session (warm), or never (prewarmed)."""
 TPre: TypeAlias = Literal["fixed", "proportional"]
-"""Whether T_pre is the same for every job, or grows with its queries (3900 pay all of it)."""
+"""T_pre is the same for every job, or proportional to its queries (3900 queries pay all of it)."""
 
 QUERY_COUNTS: Final = (3900, 1950, 975, 488)
 JOBS: Final = 24
-_LOW, _HIGH = 50.0, 25.0
+_MEDIAN, _LOWER_QUARTILE = 50.0, 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A demand and a frequency, as percentiles of the profile's inference times.
+    """Demand and frequency as percentiles of the profile's inference times.
 
     Attributes:
-        demand: of an engine's times for the job's queries: the QoS time.
-        frequency: of all engines' times for all query counts: the mean gap between arrivals.
+        name: as in the thesis.
+        demand: percentile of an engine's times for the job's queries; gives the QoS time.
+        frequency: percentile over all engines and query counts; gives the mean arrival gap.
     """
 
     name: str
@@ -50,20 +51,20 @@ class Experiment:
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
-        Experiment("DL-FL", _LOW, _LOW),
-        Experiment("DL-FH", _LOW, _HIGH),
-        Experiment("DH-FL", _HIGH, _LOW),
-        Experiment("DH-FH", _HIGH, _HIGH),
+        Experiment("DL-FL", _MEDIAN, _MEDIAN),
+        Experiment("DL-FH", _MEDIAN, _LOWER_QUARTILE),
+        Experiment("DH-FL", _LOWER_QUARTILE, _MEDIAN),
+        Experiment("DH-FH", _LOWER_QUARTILE, _LOWER_QUARTILE),
     )
 }
 
 
 class Profile:
-    """What the simulation draws on of a configuration dictionary.
+    """A configuration dictionary as the simulator uses it.
 
     Attributes:
-        engines: those profiled on every worker class, sorted.
-        classes: the worker classes, the strongest first.
+        engines: engines profiled on every worker class, sorted.
+        classes: worker classes, strongest first.
 
     Raises:
         InvalidInput: on construction, if no engine is profiled on all classes.
@@ -79,30 +80,28 @@ class Profile:
             e for e in engines if all((e, name) in self._entries for name in names)
         )
         if not self.engines:
-            raise InvalidInput(
-                "the profile has no engine that is known on every one of its worker classes"
-            )
-        self.classes = sorted(names, key=self._strength, reverse=True)
+            raise InvalidInput("no engine is profiled on every worker class of the profile")
+        self.classes = sorted(names, key=self._total_log_qps, reverse=True)
 
-    def _strength(self, worker_class: WorkerClass) -> float:
-        """The mean logarithm of the best QPS: how many times faster, on average."""
+    def _total_log_qps(self, worker_class: WorkerClass) -> float:
+        """Return the summed logarithm of the best QPS over all engines."""
         return sum(math.log(self.best(e, worker_class).qps) for e in self.engines)
 
     def entries(self, engine: EngineName, worker_class: WorkerClass) -> list[ProfileEntry]:
-        """All configurations of an engine on a class."""
+        """Return all configurations of an engine on a class."""
         return self._entries[engine, worker_class]
 
     def best(self, engine: EngineName, worker_class: WorkerClass) -> ProfileEntry:
-        """The configuration with the highest QPS."""
+        """Return the configuration with the highest QPS."""
         return max(self._entries[engine, worker_class], key=lambda entry: entry.qps)
 
     def qos_s(self, engine: EngineName, queries: int, percentile: float) -> float:
-        """The QoS time of a job (thesis, Table 7.1)."""
+        """Return the QoS time of a job (thesis, Table 7.1)."""
         times = [queries / e.qps for name in self.classes for e in self.entries(engine, name)]
         return float(np.percentile(times, percentile))
 
-    def gap_s(self, percentile: float) -> float:
-        """The mean time between arrivals (thesis, Figure 7.2)."""
+    def mean_gap_s(self, percentile: float) -> float:
+        """Return the mean time between arrivals (thesis, Figure 7.2)."""
         times = [
             queries / entry.qps
             for engine in self.engines
@@ -115,10 +114,16 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One experiment with one seed: the jobs, and the truth that no policy knows.
+    """One experiment with one seed: the jobs, and durations hidden from policies.
 
     Attributes:
-        factors: by how much each job's times on each class differ from the profile.
+        experiment: the experiment's name.
+        seed: random seed.
+        profile: profiled times.
+        sessions: when T_pre is paid.
+        t_pre: whether T_pre depends on the number of queries.
+        jobs: in order of arrival.
+        factors: actual over profiled times, by job and class.
     """
 
     experiment: str
@@ -129,33 +134,33 @@ class Workload:
     jobs: tuple[Job, ...]
     factors: dict[tuple[JobId, WorkerClass], float]
 
-    def beliefs(self) -> ConfigurationDictionary:
-        """A new dictionary that says what a scheduler is to believe."""
+    def scheduler_dictionary(self) -> ConfigurationDictionary:
+        """Return a new dictionary with the scheduler's knowledge."""
         dictionary = ConfigurationDictionary()
         for engine in self.profile.engines:
             for name in self.profile.classes:
                 for entry in self.profile.entries(engine, name):
-                    dictionary.put(self._believed(entry))
+                    dictionary.put(self._scheduler_entry(entry))
         return dictionary
 
-    def _believed(self, entry: ProfileEntry) -> ProfileEntry:
+    def _scheduler_entry(self, entry: ProfileEntry) -> ProfileEntry:
         if self.t_pre == "fixed":
             return entry
         if self.sessions == "cold":
-            # T_pre is in proportion to the queries, so that it amounts to a lower rate.
+            # A proportional T_pre amounts to a lower rate.
             per_query_s = 1.0 / entry.qps + entry.t_pre_s / QUERY_COUNTS[0]
-            return _rated(entry, 1.0 / per_query_s, 0.0)
+            return _with_rate(entry, 1.0 / per_query_s, 0.0)
         mean_share = sum(QUERY_COUNTS) / len(QUERY_COUNTS) / QUERY_COUNTS[0]
-        return _rated(entry, entry.qps, entry.t_pre_s * mean_share)
+        return _with_rate(entry, entry.qps, entry.t_pre_s * mean_share)
 
     def per_query_s(self, job: Job, name: WorkerClass, configuration: Configuration) -> float:
-        """Seconds that a query of the job really takes."""
+        """Return the actual seconds per query of the job."""
         return self.factors[job.id, name] / self._entry(job.engine, name, configuration).qps
 
     def setup_s(
         self, job: Job, name: WorkerClass, configuration: Configuration, queries: int
     ) -> float:
-        """Seconds that it really takes to make the job's engine ready for `queries` of it."""
+        """Return the actual setup seconds of the job for `queries` of its queries."""
         entry = self._entry(job.engine, name, configuration)
         share = 1.0 if self.t_pre == "fixed" else queries / QUERY_COUNTS[0]
         return self.factors[job.id, name] * entry.t_pre_s * share
@@ -169,7 +174,7 @@ class Workload:
         raise InvalidInput(f"{engine} was not profiled on {name} with {configuration}")
 
 
-def _rated(entry: ProfileEntry, qps: float, t_pre_s: float) -> ProfileEntry:
+def _with_rate(entry: ProfileEntry, qps: float, t_pre_s: float) -> ProfileEntry:
     return ProfileEntry(
         engine=entry.engine,
         worker_class=entry.worker_class,
@@ -190,23 +195,23 @@ def draw(
     t_pre: TPre = "fixed",
     estimate_error: float = 0.15,
 ) -> Workload:
-    """The workload of an experiment and a seed.
+    """Draw the workload of an experiment and a seed.
 
     The same seed gives the same engines, query counts, relative gaps and deviations in every
     experiment.
 
     Args:
-        profile: what the times are taken from.
+        profile: source of times.
         experiment: demand and frequency.
-        seed: of all that is random.
+        seed: random seed.
         sessions: when T_pre is paid.
-        t_pre: how much of it.
-        estimate_error: standard deviation of the logarithm of real over profiled times, drawn
-            once for each job and worker class.
+        t_pre: whether T_pre depends on the number of queries.
+        estimate_error: standard deviation of the logarithm of actual over profiled times, drawn
+            once per job and worker class.
     """
     random = np.random.default_rng(seed)
-    gap_s = profile.gap_s(experiment.frequency)
-    arrivals = np.cumsum(random.exponential(1.0, JOBS)) * gap_s
+    mean_gap_s = profile.mean_gap_s(experiment.frequency)
+    arrivals = np.cumsum(random.exponential(1.0, JOBS)) * mean_gap_s
     engines = random.integers(len(profile.engines), size=JOBS)
     counts = random.integers(len(QUERY_COUNTS), size=JOBS)
     deviations = np.exp(estimate_error * random.standard_normal((JOBS, len(profile.classes))))

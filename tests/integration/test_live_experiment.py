@@ -11,11 +11,11 @@ import pytest
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import WorkerJoined
-from synergai.simulator.emulation import numbered
+from synergai.simulator.emulation import number_configurations
 from synergai.simulator.live import run_live
-from synergai.simulator.results import result_of
-from synergai.simulator.settings import RECONSTRUCTED
-from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.results import summarize
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ def workload() -> Workload:
     """Four jobs of two engines on two workers."""
     entries = (
         entry
-        for entry in load_dictionary(RECONSTRUCTED)
+        for entry in load_dictionary(RECONSTRUCTED_PROFILE)
         if entry.engine in ENGINES and entry.worker_class in {"x86", "agx"}
     )
-    profile = numbered(Profile(entries))
+    profile = number_configurations(Profile(entries))
     whole = draw(profile, EXPERIMENTS["DH-FH"], seed=2, sessions="prewarmed")
     return replace(whole, jobs=whole.jobs[:4])
 
 
 def test_live_jobs_take_what_simulated_ones_take(workload: Workload, tmp_path: Path) -> None:
     recording = run_live(workload, "malleable", SCALE, tmp_path / "run", {})
-    live = result_of(recording.run)
-    simulated = result_of(simulate(workload, settings_for("malleable")))
+    live = summarize(recording.run)
+    simulated = summarize(simulate(workload, scheduling_settings("malleable")))
     assert recording.mismatches == 0
     assert recording.run.finished.keys() == {job.id for job in workload.jobs}
     # Half a second of wall time, for a machine that has other things to do.

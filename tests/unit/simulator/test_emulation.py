@@ -12,9 +12,9 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.emulation import Emulation, numbered, predefined
+from synergai.simulator.emulation import Emulation, number_configurations, predefined_configurations
 from synergai.simulator.live import run_live
-from synergai.simulator.settings import RECONSTRUCTED
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 from worker_agent.backends.emulated import EmulatedBackend
 
@@ -28,19 +28,21 @@ SCALE = 60.0
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return Profile(load_dictionary(RECONSTRUCTED))
+    return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
 
 
 @pytest.fixture
 def emulation(profile: Profile, tmp_path: Path) -> Emulation:
-    workload = draw(numbered(profile), EXPERIMENTS["DH-FH"], seed=1, sessions="prewarmed")
+    workload = draw(
+        number_configurations(profile), EXPERIMENTS["DH-FH"], seed=1, sessions="prewarmed"
+    )
     made = Emulation(workload, SCALE, tmp_path / "run")
     made.write()
     return made
 
 
 def test_numbered_profile_differs_by_names_alone(profile: Profile) -> None:
-    same = numbered(profile)
+    same = number_configurations(profile)
     assert (same.engines, same.classes) == (profile.engines, profile.classes)
     for worker_class in profile.classes:
         for engine in profile.engines:
@@ -52,11 +54,15 @@ def test_numbered_profile_differs_by_names_alone(profile: Profile) -> None:
 
 def test_modes_keep_the_order_of_their_numbers(profile: Profile) -> None:
     modes = {"agx": "mode=6", "nx": "mode=5"}
-    assert predefined(profile, modes) == {"x86": "threads=5", "agx": "threads=6", "nx": "threads=5"}
+    assert predefined_configurations(profile, modes) == {
+        "x86": "threads=5",
+        "agx": "threads=6",
+        "nx": "threads=5",
+    }
 
 
 def test_largest_configuration_is_predefined_where_nothing_else_is(profile: Profile) -> None:
-    assert predefined(profile, {})["nx"] == "threads=9"
+    assert predefined_configurations(profile, {})["nx"] == "threads=9"
 
 
 def test_model_folders_can_be_served(emulation: Emulation) -> None:
@@ -70,7 +76,7 @@ def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulati
     name = emulation.engines()[0]
     folder = emulation.models(NX) / name
     job = next(job for job in emulation.workload.jobs if job.engine == name)
-    emulation.reveal(job, "f00d")
+    emulation.write_pace(job, "f00d")
     entry = emulation.workload.profile.best(name, NX)
     now, sleeps = 0.0, []
 
@@ -89,12 +95,12 @@ def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulati
     assert sleeps == [pytest.approx(entry.t_pre_s / SCALE)]
     inputs = {"x": np.zeros(1, np.float32)}
     now += 60.0  # the job is not the one that it was loaded for
-    began = now
+    started = now
     engine.begin("f00d")
     for _ in range(1000):
         engine.run(inputs, ["y"])
     expected = 1000 * emulation.workload.per_query_s(job, NX, entry.configuration) / SCALE
-    assert now - began == pytest.approx(expected, abs=0.002)
+    assert now - started == pytest.approx(expected, abs=0.002)
 
 
 def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
@@ -102,7 +108,7 @@ def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
         (e.engine, e.worker_class, e.configuration): e
         for e in load_dictionary(emulation.dictionary)
     }
-    for entry in emulation.workload.beliefs():
+    for entry in emulation.workload.scheduler_dictionary():
         found = believed[entry.engine, entry.worker_class, entry.configuration]
         assert found.qps == pytest.approx(entry.qps * SCALE)
         assert found.t_pre_s == pytest.approx(entry.t_pre_s / SCALE)
@@ -111,12 +117,12 @@ def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
 
 def test_wanted_configuration_is_preloaded_and_else_the_fastest(emulation: Emulation) -> None:
     best = emulation.workload.profile.best(MOBILENET, X86).configuration
-    assert emulation.preload(X86)[MOBILENET] == str(best)
-    assert emulation.preload(X86, "threads=1")[MOBILENET] == "threads=1"
-    assert emulation.preload(X86, "threads=77")[MOBILENET] == str(best)
+    assert emulation.preload_options(X86)[MOBILENET] == str(best)
+    assert emulation.preload_options(X86, "threads=1")[MOBILENET] == "threads=1"
+    assert emulation.preload_options(X86, "threads=77")[MOBILENET] == str(best)
 
 
 def test_cold_sessions_cannot_be_had_live(emulation: Emulation, tmp_path: Path) -> None:
     cold = replace(emulation.workload, sessions="cold")
-    with pytest.raises(InvalidInput, match="keep what they have loaded"):
+    with pytest.raises(InvalidInput, match="keep sessions loaded"):
         run_live(cold, "synergai", SCALE, tmp_path / "other", {})

@@ -9,11 +9,11 @@ import pytest
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
-from synergai.simulator.emulation import numbered
+from synergai.simulator.emulation import number_configurations
 from synergai.simulator.recording import read_recording
-from synergai.simulator.results import result_of
-from synergai.simulator.settings import RECONSTRUCTED
-from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.results import summarize
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def simulated(
 ) -> Simulated:
     path = tmp_path / "events.jsonl"
     workload = draw(
-        numbered(Profile(load_dictionary(RECONSTRUCTED))),
+        number_configurations(Profile(load_dictionary(RECONSTRUCTED_PROFILE))),
         EXPERIMENTS["DH-FH"],
         seed=1,
         sessions="warm",
     )
-    settings = settings_for(request.param)
-    with EventLog(path, settings, workload.beliefs(), 0) as log:
+    settings = scheduling_settings(request.param)
+    with EventLog(path, settings, workload.scheduler_dictionary(), 0) as log:
 
         class Recorded(SchedulerCore):
             def handle(self, event: Any, now: float) -> Any:
@@ -55,7 +55,7 @@ def in_order(run: Run) -> list[Span]:
     """Spans by time; those that were stopped before their first query tie, but for rounding."""
     return sorted(
         run.spans,
-        key=lambda s: (s.worker_id, round(s.began, 6), round(s.ended, 6), s.job_id, s.first),
+        key=lambda s: (s.worker_id, round(s.started, 6), round(s.ended, 6), s.job_id, s.first),
     )
 
 
@@ -66,9 +66,9 @@ def test_recording_has_the_spans_and_figures_of_the_run(simulated: Simulated) ->
     assert recording.mismatches == 0
     for span, again in zip(in_order(run), in_order(recording.run), strict=True):
         assert (again.job_id, again.first, again.done) == (span.job_id, span.first, span.done)
-        expected = (span.began, span.ready, span.ended)
-        assert (again.began, again.ready, again.ended) == pytest.approx(expected)
-    figures, expected_figures = result_of(recording.run).record(), result_of(run).record()
+        expected = (span.started, span.ready, span.ended)
+        assert (again.started, again.ready, again.ended) == pytest.approx(expected)
+    figures, expected_figures = summarize(recording.run).record(), summarize(run).record()
     for timed in ("decisions", "decision_p99_us"):
         del figures[timed], expected_figures[timed]
     assert figures == pytest.approx(expected_figures)

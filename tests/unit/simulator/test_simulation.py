@@ -16,9 +16,9 @@ from synergai.scheduling.events import SchedulingSettings
 from synergai.scheduling.policy import POLICIES
 from synergai.simulator.audit import AuditFailed, audit
 from synergai.simulator.bounds import violations_at_least
-from synergai.simulator.results import result_of
-from synergai.simulator.settings import RECONSTRUCTED, SimulatorSettings, seeds_of
-from synergai.simulator.simulation import Run, settings_for, simulate
+from synergai.simulator.results import summarize
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SimulatorSettings, parse_seeds
+from synergai.simulator.simulation import Run, scheduling_settings, simulate
 from synergai.simulator.sweep import sweep
 from synergai.simulator.tables import METRICS, rows
 from synergai.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Sessions, draw
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return Profile(load_dictionary(RECONSTRUCTED))
+    return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
 
 
 def a_run(
@@ -42,7 +42,7 @@ def a_run(
     t_pre: TPre = "fixed",
 ) -> Run:
     workload = draw(profile, EXPERIMENTS[experiment], seed, sessions=sessions, t_pre=t_pre)
-    return simulate(workload, settings_for(policy))
+    return simulate(workload, scheduling_settings(policy))
 
 
 # --- the workload -----------------------------------------------------------------------
@@ -53,8 +53,8 @@ def test_demands_and_gaps_are_the_thesis_percentiles(profile: Profile) -> None:
     mobilenet = EngineName("onnx_mobilenet_op11")
     assert profile.qos_s(mobilenet, 3900, 25.0) == pytest.approx(99.40, rel=0.01)
     assert profile.qos_s(mobilenet, 3900, 50.0) == pytest.approx(179.23, rel=0.01)
-    assert profile.gap_s(50.0) == pytest.approx(115.4, abs=0.1)
-    assert profile.gap_s(25.0) == pytest.approx(56.3, abs=0.1)
+    assert profile.mean_gap_s(50.0) == pytest.approx(115.4, abs=0.1)
+    assert profile.mean_gap_s(25.0) == pytest.approx(56.3, abs=0.1)
 
 
 def test_strongest_class_comes_first(profile: Profile) -> None:
@@ -84,7 +84,7 @@ def test_seed_gives_the_same_jobs_and_deviations_in_every_experiment(profile: Pr
     assert [(j.engine, j.queries) for j in one.jobs] == [(j.engine, j.queries) for j in other.jobs]
     assert one.factors == other.factors
     gaps = [np.diff([job.arrival for job in workload.jobs]) for workload in (one, other)]
-    assert np.allclose(gaps[0] / gaps[1], profile.gap_s(50.0) / profile.gap_s(25.0))
+    assert np.allclose(gaps[0] / gaps[1], profile.mean_gap_s(50.0) / profile.mean_gap_s(25.0))
 
 
 def test_profile_without_an_engine_known_everywhere_is_refused(profile: Profile) -> None:
@@ -92,7 +92,7 @@ def test_profile_without_an_engine_known_everywhere_is_refused(profile: Profile)
         *profile.entries(profile.engines[0], WorkerClass("x86")),
         *profile.entries(profile.engines[1], WorkerClass("nx")),
     ]
-    with pytest.raises(InvalidInput, match="known on every one"):
+    with pytest.raises(InvalidInput, match="profiled on every worker class"):
         Profile(entries)
 
 
@@ -100,13 +100,13 @@ def test_profile_without_an_engine_known_everywhere_is_refused(profile: Profile)
     ("text", "seeds"), [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1, 4-5", (1, 4, 5))]
 )
 def test_seeds_are_numbers_and_ranges(text: str, seeds: tuple[int, ...]) -> None:
-    assert seeds_of(text) == seeds
+    assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-99999999", "1;2"])
 def test_what_is_no_range_of_seeds_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
-        seeds_of(text)
+        parse_seeds(text)
 
 
 # --- runs -------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_refused_jobs_count_as_violations(profile: Profile) -> None:
     audit(run)
     refused = len(workload.jobs) - len(run.finished)
     assert refused > 0
-    assert result_of(run).violations >= refused
+    assert summarize(run).violations >= refused
 
 
 def test_only_the_malleable_policy_splits_jobs(profile: Profile) -> None:
@@ -147,7 +147,7 @@ def test_only_the_malleable_policy_splits_jobs(profile: Profile) -> None:
 def test_malleable_meets_every_deadline_once_sessions_are_loaded(profile: Profile) -> None:
     for experiment in EXPERIMENTS:
         run = a_run(profile, "malleable", experiment, sessions="prewarmed")
-        assert result_of(run).violations == 0
+        assert summarize(run).violations == 0
 
 
 @pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
@@ -156,7 +156,7 @@ def test_malleable_has_no_more_violations_and_a_shorter_mean_than_the_thesis(
 ) -> None:
     for seed in (0, 1):
         ours, theirs = (
-            [result_of(a_run(profile, policy, name, seed, sessions)) for name in EXPERIMENTS]
+            [summarize(a_run(profile, policy, name, seed, sessions)) for name in EXPERIMENTS]
             for policy in ("malleable", "synergai")
         )
         assert sum(r.violations for r in ours) <= sum(r.violations for r in theirs)
@@ -167,7 +167,7 @@ def test_malleable_has_no_more_violations_and_a_shorter_mean_than_the_thesis(
 def test_no_run_is_below_its_lower_bound(profile: Profile, sessions: Sessions) -> None:
     for policy in ("malleable", "synergai"):
         run = a_run(profile, policy, "DH-FL", 1, sessions)
-        assert violations_at_least(run.workload) <= result_of(run).violations
+        assert violations_at_least(run.workload) <= summarize(run).violations
 
 
 def test_bound_counts_the_jobs_that_nobody_could_finish(profile: Profile) -> None:
@@ -185,7 +185,7 @@ def test_bound_counts_the_jobs_that_nobody_could_finish(profile: Profile) -> Non
 
 def late(span: Span, seconds: float) -> Span:
     return replace(
-        span, began=span.began + seconds, ready=span.ready + seconds, ended=span.ended + seconds
+        span, started=span.started + seconds, ready=span.ready + seconds, ended=span.ended + seconds
     )
 
 
@@ -208,7 +208,7 @@ def test_audit_finds_a_query_that_is_run_twice(profile: Profile) -> None:
 def test_audit_finds_a_worker_that_does_two_things_at_once(profile: Profile) -> None:
     run = a_run(profile, "synergai")
     second = run.spans[1]
-    overlapping = replace(second, began=run.spans[0].ended - 1.0)
+    overlapping = replace(second, started=run.spans[0].ended - 1.0)
     with pytest.raises(AuditFailed, match="at once"):
         audit(replace(run, spans=(run.spans[0], overlapping, *run.spans[2:])))
 
@@ -216,22 +216,22 @@ def test_audit_finds_a_worker_that_does_two_things_at_once(profile: Profile) -> 
 def test_audit_finds_work_before_its_arrival(profile: Profile) -> None:
     run = a_run(profile, "synergai")
     job = next(job for job in run.workload.jobs if job.id == run.spans[0].job_id)
-    early = replace(run.spans[0], began=job.arrival - 1.0)
-    with pytest.raises(AuditFailed, match="before it arrives"):
+    early = replace(run.spans[0], started=job.arrival - 1.0)
+    with pytest.raises(AuditFailed, match="before it arrived"):
         audit(with_first_span(run, early))
 
 
 def test_audit_finds_a_setup_that_was_not_paid(profile: Profile) -> None:
     run = a_run(profile, "synergai")
     with pytest.raises(AuditFailed, match="did not pay"):
-        audit(with_first_span(run, replace(run.spans[0], ready=run.spans[0].began)))
+        audit(with_first_span(run, replace(run.spans[0], ready=run.spans[0].started)))
 
 
 def test_audit_finds_queries_that_were_run_faster_than_possible(profile: Profile) -> None:
     run = a_run(profile, "synergai", sessions="prewarmed")
     first = run.spans[0]
     hasty = replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
-    with pytest.raises(AuditFailed, match="faster than it can"):
+    with pytest.raises(AuditFailed, match="faster than possible"):
         audit(with_first_span(run, hasty))
 
 

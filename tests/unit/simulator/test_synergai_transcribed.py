@@ -14,7 +14,7 @@ import pytest
 
 import synergai.simulator
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.simulation import settings_for, simulate
+from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_synergai_does_what_the_thesis_says_when_estimates_are_exact(
         )
         expected = transcription(workload)
 
-        run = simulate(workload, settings_for("synergai"))
+        run = simulate(workload, scheduling_settings("synergai"))
 
         ran = {span.job_id: (str(span.worker_id), span.ended) for span in run.spans}
         assert {job: worker for job, (worker, _) in ran.items()} == {
