@@ -1,1 +1,1 @@
-"""The catalogue of inference engines: definitions, builders, samples, pre- and post-processing."""
+"""Engines on disk: definitions, model files, samples, pre- and post-processing."""

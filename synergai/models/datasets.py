@@ -1,7 +1,7 @@
-"""A user's own copy of ImageNet or COCO: images by index, and what answers to them are worth.
+"""Datasets with known labels: a user's own copy of ImageNet or COCO.
 
-Neither may be passed on, so nothing of them is here. The folders are laid out as MLPerf's reference
-application expects them.
+Neither dataset may be redistributed, so none of it is included here. The folders have the layout
+that MLPerf's reference application expects.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ COCO_IMAGES: Final = "val2017"
 
 
 class Dataset(Protocol):
-    """Images whose right answers are known.
+    """Images with ground truth.
 
     Attributes:
-        asks: the output that answers are taken from, see ``synergai.models.postprocess``.
-        measure: what `evaluate` measures.
-        origin: where they are from, for people.
+        output: The engine output to evaluate, see `synergai.models.postprocess`.
+        metric: The name of the metric that `evaluate` computes.
+        origin: A description of the source, for display.
     """
 
     output: str
@@ -44,37 +44,38 @@ class Dataset(Protocol):
     origin: str
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of images."""
 
     def image(self, index: int) -> bytes:
-        """An image's file.
+        """Return the encoded image at `index`.
 
         Raises:
-            NotFound: it cannot be read.
+            NotFound: The file cannot be read.
         """
 
     def evaluate(self, predictions: Predictions) -> float:
-        """How right answers are, from 0 to 1.
+        """Score predictions, from 0 to 1.
 
         Args:
-            predictions: float32, by index: a class, or rows of boxes; empty where there was none.
+            predictions: By image index, float32: a class, or rows of boxes; empty if the engine
+                returned nothing.
 
         Raises:
-            InvalidInput: an answer is of another form.
+            InvalidInput: A prediction has the wrong shape.
         """
 
 
 class ImageNet:
-    """The validation images and ``val_map.txt``, which has a name and a class in each line.
+    """The ImageNet validation images and ``val_map.txt``, with a file name and a class per line.
 
-    Images that are listed but absent are left out, so that a part of the set can be used.
+    Images that are listed but missing are skipped, so a subset of the dataset works.
 
     Args:
-        folder: where all of them lie.
+        folder: Contains the images and the list.
 
     Raises:
-        NotFound: on construction, if the list or all of its images are absent.
-        InvalidInput: the list is none.
+        NotFound: On construction, if the list or all images are missing.
+        InvalidInput: On construction, if the list is malformed.
     """
 
     output = CLASSES
@@ -89,8 +90,8 @@ class ImageNet:
             name, _, label = line.strip().rpartition(" ")
             if not name or not label.isdecimal():
                 raise InvalidInput(
-                    f"{folder / VAL_MAP}, line {number}: expected is an image's name and its "
-                    f"class, not {line[:100]!r}"
+                    f"{folder / VAL_MAP}, line {number}: expected a file name and a class, "
+                    f"not {line[:100]!r}"
                 )
             if name in present:
                 self._images.append(folder / name)
@@ -106,7 +107,7 @@ class ImageNet:
         return _read_file(self._images[index])
 
     def evaluate(self, predictions: Predictions) -> float:
-        """The share of answers that are the right class."""
+        """Return the top-1 accuracy."""
         right = sum(
             prediction.tolist() == [self._labels[i]] for i, prediction in predictions.items()
         )
@@ -115,7 +116,7 @@ class ImageNet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CocoImage:
-    """An image of COCO: its id, file, and size in pixels."""
+    """A COCO image: id, file, and size in pixels."""
 
     id: int
     file: Path
@@ -124,16 +125,16 @@ class _CocoImage:
 
 
 class Coco:
-    """The images of ``val2017`` and their annotations.
+    """The COCO ``val2017`` images and their annotations.
 
-    Images that are annotated but absent are left out, so that a part of the set can be used.
+    Images that are annotated but missing are skipped, so a subset of the dataset works.
 
     Args:
-        folder: has both, ``val2017/`` and ``annotations/instances_val2017.json``.
+        folder: Contains ``val2017/`` and ``annotations/instances_val2017.json``.
 
     Raises:
-        NotFound: on construction, if the annotations or all of the images are absent.
-        InvalidInput: the annotations are none.
+        NotFound: On construction, if the annotations or all images are missing.
+        InvalidInput: On construction, if the annotations are malformed.
     """
 
     output = BOXES
@@ -156,7 +157,7 @@ class Coco:
                 if entry["file_name"] in present
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{self._instances} has no annotations of COCO's form") from error
+            raise InvalidInput(f"{self._instances} is not a COCO annotations file") from error
         self.origin = _origin(folder, len(self._images), len(entries))
 
     def __len__(self) -> int:
@@ -168,19 +169,21 @@ class Coco:
         return _read_file(self._images[index].file)
 
     def evaluate(self, predictions: Predictions) -> float:
-        """The mean average precision over overlaps from 0.5 to 0.95, as COCO defines it."""
+        """Return the mean average precision over IoU 0.5 to 0.95, as defined by COCO."""
         rows = [self._results(index, prediction) for index, prediction in predictions.items()]
         results = np.concatenate(rows)
         if not len(results):
             return 0.0
-        # Both print what they do.
+        # pycocotools prints its progress.
         with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
             return self._mean_average_precision(results, [self._images[i].id for i in predictions])
 
     def _results(self, index: int, prediction: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Rows of image id, x, y, width, height in pixels, score and category."""
+        """Return rows of image id, x, y, width and height in pixels, score and category."""
         if prediction.size % len(BOX_FIELDS):
-            raise InvalidInput(f"the answer to image {index} has no rows of {len(BOX_FIELDS)}")
+            raise InvalidInput(
+                f"the prediction for image {index} does not have rows of {len(BOX_FIELDS)}"
+            )
         image = self._images[index]
         rows = prediction.reshape(-1, len(BOX_FIELDS)).astype(np.float64)
         _, top, left, bottom, right, score, category = rows.T
@@ -206,12 +209,12 @@ class Coco:
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-        # -1 says that nothing is annotated in these images.
+        # pycocotools returns -1 if none of these images is annotated.
         return max(0.0, float(evaluation.stats[0]))
 
 
 DATASETS: Final[dict[str, Callable[[Path], Dataset]]] = {"imagenet": ImageNet, "coco": Coco}
-"""By the names of the command line."""
+"""Dataset classes by their name on the command line."""
 
 
 def _read_file(path: Path) -> bytes:
@@ -230,5 +233,5 @@ def _file_names(folder: Path) -> set[str]:
 
 def _origin(folder: Path, present: int, listed: int) -> str:
     if not present:
-        raise NotFound(f"{folder} has none of the {listed:,} images that are listed there")
+        raise NotFound(f"{folder} contains none of the {listed:,} listed images")
     return f"{present:,} of {listed:,} images of {folder}"

@@ -1,4 +1,4 @@
-"""``engine.toml``: what an engine's folder says about its model beyond the model itself."""
+"""``engine.toml``: the settings that an engine's folder adds to its model file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
 _MAX_QUOTED_CHARS: Final = 80
-"""Of a wrong value, in a fault."""
+"""Longest quotation of an invalid value in an error message."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _STRING_KEYS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
@@ -31,7 +31,7 @@ _KEYS: Final = ("accuracy", "max_batch", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFile:
-    """The keys of an engine.toml; empty where it does not have them. See ``docs/engines.md``."""
+    """The keys of an engine.toml; empty if absent. See ``docs/engines.md``."""
 
     name: str = ""
     version: str = ""
@@ -49,11 +49,11 @@ class DefinitionFile:
 
 
 def read_definition(path: Path) -> DefinitionFile:
-    """Read the engine.toml at `path`; it may be missing.
+    """Read the engine.toml at `path`; a missing file is an empty one.
 
     Raises:
-        InvalidInput: a key is unknown or wrong, or it is no such file at all.
-        OSError: it cannot be read.
+        InvalidInput: The file is not TOML, or a key is unknown or invalid.
+        OSError: The file cannot be read.
     """
     if not path.exists():
         return DefinitionFile()
@@ -61,7 +61,7 @@ def read_definition(path: Path) -> DefinitionFile:
     for key in table:
         if key not in _KEYS:
             raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {_quote(key)}; there are: {', '.join(_KEYS)}"
+                f"{DEFINITION_FILE}: unknown key {_quote(key)}; known keys: {', '.join(_KEYS)}"
             )
     strings: dict[str, str] = {
         key: _string(key, table[key]) for key in _STRING_KEYS if key in table
@@ -79,13 +79,13 @@ def read_definition(path: Path) -> DefinitionFile:
 
 
 def _read_table(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # to read from a named pipe would be to wait for ever
-        raise InvalidInput(f"{DEFINITION_FILE} is no file")
+    if not path.is_file():  # reading a named pipe would block
+        raise InvalidInput(f"{DEFINITION_FILE} is not a regular file")
     if path.stat().st_size > MAX_DEFINITION_BYTES:
         raise InvalidInput(f"{DEFINITION_FILE} is larger than {MAX_DEFINITION_BYTES:,} bytes")
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
+    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
         raise InvalidInput(f"{DEFINITION_FILE} is not TOML: {error}") from error
     except RecursionError as error:
         raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
@@ -93,9 +93,9 @@ def _read_table(path: Path) -> dict[str, Any]:
 
 def _string(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a text, not {_quote(value)}")
-    if not value.isprintable():  # neither a path nor a screen takes a NUL or an escape
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} has control characters: {_quote(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a string, not {_quote(value)}")
+    if not value.isprintable():  # invalid in paths and unsafe on a terminal
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} contains control characters: {_quote(value)}")
     return value
 
 
@@ -110,7 +110,7 @@ def _choice_of(key: str, value: object) -> str:
 
 def _sha256(value: str) -> str:
     if not _SHA256.fullmatch(value.lower()):
-        raise InvalidInput(f"{DEFINITION_FILE}: sha256 has 64 hexadecimal digits")
+        raise InvalidInput(f"{DEFINITION_FILE}: sha256 must be 64 hexadecimal digits")
     return value.lower()
 
 
@@ -118,12 +118,12 @@ def _fraction(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_quote(value)}")
     if not 0 <= value <= 1:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} is from 0 to 1, not {_quote(value)}")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be from 0 to 1, not {_quote(value)}")
     return float(value)
 
 
 def _max_batch(key: str, value: object) -> int:
-    # Batches are profiled at powers of two, and none larger than the largest profiled is made.
+    # Batches are profiled at powers of two and never exceed the largest profiled size.
     if isinstance(value, bool) or value not in _BATCH_SIZES:
         raise InvalidInput(
             f"{DEFINITION_FILE}: {key} must be one of {', '.join(map(str, _BATCH_SIZES))}, "
@@ -134,17 +134,19 @@ def _max_batch(key: str, value: object) -> int:
 
 def _name_list(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a list of texts, not {_quote(value)}")
+        raise InvalidInput(
+            f"{DEFINITION_FILE}: {key} must be a list of strings, not {_quote(value)}"
+        )
     names = tuple(_string(key, name) for name in value)
     if len(set(names)) != len(names):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} has a name twice")
+        raise InvalidInput(f"{DEFINITION_FILE}: {key} contains a duplicate name")
     return names
 
 
 def _quote(value: object) -> str:
-    """A wrong value as a fault tells it."""
+    """Return `value` shortened for an error message."""
     try:
         text = repr(value)
-    except ValueError:  # of an integer with thousands of digits, which TOML takes in hexadecimal
-        return "a number that is far too large"
+    except ValueError:  # a hexadecimal TOML integer with thousands of digits
+        return "a number that is too large"
     return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

@@ -1,24 +1,25 @@
-"""The model directory: one folder per engine, into which anybody may drop a model file.
+"""The model directory: one folder per engine.
 
-A folder needs nothing but its model, see ``synergai.models.formats.model_files``. An
-``engine.toml`` beside it may say more::
+A folder only needs a model file, see `synergai.models.formats.model_files`. An ``engine.toml``
+beside it is optional; all of its keys are, too::
 
     version = "1"               # default "1"
     backend = "onnxruntime"     # default: by the model's format
-    file = "model.onnx"         # default: the only model in the folder; a SavedModel's folder too
-    sha256 = "9f86d0…"          # if given, a model with another digest is refused
+    file = "model.onnx"         # default: the only model in the folder; or a SavedModel's folder
+    sha256 = "9f86d0…"          # if given, refuse a model with another digest
     inputs = ["input:0"]        # tensors of a frozen graph; default: its placeholders
-    outputs = ["probs:0"]       # and what nothing consumes
-    title = "MobileNet v1"      # for people, like the two that follow
+    outputs = ["probs:0"]       # default: the tensors that no operation consumes
+    title = "MobileNet v1"      # for display, like the next two
     accuracy = 0.98
     source = "where it is from"
-    preprocess = "mobilenet"    # takes encoded images too, prepared as MLPerf's reference does it
-    postprocess = "classes"     # gives an output of this name as well, to whoever asks for it
-    max_batch = 8               # requests that wait may be computed together; default: 1, alone
+    preprocess = "mobilenet"    # accept encoded images, prepared like in MLPerf's reference
+    postprocess = "classes"     # offer an additional output of this name
+    max_batch = 8               # largest dynamic batch; default: 1, no batching
 
-A ``samples.npz`` beside it is the engine's sample set, see ``synergai.models.samples``. What is in
-the directory is not trusted: every path is confined to it, and an entry that cannot be right
-becomes a definition with a fault instead of hiding the others.
+A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`.
+
+The contents of the directory are untrusted: every path is confined to it, and an invalid entry
+becomes a definition with a fault, without affecting the other engines.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ from synergai.models.formats.model_files import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDefinition:
-    """An engine as its folder describes it; the model itself has not been opened.
+    """An engine as described by its folder. The model itself has not been opened.
 
     Attributes:
-        name: the folder's name.
-        backend: name in the registry of backends.
-        file: the model file or a SavedModel's folder; the engine's, if a fault leaves no model.
-        samples: the sample set's file, if there is one.
-        sha256: the digest that the model must have, hexadecimal; empty if unknown.
-        inputs: tensors that a frozen graph takes; empty leaves that to the backend.
-        outputs: tensors that a frozen graph gives; empty leaves that to the backend.
-        title: what it is, for people.
-        accuracy: share of right answers, 0 to 1; None if unknown.
-        source: where it comes from, for people.
-        preprocess: how encoded images become its input, see ``synergai.models.preprocess``; empty:
-            it takes tensors only.
-        postprocess: what is made of its outputs on request, see ``synergai.models.postprocess``;
-            empty: nothing.
-        max_batch: how many queries may be computed together; 1: each by itself.
-        fault: why it cannot be used; empty when nothing speaks against it so far.
+        name: The folder's name.
+        backend: A name in the registry of backends.
+        file: The model file or SavedModel folder; the engine's folder if there is no valid model.
+        samples: The sample set's file, if there is one.
+        sha256: The required digest of the model, hexadecimal; empty if unknown.
+        inputs: Input tensors of a frozen graph; empty to leave the choice to the backend.
+        outputs: Output tensors of a frozen graph; empty to leave the choice to the backend.
+        title: A description, for display.
+        accuracy: Share of correct answers, 0 to 1; None if unknown.
+        source: The model's origin, for display.
+        preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
+            if it accepts tensors only.
+        postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
+            none.
+        max_batch: Largest number of queries per batch; 1 disables batching.
+        fault: Why the engine is unusable; empty if no fault is known.
     """
 
     name: EngineName
@@ -85,16 +86,17 @@ class EngineDefinition:
     fault: str = ""
 
     def verified_digest(self) -> str:
-        """Digest of the model, checked against the one that it must have.
+        """Return the model's digest after checking it against the required one.
 
         Raises:
-            EngineUnusable: there is a fault, the model cannot be read, or it is another one.
+            EngineUnusable: The engine has a fault, or its model cannot be read or has the wrong
+                digest.
         """
         if self.fault:
             raise EngineUnusable(f"engine {self.name!r}: {self.fault}")
         try:
             found = digest(self.file)
-        except InvalidInput as error:  # changed since it was looked at
+        except InvalidInput as error:  # changed after it was listed
             raise EngineUnusable(f"engine {self.name!r}: {error}") from error
         except OSError as error:
             raise EngineUnusable(
@@ -109,16 +111,16 @@ class EngineDefinition:
 
 
 class ModelDirectory:
-    """Reads the engines below `path`. Nothing is cached: what is there now is what counts."""
+    """Reader of the engines below `path`. Nothing is cached."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def engines(self) -> list[EngineDefinition]:
-        """All engines in order of their names, faulty ones included.
+        """Return all engines, including faulty ones, sorted by name.
 
         Raises:
-            NotFound: the directory is not there.
+            NotFound: The directory cannot be read.
         """
         try:
             entries = sorted(self.path.iterdir())
@@ -134,10 +136,10 @@ class ModelDirectory:
         ]
 
     def get(self, name: str) -> EngineDefinition:
-        """The engine called `name`, faulty or not.
+        """Return the engine called `name`, even if it is faulty.
 
         Raises:
-            NotFound: there is none.
+            NotFound: There is no such engine.
         """
         validate_name(name, "engine name")
         engines = self.engines()
@@ -145,13 +147,13 @@ class ModelDirectory:
             if definition.name == name:
                 return definition
         known = ", ".join(definition.name for definition in engines) or "none"
-        raise NotFound(f"{self.path} has no engine {name!r}; there are: {known}")
+        raise NotFound(f"{self.path} has no engine {name!r}; known engines: {known}")
 
     def _load_entry(self, entry: Path) -> EngineDefinition:
         try:
             name = EngineName(validate_name(entry.name, "engine name"))
         except InvalidInput as error:
-            # The name must be valid wherever the fault is shown, and differ from all others.
+            # A valid, unique name under which the fault can be reported.
             stand_in = EngineName(f"invalid-name-{zlib.crc32(os.fsencode(entry.name)):08x}")
             return EngineDefinition(name=stand_in, file=entry, fault=f"folder {error}")
         try:
@@ -166,26 +168,26 @@ class ModelDirectory:
         self._check_confined(folder)
         if not folder.is_dir():
             raise InvalidInput(
-                f"{folder.name} lies in the model directory itself; give it a folder of its own, "
-                f"for example with 'synergai engines add {folder}'"
+                f"{folder.name} is a file in the model directory; move it into a folder of its "
+                f"own, for example with 'synergai engines add {folder}'"
             )
         keys = read_definition(self._check_confined(folder / DEFINITION_FILE))
         if keys.name not in ("", name):
             raise InvalidInput(
-                f"{DEFINITION_FILE} is for the engine {keys.name!r}, but the folder is "
+                f"{DEFINITION_FILE} names the engine {keys.name!r}, but the folder is "
                 f"called {name!r}; rename the folder or correct the file"
             )
         file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
         backend = keys.backend or backend_of(file)
         if not backend:
             raise InvalidInput(
-                f"{file.name!r} does not tell its backend by its suffix; "
-                f'write backend = "…" into {DEFINITION_FILE}'
+                f"no backend is known for the suffix of {file.name!r}; "
+                f'set backend = "…" in {DEFINITION_FILE}'
             )
         if (keys.inputs or keys.outputs) and not is_frozen_graph(file):
             raise InvalidInput(
-                f"{DEFINITION_FILE}: inputs and outputs are named for frozen graphs; "
-                f"{file.name} tells its own"
+                f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
+                f"{file.name} declares its own"
             )
         samples = self._check_confined(folder / SAMPLES_FILE)
         return EngineDefinition(
@@ -206,7 +208,7 @@ class ModelDirectory:
         )
 
     def _check_model(self, path: Path) -> Path:
-        """The model at `path`, all of whose files are in this directory and of sane sizes."""
+        """Return the model at `path` once its files are confined and of valid size."""
         model = self._check_confined(path.parent if path.name == SAVED_MODEL_FILE else path)
         for file in list_files(model):
             self._check_confined(file)
@@ -214,13 +216,13 @@ class ModelDirectory:
         return model
 
     def _check_confined(self, path: Path) -> Path:
-        """Return `path` if it leads into this directory, whatever links are on the way."""
+        """Return `path` if it is inside this directory after resolving links."""
         try:
             target = path.resolve()
-        except RuntimeError as error:  # how pathlib reports it before Python 3.13
-            raise InvalidInput(f"{path.name!r} is a link that leads to itself") from error
+        except RuntimeError as error:  # raised by pathlib before Python 3.13
+            raise InvalidInput(f"{path.name!r} is a symbolic link to itself") from error
         if not target.is_relative_to(self.path.resolve()):
-            raise InvalidInput(f"{path.name!r} leads outside of the model directory")
+            raise InvalidInput(f"{path.name!r} leads outside the model directory")
         return path
 
 
@@ -230,9 +232,9 @@ def _find_only_model(folder: Path) -> Path:
         case [model]:
             return model
         case []:
-            raise InvalidInput(f"there is no model file ({MODEL_FORMATS}) in the folder")
+            raise InvalidInput(f"the folder has no model file ({MODEL_FORMATS})")
         case _:
             raise InvalidInput(
-                f"there are several model files ({', '.join(path.name for path in models)}); "
-                f'write file = "…" into {DEFINITION_FILE}'
+                f"the folder has several model files ({', '.join(path.name for path in models)}); "
+                f'set file = "…" in {DEFINITION_FILE}'
             )

@@ -1,7 +1,7 @@
-"""Encoded images to pixels. What strangers send is looked at before it is unpacked.
+"""Image decoding that checks untrusted data before unpacking it.
 
-A few hundred bytes can unpack to gigabytes of pixels, and OpenCV decodes many formats that nobody
-needs here. So only JPEG and PNG are taken, and their size is read from their headers first.
+A few hundred bytes can unpack to gigabytes of pixels, and OpenCV decodes many obscure formats.
+Therefore only JPEG and PNG are accepted, and their size is read from the header first.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 MAX_ENCODED_BYTES: Final = 32 << 20
 MAX_PIXELS: Final = 32_000_000
-"""Of one image: 96 MB once they are unpacked."""
+"""Per image: 96 MB unpacked."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE: Final = struct.Struct(">4x4sII")
 _JPEG: Final = b"\xff\xd8"
 _JPEG_FRAME: Final = struct.Struct(">HxHH")
 _FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Of JPEG's C0 to CF, those that begin a frame; the others bring tables."""
+"""JPEG's start-of-frame markers: C0 to CF except those of tables."""
 _STANDALONE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Those without a length behind them."""
+"""JPEG markers without a length field."""
 
 
 def decode(encoded: bytes) -> Pixels:
-    """Pixels of a JPEG or PNG file: uint8 [height, width, 3], RGB.
+    """Decode a JPEG or PNG file to uint8 [height, width, 3], RGB.
 
-    A JPEG's note on how the camera was held is respected; transparency is dropped.
+    The EXIF orientation of a JPEG is applied; transparency is dropped.
 
     Raises:
-        InvalidInput: it is not an image, is damaged, or is too large.
+        InvalidInput: The data is not an image, is corrupt, or is too large.
     """
     if len(encoded) > MAX_ENCODED_BYTES:
         raise InvalidInput(
@@ -55,15 +55,15 @@ def decode(encoded: bytes) -> Pixels:
     except cv2.error:
         pixels = None
     if pixels is None:
-        raise InvalidInput("an image is damaged: OpenCV cannot decode it")
+        raise InvalidInput("an image is corrupt: OpenCV cannot decode it")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
 
 
 def dimensions(encoded: bytes) -> tuple[int, int]:
-    """Width and height of a JPEG or PNG file, as its header has them.
+    """Return width and height of a JPEG or PNG file, read from its header.
 
     Raises:
-        InvalidInput: it is neither, or its header is damaged.
+        InvalidInput: The data is neither, or its header is corrupt.
     """
     try:
         if encoded.startswith(_PNG):
@@ -77,33 +77,33 @@ def dimensions(encoded: bytes) -> tuple[int, int]:
     except (struct.error, IndexError):
         known = False
     if not known or not width or not height:
-        raise InvalidInput("the bytes are not an image: JPEG and PNG files are taken")
+        raise InvalidInput("the data is not an image: only JPEG and PNG files are accepted")
     return width, height
 
 
 def resize(pixels: Pixels, width: int, height: int, *, area: bool) -> Pixels:
-    """Pixels resampled to another size.
+    """Resample an image.
 
     Args:
         pixels: uint8 [any, any, 3].
-        width: of the result.
-        height: of the result.
-        area: average over areas; otherwise interpolate bilinearly.
+        width: Of the result.
+        height: Of the result.
+        area: Average over areas instead of interpolating bilinearly.
     """
     how = cv2.INTER_AREA if area else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(pixels, (width, height), interpolation=how), np.uint8)
 
 
 def set_threads(threads: int) -> None:
-    """Let OpenCV use so many threads in this process, instead of one per core."""
+    """Limit OpenCV to `threads` threads in this process; the default is one per core."""
     cv2.setNumThreads(threads)
 
 
 def _read_jpeg_frame(encoded: bytes) -> tuple[int, int]:
-    """Height and width in the header of the frame; walks over what precedes it."""
+    """Return height and width from the frame header, skipping the segments before it."""
     position = len(_JPEG)
     while True:
-        # A marker is FF and another byte; decoders skip what is in front of one, and so do we.
+        # A marker is FF and another byte; skip garbage before it, as decoders do.
         position = encoded.find(b"\xff", position)
         if position < 0:
             raise IndexError

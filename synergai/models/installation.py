@@ -1,4 +1,4 @@
-"""Puts engines into a model directory: whole or not at all."""
+"""Installation of engines into a model directory, atomic per engine."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ if TYPE_CHECKING:
     Value: TypeAlias = str | float | Sequence[str] | None
 
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What copying a model fails with where the copy has no room: no fault of the model's."""
+"""Errors of a full target, which are not the fault of the model being copied."""
 
 
 @contextmanager
 def stage_engine(models: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
-    """A folder that becomes the engine `name` when the block ends well, and vanishes if not.
+    """Yield a folder that becomes the engine `name` if the block succeeds.
 
     Args:
-        models: the model directory; created if it is not there.
-        name: of the engine.
-        replace: whether an engine of this name may be there already.
+        models: The model directory; created if missing.
+        name: The engine's name.
+        replace: Replace an existing engine of this name.
+
+    Yields:
+        The empty folder; it is removed if the block raises.
 
     Raises:
-        InvalidInput: the name is not one, or taken, or nothing can be written there.
+        InvalidInput: The name is invalid or taken, or the directory is not writable.
     """
     validate_name(name, "engine name")
     try:
@@ -67,15 +70,15 @@ def stage_engine(models: Path, name: str, *, replace: bool = False) -> Iterator[
 
 
 def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
-    """Write engine.toml; keys whose value is None or empty are left out.
+    """Write engine.toml, omitting keys whose value is None or empty.
 
     Raises:
-        InvalidInput: a text has control characters, which no reader of the file accepts.
+        InvalidInput: A string contains control characters, which readers reject.
     """
     for key, value in keys.items():
         for text in _strings(value):
             if not text.isprintable():
-                raise InvalidInput(f"the {key} has control characters: {text!r}")
+                raise InvalidInput(f"the {key} contains control characters: {text!r}")
     lines = [
         f"{key} = {_to_toml(value)}\n"
         for key, value in keys.items()
@@ -95,7 +98,7 @@ def _strings(value: Value) -> Sequence[str]:
 
 
 def _to_toml(value: Value) -> str:
-    # A printable JSON string is a TOML basic string, and a list of them a list.
+    # A printable JSON string is a valid TOML basic string, and so is a list of them.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -112,25 +115,27 @@ def add_model(
     """Copy a user's model into the model directory and record its digest.
 
     Args:
-        models: the model directory.
-        source: the model file, or a SavedModel's folder.
-        name: of the engine; by default the source's, without a suffix.
-        title: what it is, for people.
-        inputs: tensors that a frozen graph takes; by default its placeholders.
-        outputs: tensors that a frozen graph gives; by default what nothing in it consumes.
-        replace: whether an engine of this name may be replaced.
+        models: The model directory.
+        source: The model file, or a SavedModel's folder.
+        name: The engine's name; by default the source's name without its suffix.
+        title: A description, for display.
+        inputs: Input tensors of a frozen graph; by default its placeholders.
+        outputs: Output tensors of a frozen graph; by default those that no operation consumes.
+        replace: Replace an existing engine of this name.
 
     Raises:
-        InvalidInput: the model is not there, is none, needs further files, or tells its inputs
-            and outputs itself.
+        InvalidInput: The model is missing, invalid, has external weights, or declares the given
+            inputs and outputs itself.
     """
     from synergai.models.formats.inspect import describe
 
     source = source.parent if source.name == SAVED_MODEL_FILE else source
     if not backend_of(source):
-        raise InvalidInput(f"{source} is no model file: {MODEL_FORMATS} can be added")
+        raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
     if (inputs or outputs) and not is_frozen_graph(source):
-        raise InvalidInput(f"{source} tells its inputs and outputs itself; leave them out")
+        raise InvalidInput(
+            f"{source} declares its own inputs and outputs; omit --inputs and --outputs"
+        )
     source_path = source.absolute()  # "." has no name
     if name is None:
         name = source_path.name if is_saved_model(source) else source_path.stem
@@ -146,11 +151,11 @@ def add_model(
             if error.errno in _NO_SPACE_ERRNOS:
                 raise
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
-        # What is described and recorded is the copy: the source may change meanwhile.
+        # Describe the copy: the source may have changed since.
         description = describe(model)
         if description.contents.external_data:
             raise InvalidInput(
-                f"{source} keeps weights in other files; save it as one file first, with "
+                f"{source} stores weights in other files; save it as a single file first, with "
                 "onnx.save_model(model, path, save_as_external_data=False)"
             )
         write_definition(

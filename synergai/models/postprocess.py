@@ -1,7 +1,7 @@
-"""From a model's outputs to answers: classes, or boxes in images.
+"""Post-processing: derive classes or bounding boxes from a model's outputs.
 
-Classes are counted as ImageNet's validation labels are. MLPerf's networks have one class more in
-front of them, the background: of an output with 1001 values per image, index 208 is class 207.
+Classes are numbered like ImageNet's validation labels. MLPerf's networks prepend a background
+class: in an output with 1001 values per image, index 208 is class 207.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLASSES: Final = "classes"
 BOXES: Final = "boxes"
-"""The outputs that can be derived, by the names of an engine.toml and of requests."""
+"""Names of the derived outputs, in an engine.toml and in requests."""
 CLASSES_WITH_BACKGROUND: Final = 1001
 BOX_FIELDS: Final = ("image", "ymin", "xmin", "ymax", "xmax", "score", "class")
 """Columns of the output ``boxes``, in the order of MLPerf's accuracy log."""
@@ -36,33 +36,33 @@ _DETECTION_OUTPUTS: Final = (
 
 
 class Postprocessor(Protocol):
-    """Derives one output from those of a model."""
+    """Derives one output from the outputs of a model."""
 
     @property
     def required_outputs(self) -> tuple[str, ...]:
-        """Names of the model's outputs that it is derived from."""
+        """Names of the model outputs it reads."""
 
     def derive(self, outputs: Mapping[str, Array]) -> Array:
-        """The derived output.
+        """Return the derived output.
 
         Raises:
-            InvalidInput: the model's outputs are not what it could be derived from; the request
-                asks for too much, for the outputs themselves can be had.
+            InvalidInput: The model's outputs do not have the expected shapes. They can still be
+                requested themselves, so the request is at fault.
         """
 
 
 class ClassPostprocessor:
-    """The best class of each image: int64 [images], from a model's first output.
+    """Best class of each image: int64 [images], from a model's first output.
 
-    That output has the probabilities of each image's classes, or, where the network ends in an
-    arg max, the index of the best.
+    That output holds class probabilities per image or, in networks that end in an arg max, the
+    index of the best class.
     """
 
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
         self.required_outputs: Final = (outputs[0].name,)
 
     def derive(self, outputs: Mapping[str, Array]) -> NDArray[np.int64]:
-        """The classes; -1 is the background. See `Postprocessor`."""
+        """Return the classes; -1 is the background. See `Postprocessor`."""
         rows = _rows_per_image(outputs[self.required_outputs[0]])
         if not rows.size:
             raise InvalidInput(f"the model's output {self.required_outputs[0]!r} is empty")
@@ -73,18 +73,18 @@ class ClassPostprocessor:
 
 
 class BoxPostprocessor:
-    """The objects found in all images: float32 [objects, 7], see `BOX_FIELDS`.
+    """Objects detected in all images: float32 [objects, 7], see `BOX_FIELDS`.
 
-    `image` is the image's place in the request, coordinates are from 0 to 1, and `class` is as the
-    model numbers it: those of COCO are numbered from 1.
+    `image` is the image's index in the request, coordinates are from 0 to 1, and `class` is the
+    model's own numbering; COCO's starts at 1.
 
     Raises:
-        EngineUnusable: on construction, if the model does not have the four outputs of detection
-            networks.
+        EngineUnusable: On construction, if the model lacks one of the four outputs of a detection
+            network.
     """
 
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
-        # TensorFlow writes names of tensors with the index of the operation's output.
+        # TensorFlow's tensor names end in the index of the operation's output.
         names = {spec.name.partition(":")[0]: spec.name for spec in outputs}
         if missing := [name for name in _DETECTION_OUTPUTS if name not in names]:
             raise EngineUnusable(
@@ -94,7 +94,7 @@ class BoxPostprocessor:
         self.required_outputs: Final = tuple(names[name] for name in _DETECTION_OUTPUTS)
 
     def derive(self, outputs: Mapping[str, Array]) -> NDArray[np.float32]:
-        """The objects, image by image in the model's order. See `Postprocessor`."""
+        """Return the objects by image, in the model's order. See `Postprocessor`."""
         counts, boxes, scores, classes = (outputs[name] for name in self.required_outputs)
         if (
             boxes.ndim != 3
@@ -104,10 +104,10 @@ class BoxPostprocessor:
             )
         ):
             raise InvalidInput(
-                "the model's detections have shapes that do not belong together: "
+                "the model's detections have inconsistent shapes: "
                 + ", ".join(str(list(outputs[name].shape)) for name in self.required_outputs)
             )
-        # A count beyond the places, below none, or that is no number must not lead anywhere.
+        # Guards against counts that are too large, negative or NaN.
         there = np.arange(scores.shape[1]) < np.nan_to_num(counts).reshape(-1, 1)
         image, place = np.nonzero(there)
         found = (image, boxes[image, place], scores[image, place], classes[image, place])
@@ -115,10 +115,10 @@ class BoxPostprocessor:
 
 
 def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessor:
-    """What an engine.toml means by ``postprocess``.
+    """Return the postprocessor for the ``postprocess`` of an engine.toml.
 
     Raises:
-        EngineUnusable: the model's outputs do not allow it.
+        EngineUnusable: The model's outputs do not support it.
     """
     if any(spec.name == kind for spec in outputs):
         raise EngineUnusable(
@@ -128,22 +128,22 @@ def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postproces
 
 
 def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Array:
-    """The largest values of an output, as the protocol's classification extension writes them.
+    """Format the largest values of an output as the protocol's classification extension does.
 
     Args:
-        output: any numbers; the leading axis of several is the batch's.
-        count: how many are wanted; at most as many as there are will come.
-        as_imagenet: count classes as the output ``classes`` does.
+        output: Numbers; the leading axis is the batch if there are several axes.
+        count: Maximum number of classes.
+        as_imagenet: Number classes as the output ``classes`` does.
 
     Returns:
-        ``value:index`` by falling value: an object array of bytes, [batch, count], or [count] if
-        there is no batch.
+        ``value:index`` by descending value: an object array of bytes, [batch, count], or [count]
+        without a batch axis.
 
     Raises:
-        InvalidInput: the output's elements are no numbers.
+        InvalidInput: The output is not numeric.
     """
     if output.dtype.kind not in "biuf":
-        raise InvalidInput("an output of texts cannot be asked for as classes")
+        raise InvalidInput("an output of strings cannot be returned as classes")
     rows = _rows_per_image(output) if output.ndim > 1 else output.reshape(1, -1)
     first = _background_offset(rows) if as_imagenet else 0
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
@@ -155,12 +155,12 @@ def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Arra
 
 
 def _rows_per_image(output: Array) -> Array:
-    """One row of values per image."""
+    """Reshape to one row of values per image."""
     if not output.size:
         return output.reshape(0, 0)
     return output.reshape(len(output) if output.ndim else 1, -1)
 
 
 def _background_offset(rows: Array) -> int:
-    """How many of an image's values precede those of the classes."""
+    """Return the number of values before the first class."""
     return 1 if rows.shape[1] == CLASSES_WITH_BACKGROUND else 0

@@ -1,7 +1,7 @@
-"""From images to a model's input, as MLPerf's reference application prepares them.
+"""Image preprocessing for model inputs, identical to MLPerf's reference application.
 
-The constants, the interpolations and the order of the steps are those of ``dataset.py`` in
-``vision/classification_and_detection``; pixels depend on each of them.
+Constants, interpolation and order of the steps are those of ``dataset.py`` in
+``vision/classification_and_detection``; the pixels depend on each of them.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     Pixels: TypeAlias = NDArray[np.uint8]
 
 SIZE: Final = 224
-"""Height and width of what the models of ImageNet see."""
+"""Height and width of the images of ImageNet models."""
 MAX_BATCH_PIXELS: Final = 128_000_000
-"""Of all images that are made into one tensor: a second or two of decoding."""
+"""Per tensor: one or two seconds of decoding."""
 _MAX_RESIZED_SIDE: Final = 1 << 15
-"""A resized image of so many pixels by 256 has 25 MB."""
+"""A resized image of this length and 256 pixels is 25 MB."""
 _CROP_FRACTION: Final = 0.875
 """Share of the resized short side that the centre crop keeps."""
 _CHANNEL_MEANS: Final = np.array([123.68, 116.78, 103.94], np.float32)
-"""Of ImageNet: red, green, blue."""
+"""ImageNet's means of red, green and blue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How one family of models wants its images.
+    """Preprocessing of a family of models.
 
     Attributes:
-        size: height and width of what the model sees.
-        cropped: the aspect ratio is kept and the centre cropped; otherwise it is stretched.
-        area: resized by averaging over areas instead of bilinearly.
-        scaled: pixels, as float32 that may be overwritten, to what the model was trained on;
-            None if that is the pixels themselves.
+        size: Height and width of the model's input.
+        centre_crop: Keep the aspect ratio and crop the centre, instead of stretching.
+        use_area: Resize by averaging over areas, instead of bilinearly.
+        normalise: Maps float32 pixels, possibly in place, to the range of the training data; None
+            if the model takes the pixels as they are.
     """
 
     size: int
@@ -73,18 +73,18 @@ MOBILENET: Final = Family(
 )
 SSD: Final = Family(size=300, centre_crop=False, use_area=False, normalise=None)
 FAMILIES: Final = {"resnet50": RESNET50, "mobilenet": MOBILENET, "ssd": SSD}
-"""By the name that an engine.toml gives as ``preprocess``."""
+"""By the value of ``preprocess`` in an engine.toml."""
 
 
 def prepare(family: Family, image: Pixels | bytes) -> Array:
-    """One image as a model of the family sees it: float32 or uint8 [size, size, 3], RGB.
+    """Prepare an image for models of a family: float32 or uint8 [size, size, 3], RGB.
 
     Args:
-        family: of the model.
-        image: uint8 [height, width, 3] in RGB order, or the bytes of a JPEG or PNG file.
+        family: The model's family.
+        image: uint8 [height, width, 3] in RGB order, or the contents of a JPEG or PNG file.
 
     Raises:
-        InvalidInput: it is not an image, or one that is too large, flat or wide.
+        InvalidInput: It is not an image, or is too large or too elongated.
     """
     pixels = _decode(image)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
@@ -96,24 +96,24 @@ def prepare(family: Family, image: Pixels | bytes) -> Array:
 
 
 def preprocess_mobilenet(image: Pixels | bytes) -> NDArray[np.float32]:
-    """Prepare an image for MobileNet v1 as ONNX files have it: float32 [1, 3, 224, 224].
+    """Prepare an image for MobileNet v1 in ONNX: float32 [1, 3, 224, 224].
 
     Raises:
-        InvalidInput: see `prepare`.
+        InvalidInput: See `prepare`.
     """
     return np.ascontiguousarray(prepare(MOBILENET, image).transpose(2, 0, 1)[np.newaxis])
 
 
 class ImageInput:
-    """The input of a loaded model that images are made into.
+    """A model's input that accepts images.
 
     Args:
-        preprocess: name of the family.
-        spec: of the input: N x C x H x W or N x H x W x C, with real or integer elements.
-        quantisation: what its integers stand for, if the model says so.
+        preprocess: The name of the family.
+        spec: The input: N x C x H x W or N x H x W x C, with real or integer elements.
+        quantisation: The quantisation of an integer input, if the model has one.
 
     Raises:
-        EngineUnusable: on construction, if the model cannot be one of that family.
+        EngineUnusable: On construction, if the input does not fit the family.
     """
 
     def __init__(
@@ -128,15 +128,15 @@ class ImageInput:
         are_steps = quantisation is not None and spec.datatype in ("UINT8", "INT8")
         if not (self._dtype.kind == "f" or are_pixels or are_steps):
             raise EngineUnusable(
-                f"preprocess = {preprocess!r} cannot fill the model's input {spec.name!r}: it is "
-                f"{spec.datatype} and does not say what its integers stand for"
+                f"preprocess = {preprocess!r} does not support the model's input {spec.name!r}: "
+                f"it is {spec.datatype} without quantisation parameters"
             )
 
     def to_tensor(self, images: Sequence[Pixels | bytes]) -> Array:
-        """A batch of images as the model takes it, each in the form that `prepare` takes.
+        """Return a batch of images as the model's input; for their format see `prepare`.
 
         Raises:
-            InvalidInput: see `prepare`; or they have too many pixels together.
+            InvalidInput: See `prepare`; or the images have too many pixels in total.
         """
         size = self._family.size
         shape = (3, size, size) if self._channels_first else (size, size, 3)
@@ -147,8 +147,8 @@ class ImageInput:
             pixels_left -= pixels.size // 3
             if pixels_left < 0:
                 raise InvalidInput(
-                    f"the images have more than {MAX_BATCH_PIXELS:,} pixels together; send fewer "
-                    "of them, or smaller ones"
+                    f"the images have more than {MAX_BATCH_PIXELS:,} pixels in total; send fewer "
+                    "or smaller ones"
                 )
             prepared = self._quantise(prepare(self._family, pixels))
             target[...] = prepared.transpose(2, 0, 1) if self._channels_first else prepared
@@ -164,7 +164,7 @@ class ImageInput:
 
 
 def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
-    """Whether the input is N x C x H x W."""
+    """Return whether the input is N x C x H x W rather than N x H x W x C."""
     size = family.size
 
     def matches(*shape: int) -> bool:
@@ -175,21 +175,21 @@ def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
     first, last = rank_4 and matches(3, size, size), rank_4 and matches(size, size, 3)
     if first == last:
         raise EngineUnusable(
-            f"preprocess = {preprocess!r} makes images of {size} x {size} pixels and 3 channels, "
+            f"preprocess = {preprocess!r} yields images of {size} x {size} pixels and 3 channels, "
             f"but the model's input {spec.name!r} has the shape {list(spec.shape)}"
         )
     return first
 
 
 def _decode(image: Pixels | bytes) -> Pixels:
-    # Imported here and below only: a worker without OpenCV knows what its models take, too.
+    # Imported lazily: a worker without OpenCV can still describe its models.
     from synergai.models.images import decode
 
     return decode(image) if isinstance(image, bytes) else image
 
 
 def _crop_and_resize(family: Family, pixels: Pixels) -> Pixels:
-    """The part of an image that a model of the family sees, at its size."""
+    """Return the model's view of an image, at the size of its input."""
     from synergai.models.images import resize
 
     size = family.size
@@ -197,15 +197,14 @@ def _crop_and_resize(family: Family, pixels: Pixels) -> Pixels:
         return resize(pixels, size, size, area=family.use_area)
     height, width, _ = pixels.shape
     short_side = int(size / _CROP_FRACTION)
-    # Multiplied before it is divided and cut off, as the reference does: a pixel depends on it.
+    # Multiply first and truncate, as the reference does: the result can differ by a pixel.
     if height > width:
         width, height = short_side, int(short_side * height / width)
     else:
         width, height = int(short_side * width / height), short_side
     if max(width, height) > _MAX_RESIZED_SIDE:
         raise InvalidInput(
-            f"an image whose sides are {pixels.shape[1]:,} and {pixels.shape[0]:,} pixels long is "
-            "too elongated"
+            f"an image of {pixels.shape[1]:,} x {pixels.shape[0]:,} pixels is too elongated"
         )
     resized = resize(pixels, width, height, area=family.use_area)
     top, left = (height - size) // 2, (width - size) // 2

@@ -1,4 +1,4 @@
-"""How integers stand for real numbers in a quantised model."""
+"""Quantisation parameters of a model's tensors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation:
-    """A tensor's affine quantisation: ``real = scale * (stored - zero_point)``.
+    """Affine quantisation of a tensor: ``real = scale * (stored - zero_point)``.
 
-    It is that of TensorFlow Lite's quantisation specification, one pair for the whole tensor.
+    As in TensorFlow Lite's quantisation specification, with one pair for the whole tensor.
 
     Attributes:
-        scale: what a step of the stored integer is worth; positive.
-        zero_point: the integer that stands for 0.
+        scale: The step between adjacent integers; positive.
+        zero_point: The integer that represents 0.
     """
 
     scale: float

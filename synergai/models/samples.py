@@ -1,9 +1,9 @@
-"""An engine's sample set: what a job's queries are drawn from, and what profiling runs on.
+"""An engine's sample set, used for jobs' queries and for profiling.
 
-A ``samples.npz`` has one array per input of the engine, named as the input is, with the samples
-along its leading axis, and optionally ``labels``: the right class of each sample. Sample *i* of
-an array whose rank is one more than the input's is ``array[i]``; of one whose rank equals the
-input's, it is the batch of one ``array[i : i + 1]``.
+A ``samples.npz`` has one array per input of the engine, named after the input, with the samples
+along its leading axis; and optionally ``labels``, the correct class of each sample. If an array's
+rank is one more than the input's, sample *i* is ``array[i]``; if the ranks are equal, it is the
+batch of one ``array[i : i + 1]``.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Array: TypeAlias = "NDArray[Any]"
 
 LABELS: Final = "labels"
 MAX_SAMPLES_BYTES: Final = 4 << 30
-"""Largest sample set, unpacked: a small archive can hold a large one."""
+"""Uncompressed size limit of a sample set: a small archive can unpack to a large one."""
 RANDOM_SAMPLES: Final = 8
 MAX_RANDOM_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A sample set, ready to be fed.
+    """A sample set in the engine's own dtypes and shapes.
 
     Attributes:
-        inputs: per sample, the arrays by input name, of the engine's own dtypes and shapes.
-        labels: int64 [samples], the right class of each sample; None if nobody knows.
+        inputs: The arrays by input name, per sample.
+        labels: int64 [samples], the correct class of each sample; None if unknown.
     """
 
     inputs: list[dict[str, Array]]
@@ -53,14 +53,14 @@ class Samples:
 
 
 def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> Samples:
-    """The engine's own sample set, or a few seeded random samples if it has none.
+    """Load an engine's sample set, or generate seeded random samples if it has none.
 
     Args:
-        definition: the engine.
-        inputs: what the model itself takes.
+        definition: The engine.
+        inputs: The model's inputs.
 
     Raises:
-        InvalidInput: the sample set is not one, or not for these inputs.
+        InvalidInput: The sample set is malformed or does not match the inputs.
     """
     if definition.samples is None:
         return random_samples(inputs)
@@ -71,7 +71,7 @@ def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> 
 
 
 def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a sample set into an engine's folder; see above for what the arrays are."""
+    """Write a sample set into an engine's folder; for the arrays see the module."""
     with (folder / SAMPLES_FILE).open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -79,10 +79,10 @@ def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
 def random_samples(
     inputs: Sequence[TensorSpec], count: int = RANDOM_SAMPLES, seed: int = 0
 ) -> Samples:
-    """Seeded random samples of the right dtypes and shapes; dynamic dimensions become 1.
+    """Return seeded random samples of the right dtypes and shapes; dynamic dimensions become 1.
 
     Raises:
-        InvalidInput: there is no NumPy dtype for an input, or a sample would be too large.
+        InvalidInput: An input has no NumPy dtype, or a sample would be too large.
     """
     generator = np.random.default_rng(seed)
     return Samples(
@@ -98,13 +98,15 @@ def _read_arrays(where: str, path: Path) -> dict[str, Array]:
         if size <= MAX_SAMPLES_BYTES:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-    except Exception as error:  # what unpacks and what parses raises each errors of its own
+    except Exception as error:  # zipfile and NumPy raise many kinds of errors
         raise InvalidInput(f"{where} is not an .npz archive of plain arrays") from error
     if size > MAX_SAMPLES_BYTES:
         raise InvalidInput(f"{where} unpacks to {size:,} bytes; the limit is {MAX_SAMPLES_BYTES:,}")
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # a member without the suffix .npy comes as it is
-            raise InvalidInput(f"{where}: {name!r} is no array")
+        if not isinstance(
+            array, np.ndarray
+        ):  # NumPy returns members without the suffix .npy as bytes
+            raise InvalidInput(f"{where}: {name!r} is not an array")
     return arrays
 
 
@@ -120,7 +122,7 @@ def _build_samples(
     columns = {spec.name: _split_samples(where, spec, arrays[spec.name]) for spec in inputs}
     counts = {len(samples_of_input) for samples_of_input in columns.values()}
     if len(counts) != 1 or 0 in counts:
-        raise InvalidInput(f"{where}: the arrays must have one and the same number of samples")
+        raise InvalidInput(f"{where}: all arrays must have the same number of samples")
     count = counts.pop()
     if labels is not None:
         if labels.shape != (count,) or labels.dtype.kind not in "iu":
@@ -134,7 +136,7 @@ def _build_samples(
 
 
 def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
-    """The samples of one input."""
+    """Return the samples of one input."""
     dtype = _dtype(spec)
     if dtype.hasobject and array.dtype.kind in "SU":
         array = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
@@ -147,7 +149,7 @@ def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
         samples_of_input = [np.asarray(array[i]) for i in range(len(array))]
     else:
         raise InvalidInput(
-            f"{where}: {spec.name} has the shape {list(array.shape)}; expected are samples of "
+            f"{where}: {spec.name} has the shape {list(array.shape)}; expected samples of "
             f"{list(spec.shape)} along a leading axis"
         )
     if samples_of_input and not _shape_matches(samples_of_input[0].shape, spec.shape):
@@ -155,7 +157,7 @@ def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
             f"{where}: samples of {spec.name} have the shape {list(samples_of_input[0].shape)}, "
             f"but the engine takes {list(spec.shape)}"
         )
-    # A contiguous array is what runtimes and raw tensor contents need; made so once, here.
+    # Runtimes and raw tensor contents need contiguous arrays.
     return [np.ascontiguousarray(sample).reshape(sample.shape) for sample in samples_of_input]
 
 
@@ -173,7 +175,7 @@ def _random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
         return np.full(shape, b"sample", dtype=object)
     if dtype.kind == "f":
         return generator.random(shape).astype(dtype)
-    # Wide integers are mostly indices into a table whose size is unknown here; 0 and 1 exist.
+    # Wide integers are mostly indices into a table of unknown size; 0 and 1 are safe.
     high = 256 if dtype == np.uint8 else 2
     return generator.integers(0, high, shape).astype(dtype)
 

@@ -1,7 +1,7 @@
-"""Hidden folders in a model directory, in which engines are made before they are put in place.
+"""Hidden staging folders in a model directory, where engines are built before installation.
 
-A process that is killed leaves its folder behind. Whoever makes one next clears such folders away:
-each is locked by the process that works in it, and a lock goes with its process.
+A killed process leaves its folder behind; the next one to stage an engine removes it. Each folder
+is locked by the process that uses it, and the kernel releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _REPLACED: Final = "replaced"
 
 @contextmanager
 def staging_folder(models: Path, name: str) -> Iterator[Path]:
-    """An empty folder for this block alone, beside the engines; it vanishes with the block.
+    """Yield an empty folder for this block, removed afterwards.
 
     Args:
-        models: the model directory.
-        name: of what is made; it shows in the folder's name.
+        models: The model directory.
+        name: The engine's name, which becomes part of the folder's name.
 
     Raises:
-        OSError: the model directory cannot be written to.
+        OSError: The model directory is not writable.
     """
     remove_stale(models)
     staging, lock = _create_locked(models, name)
     try:
         yield staging
     finally:
-        with suppress(OSError):  # what cannot be put back now stays for whoever makes one next
+        with suppress(OSError):  # otherwise restored by `remove_stale` later
             _restore_replaced(staging, models)
             shutil.rmtree(staging, ignore_errors=True)
         os.close(lock)
 
 
 def install_staged(staging: Path, staged: Path, models: Path) -> None:
-    """Have `staged` be the engine of its name, in place of an older one.
+    """Install `staged` as the engine of its name, replacing an older one.
 
     Args:
-        staging: the staging folder, which receives the older one.
-        staged: the engine's folder in it.
-        models: the model directory.
+        staging: The staging folder, which receives the older one.
+        staged: The engine's folder in it.
+        models: The model directory.
 
     Raises:
-        OSError: it cannot be.
+        OSError: The folder cannot be moved.
     """
     target = models / staged.name
     if target.exists():
@@ -64,16 +64,16 @@ def install_staged(staging: Path, staged: Path, models: Path) -> None:
 
 
 def remove_stale(models: Path) -> None:
-    """Remove the workshops of processes that are gone."""
+    """Remove the staging folders of processes that have ended."""
     for staging in models.glob(f"{PREFIX}*"):
-        # In use, or somebody else's, or on a file system that knows no locks: left alone.
+        # Skip folders that are in use, not ours, or on a file system without locks.
         with suppress(OSError), _locked(staging):
             _restore_replaced(staging, models)
             shutil.rmtree(staging)
 
 
 def _restore_replaced(staging: Path, models: Path) -> None:
-    """Bring back an engine that was taken away, if none has come in its place."""
+    """Move a replaced engine back unless a new one was installed."""
     for engine in (staging / _REPLACED).glob("*"):
         target = models / engine.name
         if not target.exists():
@@ -91,13 +91,13 @@ def _locked(staging: Path) -> Iterator[None]:
 
 
 def _create_locked(models: Path, name: str) -> tuple[Path, int]:
-    """A new folder, and the descriptor that keeps it locked."""
+    """Return a new folder and the descriptor that keeps it locked."""
     while True:
         staging = Path(mkdtemp(prefix=f"{PREFIX}{name}-", dir=models))
-        # Before it is locked it looks abandoned, so that another process may just clear it away.
+        # Until it is locked, another process may remove it as stale.
         with suppress(FileNotFoundError):
             folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(OSError):  # where locks are not known, nobody clears either
+            with suppress(OSError):  # without locks, `remove_stale` skips it too
                 fcntl.flock(folder, fcntl.LOCK_EX)
             if staging.exists():
                 return staging, folder

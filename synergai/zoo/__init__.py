@@ -1,1 +1,1 @@
-"""Engines to serve: recipes, builders and published weights."""
+"""The engine zoo: recipes, builders and published weights."""

@@ -1,4 +1,4 @@
-"""The catalogue: builds engines into a model directory, without downloading anything."""
+"""Building of zoo engines into a model directory, without downloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RECIPES", "build", "find_recipe", "is_built"]
 
 
 def is_built(name: str, models: Path) -> bool:
-    """Whether the engine is in the model directory, undamaged."""
+    """Return whether the engine is in the model directory and intact."""
     if not (models / name / DEFINITION_FILE).exists():
         return False
     try:
@@ -33,13 +33,13 @@ def is_built(name: str, models: Path) -> bool:
 def build(
     name: str, models: Path, on_progress: ProgressCallback = lambda _: None
 ) -> EngineDefinition:
-    """Build an engine of the catalogue into the model directory, in place of an older one.
+    """Build a zoo engine into the model directory, replacing an older one.
 
-    The same recipe gives the same bytes each time on one kind of machine.
+    A recipe yields the same bytes each time on the same kind of machine.
 
     Raises:
-        NotFound: the catalogue does not have it, or what writes it is not installed.
-        InvalidInput: nothing can be written there.
+        NotFound: The zoo has no such engine, or the package that writes it is not installed.
+        InvalidInput: The model directory is not writable.
     """
     recipe = find_recipe(name)
     builder = recipe.load_builder()

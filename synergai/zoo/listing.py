@@ -1,7 +1,6 @@
-"""What there is to serve: the engines in a model directory, and what the catalogue has beyond them.
+"""Listing of the engines in a model directory and of the zoo's other engines.
 
-No model is opened for it: an engine that is present may still turn out to be one that cannot be
-loaded.
+No model is opened for it: an engine that is present may still fail to load.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ State: TypeAlias = Literal["present", "unusable", "not built"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineListing:
-    """An engine that is there, or that could be.
+    """An engine that is present or can be built.
 
     Attributes:
-        state: present as far as can be seen without loading it, there but unusable, or known to
-            the catalogue only.
-        fault: why it is unusable; else empty.
-        backend: what runs it.
-        size_bytes: of the model; None if it is not there.
-        accuracy: share of right answers of these weights, 0 to 1; None if unknown.
-        published_accuracy: of the weights that MLPerf published under this name, whatever weights
-            these are: top-1 on ImageNet; None if there are none, or for detection.
-        published_map: the same for detection: mean average precision on COCO.
-        source: where the weights are from, or would be.
-        samples: the file of the sample set; None if it has none.
+        state: Present as far as visible without loading it, present but unusable, or not built.
+        fault: Why it is unusable; otherwise empty.
+        backend: The backend that runs it.
+        size_bytes: Size of the model; None if not present.
+        accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
+        published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
+            this name, which need not be these weights; None if not applicable.
+        published_map: Likewise for detection: mean average precision on COCO.
+        source: The weights' origin.
+        samples: The sample set's file; None if there is none.
     """
 
     name: str
@@ -61,7 +59,7 @@ class EngineListing:
 
 
 def list_engines(models: Path) -> list[EngineListing]:
-    """All engines in `models`, which may be missing, and all of the catalogue, by name."""
+    """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
     found = ModelDirectory(models).engines() if models.is_dir() else []
     names = {definition.name for definition in found}
     rows = [list_present(definition) for definition in found]
@@ -70,7 +68,7 @@ def list_engines(models: Path) -> list[EngineListing]:
 
 
 def list_present(definition: EngineDefinition) -> EngineListing:
-    """An engine of the model directory."""
+    """Return the listing of an engine in the model directory."""
     accuracy, precision = _published_accuracy(definition.name)
     return EngineListing(
         name=definition.name,
@@ -108,7 +106,7 @@ def _list_unbuilt(recipe: Recipe) -> EngineListing:
 
 
 def _published_accuracy(name: str) -> tuple[float | None, float | None]:
-    """Top-1 and mean average precision of the published weights."""
+    """Return top-1 accuracy and mean average precision of the published weights."""
     for each in PUBLISHED:
         if each.name == name:
             return each.accuracy, each.mean_average_precision
@@ -120,5 +118,5 @@ def _size(definition: EngineDefinition) -> int | None:
         return None
     try:
         return size_bytes(definition.file)
-    except (InvalidInput, OSError):  # changed since it was looked at
+    except (InvalidInput, OSError):  # changed after it was listed
         return None

@@ -1,4 +1,4 @@
-"""Real photographs to infer on: the two that scikit-learn ships.
+"""The two photographs that come with scikit-learn, as images to infer on.
 
 ``china.jpg`` by danielbuechele and ``flower.jpg`` by vultilion, both CC BY 2.0.
 """
@@ -22,34 +22,34 @@ NAMES: Final = ("china", "flower")
 
 @dataclass(frozen=True, slots=True)
 class Photograph:
-    """A photograph as a camera would send it."""
+    """A photograph, encoded as a camera would send it."""
 
     name: str
     jpeg: bytes
 
     def pixels(self) -> NDArray[np.uint8]:
-        """Decoded: uint8 [height, width, 3], RGB."""
+        """Return the decoded image: uint8 [height, width, 3], RGB."""
         from synergai.models.images import decode
 
         return decode(self.jpeg)
 
 
 def load_photographs() -> list[Photograph]:
-    """The photographs, each 640 x 427 pixels.
+    """Return the photographs, each 640 x 427 pixels.
 
     Raises:
         NotFound: scikit-learn is not installed.
     """
-    # Found without being imported: the files are wanted, not a second of import time.
+    # Located without importing scikit-learn, which takes a second.
     package: Any = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise NotFound("the photographs come with scikit-learn; install 'synergai[engines]'")
+        raise NotFound("the photographs are part of scikit-learn; pip install 'synergai[engines]'")
     folder = Path(package.origin).parent / "datasets" / "images"
     return [Photograph(name, (folder / f"{name}.jpg").read_bytes()) for name in NAMES]
 
 
 def augmented_views(photograph: Photograph) -> list[NDArray[np.uint8]]:
-    """Ten views: the whole and four overlapping corners, each as it is and mirrored.
+    """Return ten views: the whole image and four overlapping corners, as is and mirrored.
 
     Each is uint8 [height, width, 3], RGB.
     """
@@ -65,7 +65,7 @@ def augmented_views(photograph: Photograph) -> list[NDArray[np.uint8]]:
 
 
 def random_crops(photograph: Photograph, count: int, seed: int = 0) -> list[NDArray[np.uint8]]:
-    """Seeded random squares: uint8 [side, side, 3], RGB."""
+    """Return seeded random squares: uint8 [side, side, 3], RGB."""
     generator = random.Random(seed)
     pixels = photograph.pixels()
     height, width, _ = pixels.shape

@@ -1,7 +1,6 @@
-"""What the catalogue can build: the thesis's twelve engines under its names, and two small ones.
+"""The zoo's recipes: the thesis's twelve engines under their names, and two small ones.
 
-The twelve have the architectures, but not the weights, of the files that ``synergai.zoo.fetch``
-knows.
+The twelve have the architectures of the files known to `synergai.zoo.fetch`, but not their weights.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ProgressCallback: TypeAlias = "Callable[[float], None]"
-"""Told the share of a build that is done, 0 to 1."""
+"""Called with the completed fraction of a build, 0 to 1."""
 
 
 class Builder(Protocol):
@@ -27,7 +26,7 @@ class Builder(Protocol):
     def __call__(
         self, folder: Path, on_progress: ProgressCallback, **options: str | int
     ) -> float | None:
-        """Build; returns the accuracy on the sample set, or None where it means nothing."""
+        """Build; return the accuracy on the sample set, or None if it is meaningless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +34,12 @@ class Recipe:
     """An engine that can be built.
 
     Attributes:
-        title: what it is, in one line.
-        backend: what will run it.
-        builder: ``module:function``, imported only when it is used.
-        options: what the builder takes beside a folder.
-        source: where its weights are from.
-        preprocess: as in an engine.toml, like `postprocess`; empty if it takes no images.
+        title: A one-line description.
+        backend: The backend that runs it.
+        builder: ``module:function``, imported on demand.
+        options: Keyword arguments of the builder.
+        source: The origin of the weights.
+        preprocess: As in an engine.toml, like `postprocess`; empty if it accepts tensors only.
     """
 
     name: EngineName
@@ -53,7 +52,7 @@ class Recipe:
     postprocess: str = ""
 
     def load_builder(self) -> Builder:
-        """The builder itself."""
+        """Import and return the builder."""
         module, _, function = self.builder.partition(":")
         builder: Builder = getattr(import_module(module), function)
         return builder
@@ -111,12 +110,12 @@ RECIPES: Final = {
         ),
         Recipe(
             name=EngineName("onnx_identity"),
-            title="one element in, the same out, opset 11; measures the way there and back",
+            title="identity of one element, opset 11; measures the round trip",
             backend="onnxruntime",
             builder="synergai.zoo.builders.small_engines:build_identity",
-            source="by hand",
+            source="hand-written",
         ),
-        # Last: where TensorFlow is not installed, all others are built when these are refused.
+        # Last, so that all others are built even if TensorFlow is not installed.
         _tensorflow("tf_resnet50", "resnet50", "saved_model"),
         _tensorflow("tf_mobilenet", "mobilenet", "saved_model"),
         _tensorflow(
@@ -130,14 +129,12 @@ RECIPES: Final = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe for `name`.
+    """Return the recipe for `name`.
 
     Raises:
-        NotFound: there is none.
+        NotFound: The zoo has no such engine.
     """
     try:
         return RECIPES[EngineName(name)]
     except KeyError:
-        raise NotFound(
-            f"the catalogue has no engine {name!r}; it has: {', '.join(RECIPES)}"
-        ) from None
+        raise NotFound(f"the zoo has no engine {name!r}; it has: {', '.join(RECIPES)}") from None

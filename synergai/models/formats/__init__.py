@@ -1,1 +1,1 @@
-"""Model files: what each format says about a model, read and checked without its runtime."""
+"""Readers of model files: describe and check a model without its runtime."""

@@ -1,8 +1,8 @@
-"""Reads FlatBuffers without trusting them: every offset is checked before it is followed.
+"""FlatBuffers reader that checks every offset before following it.
 
-Runtimes follow the offsets of a model file wherever they lead, also out of the file. The layout
-is that of "FlatBuffer Internals" in the FlatBuffers documentation: a table begins with the signed
-distance back to its vtable, which holds, per field, the field's offset in the table or 0.
+Runtimes follow the offsets of a model file wherever they lead, including outside the file. For the
+layout see "FlatBuffer Internals" in the FlatBuffers documentation: a table begins with the signed
+distance back to its vtable, which holds each field's offset in the table, or 0.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _OFFSET_BYTES: Final = 4
 _VTABLE_BYTES: Final = 4
-"""What precedes the fields in a vtable: its own size, and the table's."""
+"""Header of a vtable: its own size and the table's."""
 
 
 class CorruptFlatBuffer(InvalidInput):
-    """The bytes are no FlatBuffer of the expected kind."""
+    """The data is not a FlatBuffer of the expected schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in `content` that begins at `start`; fields are called by their number.
+    """A table at `start` in `content`; fields are addressed by number.
 
     Raises:
-        Damaged: on construction and from every method, if an offset leads out of the content.
+        CorruptFlatBuffer: On construction and from every method, if an offset is out of bounds.
     """
 
     content: Content
@@ -48,23 +48,23 @@ class Table:
 
     @classmethod
     def root(cls, content: Content) -> Table:
-        """The table that the whole buffer is about."""
+        """Return the root table of a buffer."""
         return cls(content, _dereference(content, 0))
 
     def number(self, field: int, struct_format: str, default: int = 0) -> int:
-        """A number of the struct format `struct_format`, such as ``i``."""
+        """Return a number of the given struct format, such as ``i``."""
         position = self._field_position(field, struct.calcsize(struct_format))
         return default if position is None else _number(self.content, position, struct_format)
 
     def table(self, field: int) -> Table | None:
-        """The table that the field leads to, if it is there."""
+        """Return the table a field refers to; None if absent."""
         position = self._field_position(field, _OFFSET_BYTES)
         return (
             None if position is None else Table(self.content, _dereference(self.content, position))
         )
 
     def tables(self, field: int, limit: int) -> Iterator[Table]:
-        """The tables of a vector; more than `limit` are taken for damage."""
+        """Return the tables of a vector; more than `limit` count as corruption."""
         start, count = self.vector(field, _OFFSET_BYTES)
         if count > limit:
             raise CorruptFlatBuffer(f"a list of {count:,} entries")
@@ -72,7 +72,7 @@ class Table:
             yield Table(self.content, _dereference(self.content, position))
 
     def numbers(self, field: int, struct_format: str, limit: int) -> tuple[int, ...]:
-        """The numbers of a vector; more than `limit` are taken for damage."""
+        """Return the numbers of a vector; more than `limit` count as corruption."""
         start, count = self.vector(field, struct.calcsize(struct_format))
         if count > limit:
             raise CorruptFlatBuffer(f"a list of {count:,} numbers")
@@ -82,12 +82,12 @@ class Table:
         return values
 
     def string(self, field: int) -> str:
-        """A string; empty if it is not there."""
+        """Return a string; empty if absent."""
         start, count = self.vector(field, 1)
         return self.content[start : start + count].decode("utf-8", errors="replace")
 
     def vector(self, field: int, entry_bytes: int) -> tuple[int, int]:
-        """Where a vector's entries begin, and how many there are; none if it is not there."""
+        """Return the position and number of a vector's entries; zeros if absent."""
         position = self._field_position(field, _OFFSET_BYTES)
         if position is None:
             return 0, 0
@@ -106,7 +106,7 @@ class Table:
         )
 
     def _field_position(self, field: int, size: int) -> int | None:
-        """Where the `size` bytes of a field are."""
+        """Return the position of a field of `size` bytes; None if absent."""
         vtable_size, table_size = self._vtable_sizes()
         entry = _VTABLE_BYTES + 2 * field
         if entry >= vtable_size:

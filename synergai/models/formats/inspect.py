@@ -1,4 +1,4 @@
-"""Describes a model without running it."""
+"""Model descriptions, obtained without running the model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """A model as its files are.
+    """A model on disk.
 
     Attributes:
-        backend: what runs it.
-        contents: what it says about itself.
-        size_bytes: of all its files.
+        backend: The backend that runs it.
+        contents: The model's own metadata.
+        size_bytes: Total size of its files.
         digest: sha256 of the model, hexadecimal.
     """
 
@@ -38,14 +38,14 @@ class ModelDescription:
 
 
 def describe(path: Path) -> ModelDescription:
-    """Read and check a model file, or a SavedModel's folder.
+    """Read and check a model file or a SavedModel's folder.
 
     Raises:
-        InvalidInput: it cannot be read, is damaged, or is of no kind that can be served.
+        InvalidInput: The model is unreadable, corrupt, or of an unsupported format.
     """
     backend = backend_of(path)
     if not backend:
-        raise InvalidInput(f"{path} is no model file: {MODEL_FORMATS} can be read")
+        raise InvalidInput(f"{path} is not a model; supported are {MODEL_FORMATS}")
     try:
         size = size_bytes(path)
         return ModelDescription(
@@ -56,11 +56,11 @@ def describe(path: Path) -> ModelDescription:
 
 
 def check(path: Path) -> None:
-    """Check a model as far as that takes neither a runtime nor the ``onnx`` package.
+    """Check a model as far as possible without a runtime and without the ``onnx`` package.
 
     Raises:
-        InvalidInput: it is damaged, or not to be trusted.
-        OSError: it cannot be read.
+        InvalidInput: The model is corrupt or unsafe.
+        OSError: The model cannot be read.
     """
     backend = backend_of(path)
     if backend in ("tflite", "tensorflow"):
@@ -68,7 +68,7 @@ def check(path: Path) -> None:
 
 
 def _read(path: Path, backend: str) -> ModelContents:
-    # Imported here: an ONNX file needs a package that readers of the others may lack.
+    # Imported lazily: only ONNX files need the ``onnx`` package.
     if backend == "onnxruntime":
         from synergai.models.formats.onnx_file import read_onnx
 

@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself, read and checked without a runtime."""
+"""Reader of ONNX files that needs no runtime."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def read_onnx(path: Path) -> ModelContents:
     """Read and check the ONNX file at `path`.
 
     Raises:
-        InvalidInput: it is damaged, or no ONNX file.
-        OSError: it cannot be read.
+        InvalidInput: The file is corrupt or not an ONNX file.
+        OSError: The file cannot be read.
     """
     try:
         model = onnx.load_model(path, load_external_data=False)
     except DecodeError as error:
         raise InvalidInput(
-            f"{path.name} is damaged or no ONNX file: it cannot be decoded"
+            f"{path.name} is corrupt or not an ONNX file: it cannot be decoded"
         ) from error
     external = any(
         tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer
@@ -56,7 +56,7 @@ def read_onnx(path: Path) -> ModelContents:
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     return ModelContents(
         format=f"ONNX, opset {opset}, IR version {model.ir_version}",
-        # Files of old IR versions list their weights among the inputs.
+        # Old IR versions list weights as inputs.
         inputs=tuple(_spec(value) for value in model.graph.input if value.name not in weights),
         outputs=tuple(_spec(value) for value in model.graph.output),
         parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
@@ -70,7 +70,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         reason = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"{path.name} is damaged or no ONNX file: {reason}") from error
+        raise InvalidInput(f"{path.name} is corrupt or not an ONNX file: {reason}") from error
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
@@ -79,5 +79,5 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1
         for size in tensor.shape.dim
     )
-    # A sequence or map is no tensor, and can be seen here but not be served.
+    # Sequences and maps are not tensors: they can be listed, but not served.
     return TensorSpec(value.name, _DATATYPES.get(tensor.elem_type, "unknown"), shape)

@@ -1,4 +1,4 @@
-"""Protobuf messages read on the wire: for model files whose classes are with their runtimes."""
+"""Protobuf messages in wire format, for model files whose generated classes come with a runtime."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SIGN: Final = 1 << 63
 
 
 class Message:
-    """A serialised message's fields, called by their numbers; parts of it stay views.
+    """The fields of a serialised message, addressed by number; values are views of `data`.
 
     Args:
-        data: the message; nothing is a message too.
+        data: The message; may be empty.
 
     Raises:
-        DecodeError: on construction, if the bytes are not those of a message.
+        DecodeError: On construction, if `data` is not a message.
     """
 
     def __init__(self, data: memoryview = _EMPTY) -> None:
@@ -31,41 +31,41 @@ class Message:
             self._fields.setdefault(number, []).append((wire_type, content, end))
 
     def has(self, number: int) -> bool:
-        """Whether the field is there."""
+        """Return whether the field is present."""
         return number in self._fields
 
     def byte_strings(self, number: int) -> Iterator[memoryview]:
-        """The contents of a repeated field of bytes, texts or messages."""
+        """Return the values of a repeated field of bytes, strings or messages."""
         for wire_type, content, end in self._fields.get(number, ()):
             if wire_type == LENGTH_DELIMITED:
                 yield self._data[content:end]
 
     def messages(self, number: int) -> Iterator[Message]:
-        """The messages in a repeated field."""
+        """Return the messages of a repeated field."""
         return map(Message, self.byte_strings(number))
 
     def message(self, number: int) -> Message:
-        """The message in a field; an empty one if it is not there."""
+        """Return the message in a field; an empty one if absent."""
         return next(self.messages(number), Message())
 
     def strings(self, number: int) -> list[str]:
-        """The texts in a repeated field.
+        """Return the strings of a repeated field.
 
         Raises:
-            UnicodeDecodeError: one is not UTF-8.
+            UnicodeDecodeError: A string is not UTF-8.
         """
         return [bytes(each).decode() for each in self.byte_strings(number)]
 
     def string(self, number: int) -> str:
-        """The text in a field; empty if it is not there.
+        """Return the string in a field; empty if absent.
 
         Raises:
-            UnicodeDecodeError: it is not UTF-8.
+            UnicodeDecodeError: It is not UTF-8.
         """
         return next(iter(self.strings(number)), "")
 
     def number(self, number: int) -> int:
-        """The integer in a field; 0 if it is not there."""
+        """Return the integer in a field; 0 if absent."""
         for wire_type, content, end in self._fields.get(number, ()):
             if wire_type == _VARINT:
                 value = sum(
@@ -75,6 +75,6 @@ class Message:
         return 0
 
     def map_entries(self, number: int) -> Iterator[tuple[str, Message]]:
-        """Keys and values of a map from texts to messages."""
+        """Return keys and values of a map from strings to messages."""
         for entry in self.messages(number):
             yield entry.string(1), entry.message(2)

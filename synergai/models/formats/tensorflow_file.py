@@ -1,7 +1,7 @@
-"""What a SavedModel or a frozen graph says about itself, read and checked without TensorFlow.
+"""Reader of SavedModels and frozen graphs that needs no TensorFlow.
 
-The protobuf messages are walked on the wire: GraphDef, and the SavedModel around it, of
-TensorFlow's ``core/protobuf``.
+It parses the wire format of GraphDef, and of the SavedModel that contains it, see TensorFlow's
+``core/protobuf``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIGNATURE: Final = "serving_default"
-"""Which of a SavedModel's signatures is served."""
+"""The signature of a SavedModel to serve."""
 SERVE: Final = "serve"
-"""The tag of the graph that is for serving."""
+"""The tag of the meta graph for serving."""
 
-# DataType; what the Open Inference Protocol cannot carry is not here.
+# DataType, as far as the Open Inference Protocol supports it.
 _DATATYPES: Final = {
     1: "FP32",
     2: "FP64",
@@ -42,7 +42,7 @@ _DATATYPES: Final = {
     23: "UINT64",
 }
 _REFERENCE_OFFSET: Final = 100
-"""What is added to the data type of a reference to a variable."""
+"""Added to the data type of a reference to a variable."""
 _FORBIDDEN: Final = frozenset(
     {
         "CreateSummaryFileWriter",
@@ -70,14 +70,14 @@ _FORBIDDEN: Final = frozenset(
         "WriteFile",
     }
 )
-"""Operations with which a graph reads or writes files of its own choosing, or runs Python."""
+"""Operations that access files chosen by the graph, or run Python."""
 _VARIABLES: Final = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 _NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
 
 
 @dataclass(slots=True)
 class _GraphSummary:
-    """What has been seen of a graph's own nodes; those of its functions are only checked."""
+    """Summary of a graph's nodes; those of its functions are only checked."""
 
     placeholders: list[TensorSpec] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
@@ -89,31 +89,32 @@ def read_saved_model(path: Path) -> ModelContents:
     """Read and check the SavedModel in the folder `path`.
 
     Raises:
-        InvalidInput: it is damaged, has no signature to serve, or operations that reach beyond
-            the model.
-        OSError: it cannot be read.
+        InvalidInput: The model is corrupt, lacks the signature to serve, or has operations that
+            access files or run code.
+        OSError: The model cannot be read.
     """
     try:
         return _read_meta_graph(path.name, Message(memoryview(map_file(path / SAVED_MODEL_FILE))))
     except (DecodeError, UnicodeDecodeError):
-        raise InvalidInput(f"{path.name} is damaged, or no SavedModel") from None
+        raise InvalidInput(f"{path.name} is corrupt or not a SavedModel") from None
 
 
 def read_frozen_graph(path: Path) -> ModelContents:
     """Read and check the frozen graph in the file `path`.
 
-    Its inputs are its placeholders, its outputs what nothing in it consumes.
+    Its inputs are its placeholders; its outputs are the tensors that no operation consumes.
 
     Raises:
-        InvalidInput: it is damaged, no graph, or has operations that reach beyond the model.
-        OSError: it cannot be read.
+        InvalidInput: The file is corrupt, not a graph, or has operations that access files or run
+            code.
+        OSError: The file cannot be read.
     """
     try:
         graph = _read_graph(path.name, Message(memoryview(map_file(path))))
     except (DecodeError, UnicodeDecodeError):
-        raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph") from None
+        raise InvalidInput(f"{path.name} is corrupt or not a TensorFlow graph") from None
     if not graph.results:
-        raise InvalidInput(f"{path.name} is damaged, or no TensorFlow graph: nothing is computed")
+        raise InvalidInput(f"{path.name} is corrupt or not a TensorFlow graph: it computes nothing")
     unconsumed = (name for name in graph.results if name not in graph.consumed)
     return ModelContents(
         format="TensorFlow frozen graph",
@@ -129,13 +130,13 @@ def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
         if SERVE in meta_info.strings(4):
             break
     else:
-        raise InvalidInput(f"{name} is damaged, or no SavedModel: it has no graph for serving")
+        raise InvalidInput(f"{name} is corrupt or not a SavedModel: it has no graph for serving")
     graph = _read_graph(name, meta_graph.message(2))
     signatures = dict(meta_graph.map_entries(5))
     if SIGNATURE not in signatures:
         raise InvalidInput(
             f"{name} has no signature {SIGNATURE!r}; it has: "
-            f"{', '.join(sorted(signatures)) or 'none'}. Save the model with one"
+            f"{', '.join(sorted(signatures)) or 'none'}; save the model with {SIGNATURE!r}"
         )
     inputs, outputs = (
         tuple(sorted((_tensor_spec(*entry) for entry in side), key=lambda spec: spec.name))
@@ -165,7 +166,7 @@ def _read_graph(name: str, graph: Message) -> _GraphSummary:
 def _check_operation(name: str, node: Message) -> None:
     if (operation := node.string(2)) in _FORBIDDEN:
         raise InvalidInput(
-            f"{name} has the operation {operation}, which reaches beyond the model; "
+            f"{name} has the operation {operation}, which can access files or run code; "
             "it is not served"
         )
 
@@ -198,7 +199,7 @@ def _datatype(kind: int) -> str:
 
 
 def _shape(shape: Message) -> tuple[int, ...]:
-    """Dimensions, -1 for an open one; of a tensor of unknown rank one open dimension."""
+    """Return the dimensions, -1 if dynamic; an unknown rank is one dynamic dimension."""
     if shape.number(3):
         return (-1,)
     return tuple(size if size >= 0 else -1 for size in (dim.number(1) for dim in shape.messages(2)))

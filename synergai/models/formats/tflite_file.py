@@ -1,4 +1,4 @@
-"""What a TFLite file says about itself, read and checked without a runtime.
+"""Reader of TFLite files that needs no runtime.
 
 Field numbers are those of TensorFlow Lite's ``schema.fbs``, version 3.
 """
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from synergai.models.formats.flatbuffer import Content
 
 IDENTIFIER: Final = b"TFL3"
-"""At the fifth byte of every such file."""
+"""File identifier, at offset 4."""
 _MAX_ENTRIES: Final = 1 << 17
-"""Most tensors, operators or buffers; real models have thousands."""
+"""Limit of tensors, operators or buffers; real models have thousands."""
 _MAX_SUBGRAPHS: Final = 1 << 10
 _MAX_RANK: Final = 16
 _NO_TENSOR: Final = -1
-"""What an operator says for an input that it goes without."""
+"""Index of an omitted optional input."""
 
-# TensorType; what the Open Inference Protocol cannot carry is not here.
+# TensorType, as far as the Open Inference Protocol supports it.
 _DATATYPES: Final = {
     0: "FP32",
     1: "FP16",
@@ -55,20 +55,20 @@ class _Tensor:
 def read_tflite(path: Path) -> ModelContents:
     """Read and check the TFLite file at `path`.
 
-    All that an interpreter follows before it runs an operator is checked: every table, vector and
-    index between them. The operators' own options are left to the runtime.
+    All that an interpreter dereferences before it runs an operator is checked: tables, vectors and
+    the indices between them. The operators' options are left to the runtime.
 
     Raises:
-        InvalidInput: it is damaged, or no TFLite file.
-        OSError: it cannot be read.
+        InvalidInput: The file is corrupt or not a TFLite file.
+        OSError: The file cannot be read.
     """
     content = map_file(path)
     if content[4:8] != IDENTIFIER:
-        raise InvalidInput(f"{path.name} is damaged, or no TFLite file")
+        raise InvalidInput(f"{path.name} is corrupt or not a TFLite file")
     try:
         return _read_model(content)
     except CorruptFlatBuffer as error:
-        raise InvalidInput(f"{path.name} is damaged: it has {error}") from None
+        raise InvalidInput(f"{path.name} is corrupt: it has {error}") from None
 
 
 def _read_model(content: Content) -> ModelContents:
@@ -102,7 +102,7 @@ def _read_model(content: Content) -> ModelContents:
 
 
 def _check_buffer(buffer: Table, content: Content) -> int:
-    """The buffer's size; its content may lie behind the FlatBuffer in a large file."""
+    """Return the buffer's size; in large files its data may follow the FlatBuffer."""
     _, size = buffer.vector(0, 1)
     offset, external_size = buffer.number(1, "Q"), buffer.number(2, "Q")
     if offset + external_size > len(content):
@@ -121,7 +121,7 @@ def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Te
             for index in operator.numbers(field, "i", _MAX_ENTRIES):
                 if index != _NO_TENSOR:
                     _check_index(index, len(tensors))
-        # Options of an operator of our own choosing: a table of any kind, and bytes.
+        # The options of built-in and custom operators.
         operator.table(4)
         operator.vector(5, 1)
         operator.table(12)

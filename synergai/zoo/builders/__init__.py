@@ -1,1 +1,1 @@
-"""How the catalogue's engines are made: seeded or trained weights, and exporters."""
+"""Builders of the zoo's engines: seeded or trained weights, and model writers."""

@@ -1,4 +1,4 @@
-"""The architectures of the catalogue, the images that they see, and their seeded weights."""
+"""The zoo's architectures, their input images, and their seeded weights."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Architecture: TypeAlias = Classifier | SsdMobileNet
 ARCHITECTURES: Final[dict[str, Callable[..., Architecture]]] = {
     each.family: each for each in (MobileNet, ResNet50, SsdMobileNet)
 }
-"""By the name of the family of pre-processing."""
+"""By the name of their family, see `synergai.models.preprocess`."""
 RANDOM_CROPS: Final = 10
-"""Of each photograph, beside its views."""
+"""Per photograph, in addition to its views."""
 
 
 def calibrated_weights(architecture: Architecture, on_progress: ProgressCallback) -> Weights:
-    """Seeded weights, calibrated on views and random parts of the photographs."""
+    """Return seeded weights, calibrated on views and random crops of the photographs."""
     seen = [
         (*augmented_views(photograph), *random_crops(photograph, RANDOM_CROPS))
         for photograph in load_photographs()
     ]
     images = [network_input(architecture, pixels) for parts in seen for pixels in parts]
-    subjects = [index for index, parts in enumerate(seen) for _ in parts]
-    return seeded_weights(architecture, np.concatenate(images), np.array(subjects), on_progress)
+    labels = [index for index, parts in enumerate(seen) for _ in parts]
+    return seeded_weights(architecture, np.concatenate(images), np.array(labels), on_progress)
 
 
 def network_input(architecture: Architecture, pixels: Pixels) -> Array:
-    """What flows into the first layer for an image: float32 [1, 3, size, size]."""
+    """Return the first layer's input for an image: float32 [1, 3, size, size]."""
     family = replace(FAMILIES[architecture.family], size=architecture.size)
     prepared = prepare(family, pixels).transpose(2, 0, 1)[np.newaxis].astype(np.float32)
     return from_pixels(prepared) if isinstance(architecture, SsdMobileNet) else prepared

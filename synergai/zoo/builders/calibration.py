@@ -1,10 +1,10 @@
-"""Weights for an architecture without training it: seeded, and calibrated on images.
+"""Weights without training: seeded, and calibrated on images.
 
-Batch normalisation is calibrated layer by layer, as training would have done it, and folded into
-the convolutions. Without that, dozens of random layers would map every image to the same point.
-A classifier's readout is a ridge regression that tells from which photograph a view is: one class
-for each, drawn by lot. So the network decides, and by a margin that eight bits do not blur, as a
-trained one does; what its classes are called means nothing.
+Batch normalisation is calibrated layer by layer, with the statistics that training would have
+found, and folded into the convolutions. Without it, dozens of random layers would map all images
+to the same point. A classifier's readout is a ridge regression that predicts from which photograph
+a view was taken, with one randomly chosen class per photograph. Its decisions therefore have a
+margin that survives 8-bit quantisation, as in a trained network; the class labels mean nothing.
 """
 
 from __future__ import annotations
@@ -35,72 +35,72 @@ if TYPE_CHECKING:
 SEED: Final = 20190912
 RELU6_CEILING: Final = 6.0
 MARGIN: Final = 16.0
-"""Between the logits of the right and the wrong photograph's class."""
-OTHERS_DEVIATION: Final = 0.5
-"""Of the logits of all other classes, around 0."""
+"""Difference between the logits of the right and the wrong photograph's class."""
+OTHER_LOGITS_DEVIATION: Final = 0.5
+"""Standard deviation, around 0, of the logits of all other classes."""
 RIDGE: Final = 0.1
-"""Of the features' variance: how much is given up so that small changes of them matter little."""
-CONSTANT: Final = 0.05
-"""A channel that varies by less than this, of its layer's values, is not amplified to vary."""
-CHOSEN_SEED: Final = 7
-"""The classes are drawn apart from the weights: the same in every architecture."""
+"""Regularisation, relative to the features' variance."""
+MIN_RELATIVE_DEVIATION: Final = 0.05
+"""Channels that vary by less than this share of their layer's values are not amplified."""
+CLASS_SEED: Final = 7
+"""Seed of the chosen classes, which are the same in every architecture."""
 
 
 def range_name(layer: Dense) -> str:
-    """Where a readout's smallest and largest logit on the images are kept: float32 [2]."""
+    """Return the name of a readout's smallest and largest logit on the images: float32 [2]."""
     return f"{layer.name}/range"
 
 
 def seeded_weights(
     architecture: Buildable,
     images: Array,
-    subjects: NDArray[np.int64],
+    labels: NDArray[np.int64],
     on_progress: ProgressCallback,
 ) -> Weights:
-    """All weights by name; the same on every call on one kind of machine.
+    """Return all weights by name; they are reproducible on the same kind of machine.
 
     Args:
-        architecture: what to find weights for.
-        images: float32 [images, 3, size, size], as the architecture takes them.
-        subjects: int64 [images], which photograph each image is of.
-        on_progress: called with the completed fraction, 0 to 1.
+        architecture: The network.
+        images: float32 [images, 3, size, size], the network's input.
+        labels: int64 [images], the index of each image's photograph.
+        on_progress: Called with the completed fraction, 0 to 1.
     """
     collector = LayerCollector()
     architecture.build_layers(collector, None)
-    # One thread sums in one order, so that the bytes are the same each time.
+    # A single thread sums in a fixed order, which makes the bytes reproducible.
     with threadpool_limits(1):
-        builder = CalibratingBuilder(subjects, len(collector.layers), on_progress)
+        builder = CalibratingBuilder(labels, len(collector.layers), on_progress)
         architecture.build_layers(builder, images)
     return builder.weights
 
 
 class CalibratingBuilder:
-    """A canvas on which images flow, in NumPy, and that finds each layer's weights on the way.
+    """Computes the layers on images in NumPy, and determines their weights along the way.
 
     Values are float32 [images, channels, height, width].
 
     Args:
-        subjects: int64 [images], see `seeded_weights`.
-        layers: how many will be drawn.
-        on_progress: called with the completed fraction, 0 to 1.
+        labels: int64 [images], see `seeded_weights`.
+        layers: The total number of layers.
+        on_progress: Called with the completed fraction, 0 to 1.
 
     Attributes:
-        weights: those found so far.
+        weights: The weights so far.
     """
 
     def __init__(
-        self, subjects: NDArray[np.int64], layers: int, on_progress: ProgressCallback
+        self, labels: NDArray[np.int64], layers: int, on_progress: ProgressCallback
     ) -> None:
         self.weights: Weights = {}
-        self._subjects = subjects
+        self._subjects = labels
         self._generator = np.random.default_rng(SEED)
         self._layers = layers
-        self._drawn = 0
+        self._built = 0
         self._report = on_progress
 
     def convolution(self, value: Array, layer: Convolution) -> Array:
-        """Draw a kernel, and normalise what it gives."""
-        self._progress()
+        """Draw a random kernel and normalise its output."""
+        self._report_progress()
         generator = self._generator
         fan_in = layer.kernel**2 * (1 if layer.depthwise else layer.inputs)
         kernel = _normal(generator, layer.shape) * np.float32(fan_in**-0.5)
@@ -110,7 +110,7 @@ class CalibratingBuilder:
         square /= raw[0, 0].size
         deviation = np.sqrt(np.maximum(square - mean**2, 0))
         gain = generator.uniform(0.8, 1.2, layer.outputs) * layer.deviation
-        gain /= deviation + CONSTANT * np.sqrt(square.mean())
+        gain /= deviation + MIN_RELATIVE_DEVIATION * np.sqrt(square.mean())
         shift = generator.normal(layer.mean, layer.deviation / 2, layer.outputs) - gain * mean
         kernel *= gain.astype(np.float32)[:, None, None, None]
         self.weights[f"{layer.name}/weights"] = kernel
@@ -127,15 +127,15 @@ class CalibratingBuilder:
         return raw
 
     def dense(self, value: Array, layer: Dense) -> Array:
-        """Fit a readout that tells the photographs apart."""
-        self._progress()
+        """Fit a readout that distinguishes the photographs."""
+        self._report_progress()
         centred = value.astype(np.float64) - value.mean(axis=0, dtype=np.float64)
         kernel = self._generator.standard_normal(layer.shape)
-        kernel *= OTHERS_DEVIATION / (centred @ kernel.T).std()
-        chosen = np.random.default_rng(CHOSEN_SEED).permutation(np.arange(1, layer.outputs))
+        kernel *= OTHER_LOGITS_DEVIATION / (centred @ kernel.T).std()
+        classes = np.random.default_rng(CLASS_SEED).permutation(np.arange(1, layer.outputs))
         right = np.eye(self._subjects.max() + 1)[self._subjects] * MARGIN
-        kernel[chosen[: right.shape[1]]] = _ridge(centred, right)
-        # The mean over the images is taken out: what differs between them shall decide.
+        kernel[classes[: right.shape[1]]] = _ridge(centred, right)
+        # Subtract the mean over the images, so that their differences decide.
         bias = -kernel @ value.mean(axis=0, dtype=np.float64)
         self.weights[f"{layer.name}/weights"] = kernel.astype(np.float32)
         self.weights[f"{layer.name}/bias"] = bias.astype(np.float32)
@@ -144,35 +144,35 @@ class CalibratingBuilder:
         return logits
 
     def max_pool(self, value: Array) -> Array:
-        """Maxima of all squares; nothing that is padded can be one."""
+        """Maxima of the windows; padding is never a maximum."""
         pads = [same_padding(size, POOL, 2) for size in value.shape[2:]]
         padded = np.pad(value, ((0, 0), (0, 0), *pads), constant_values=-np.inf)
         squares = np.lib.stride_tricks.sliding_window_view(padded, (POOL, POOL), axis=(2, 3))
         return np.asarray(squares[:, :, ::2, ::2].max(axis=(4, 5)))
 
     def add_relu(self, name: str, value: Array, shortcut: Array) -> Array:  # noqa: ARG002 - as in LayerBuilder
-        """The sum, where positive."""
+        """Add and apply ReLU."""
         return np.asarray(np.maximum(value + shortcut, 0))
 
     def global_average(self, value: Array) -> Array:
-        """The mean."""
+        """Average over height and width."""
         return np.asarray(value.mean(axis=(2, 3)))
 
     def reshape_cells(self, name: str, value: Array, depth: int) -> Array:  # noqa: ARG002 - as in LayerBuilder
-        """Channels last, as all runtimes have them by then."""
+        """Reshape, channels last as in all runtimes."""
         return value.transpose(0, 2, 3, 1).reshape(len(value), -1, depth)
 
     def concat(self, name: str, values: Sequence[Array]) -> Array:  # noqa: ARG002 - as in LayerBuilder
-        """One array."""
+        """Concatenate along the second axis."""
         return np.concatenate(values, axis=1)
 
-    def _progress(self) -> None:
-        self._report(self._drawn / self._layers)
-        self._drawn += 1
+    def _report_progress(self) -> None:
+        self._report(self._built / self._layers)
+        self._built += 1
 
 
 def convolve(images: Array, kernel: Array, layer: Convolution) -> Array:
-    """The convolution alone: [images, out, height, width]."""
+    """Convolve without bias and activation: [images, out, height, width]."""
     pads = [layer.padding(size) for size in images.shape[2:]]
     padded = np.pad(images, ((0, 0), (0, 0), *pads)) if layer.kernel > 1 else images
     step = layer.stride
@@ -181,7 +181,7 @@ def convolve(images: Array, kernel: Array, layer: Convolution) -> Array:
     )[:, :, ::step, ::step]
     count, _, height, width = windows.shape[:4]
     result = np.zeros((count, layer.outputs, height, width), np.float32)
-    # One image at a time: all their windows at once would need gigabytes.
+    # One image at a time: the windows of all images would need gigabytes.
     for window, output in zip(windows, result, strict=True):
         if layer.depthwise:
             for row, column in np.ndindex(layer.kernel, layer.kernel):
@@ -193,11 +193,13 @@ def convolve(images: Array, kernel: Array, layer: Convolution) -> Array:
     return result
 
 
-def _ridge(features: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights [out, in] by which centred features [n, in] give nearly the centred `wanted`."""
+def _ridge(features: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights [out, in] of the ridge regression of `targets` on centred features [n, in]."""
     products = features @ features.T
     penalty = RIDGE * np.trace(products) / len(products)
-    dual = np.linalg.solve(products + penalty * np.eye(len(products)), wanted - wanted.mean(axis=0))
+    dual = np.linalg.solve(
+        products + penalty * np.eye(len(products)), targets - targets.mean(axis=0)
+    )
     return np.asarray(dual.T @ features)
 
 

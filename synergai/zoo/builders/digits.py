@@ -1,7 +1,7 @@
-"""A small network, really trained on scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+"""A small CNN, trained on scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
 
-Two convolutions with pooling and two dense layers; training takes a few seconds. A quarter of
-the images is held back, and is the engine's sample set: its accuracy means something.
+It has two convolutions with pooling and two dense layers; training takes a few seconds. A quarter
+of the images is held out and becomes the engine's sample set, with a meaningful accuracy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EPOCHS: Final = 30
 BATCH: Final = 32
 RATE: Final = 2e-3
 BRIGHTEST: Final = 16.0
-"""Pixels are from 0 to 16."""
+"""Maximum pixel value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class TrainedDigits:
-    """What training gave.
+    """The trained network.
 
     Attributes:
-        weights: by name: ``conv1``, ``conv2`` [out, in, 3, 3], ``dense1``, ``dense2`` [in, out],
-            each with ``NAME_bias``. They take the images' own pixel values.
-        test: images that training has not seen.
-        accuracy: share of right answers on them.
+        weights: By name: ``conv1``, ``conv2`` [out, in, 3, 3], ``dense1``, ``dense2`` [in, out],
+            each with ``NAME_bias``. They apply to unscaled pixel values.
+        test: The held-out images.
+        accuracy: Share of correct answers on them.
     """
 
     weights: Weights
@@ -55,7 +55,7 @@ class TrainedDigits:
 
 
 def digits() -> tuple[Digits, Digits]:
-    """The images for training, and the quarter that is held back for the test."""
+    """Return the training set and the held-out quarter."""
     bunch = load_digits()
     images = bunch.images.astype(np.float32)[:, np.newaxis]
     labels = bunch.target.astype(np.int64)
@@ -66,12 +66,12 @@ def digits() -> tuple[Digits, Digits]:
 
 
 def train(on_progress: ProgressCallback) -> TrainedDigits:
-    """Train the network; the same weights on every call."""
+    """Train the network; the weights are the same on every call."""
     training, test = digits()
     generator = np.random.default_rng(SEED)
     weights = _initial(generator)
     adam = numpy_layers.Adam(weights)
-    # One thread sums in one order, so that the bytes are the same each time.
+    # A single thread sums in a fixed order, which makes the bytes reproducible.
     with threadpool_limits(1):
         for epoch in range(EPOCHS):
             on_progress(epoch / EPOCHS)
@@ -87,7 +87,7 @@ def train(on_progress: ProgressCallback) -> TrainedDigits:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What the way forward leaves for the way back."""
+    """Intermediate values of the forward pass that the backward pass needs."""
 
     columns1: Array
     pooled1: Array
@@ -132,7 +132,7 @@ def _forward(weights: Weights, images: Array) -> _Pass:
 
 
 def _gradients(weights: Weights, images: Array, labels: NDArray[np.int64]) -> Weights:
-    """Gradients of the mean cross entropy."""
+    """Return the gradients of the mean cross entropy."""
     done = _forward(weights, images)
     slope = numpy_layers.softmax(done.logits)
     slope[np.arange(len(labels)), labels] -= 1

@@ -1,4 +1,4 @@
-"""The catalogue's networks for images, in every format, with views of photographs as samples."""
+"""Builders of the zoo's image networks in every format; the samples are views of photographs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 SAVED_MODEL: Final = "saved_model"
 TFLITE_FILE: Final = "model.tflite"
 CALIBRATION_SHARE: Final = 0.5
-"""Of the time that TensorFlow's models take; how far TensorFlow is, nobody hears."""
+"""Share of calibration in the build time of TensorFlow models; TensorFlow reports no progress."""
 
 
 def build_onnx(
     folder: Path, on_progress: ProgressCallback, *, architecture: str, opset: int
 ) -> None:
-    """An architecture of `ARCHITECTURES` as an ONNX file."""
+    """Build an architecture of `ARCHITECTURES` as an ONNX file."""
     from synergai.zoo.builders.onnx_models import onnx_model
 
     network = ARCHITECTURES[architecture]()
@@ -39,14 +39,14 @@ def build_onnx(
 def build_tensorflow(
     folder: Path, on_progress: ProgressCallback, *, architecture: str, model_format: ModelFormat
 ) -> None:
-    """An architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
+    """Build an architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
 
     Raises:
         NotFound: TensorFlow is not installed.
     """
     from synergai.zoo.builders import tensorflow_process
 
-    # Said before the long work, not after it.
+    # Fail before the calibration, which takes long.
     tensorflow_process.check_tensorflow()
     network = ARCHITECTURES[architecture]()
     weights = calibrated_weights(network, lambda share: on_progress(share * CALIBRATION_SHARE))
@@ -70,7 +70,7 @@ def build_tensorflow(
 def _write_views(
     folder: Path, model: Path, family: str, quantisation: Quantisation | None = None
 ) -> None:
-    """Write the views as the model takes them."""
+    """Write the views of the photographs as the model's sample set."""
     (spec,) = describe(model).contents.inputs
     seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
     write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).to_tensor(seen)})

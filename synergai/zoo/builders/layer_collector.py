@@ -1,4 +1,4 @@
-"""Lists an architecture's layers without computing anything."""
+"""Layer builder that only collects the layers of an architecture."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 
 
 class LayerCollector:
-    """A canvas on which nothing flows, and that remembers the layers drawn on it."""
+    """Collects the layers in order and computes nothing."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
 
     def convolution(self, value: None, layer: Convolution) -> None:  # noqa: ARG002 - as in LayerBuilder
-        """Remember the layer."""
+        """Append the layer."""
         self.layers.append(layer)
 
     def dense(self, value: None, layer: Dense) -> None:  # noqa: ARG002 - as in LayerBuilder
-        """Remember the layer."""
+        """Append the layer."""
         self.layers.append(layer)
 
     def max_pool(self, value: None) -> None:
-        """Has no weights."""
+        """Has no weights, so it is not collected."""
 
     def add_relu(self, name: str, value: None, shortcut: None) -> None:
-        """Has no weights."""
+        """Has no weights, so it is not collected."""
 
     def global_average(self, value: None) -> None:
-        """Has no weights."""
+        """Has no weights, so it is not collected."""
 
     def reshape_cells(self, name: str, value: None, depth: int) -> None:
-        """Has no weights."""
+        """Has no weights, so it is not collected."""
 
     def concat(self, name: str, values: Sequence[None]) -> None:
-        """Has no weights."""
+        """Has no weights, so it is not collected."""

@@ -1,4 +1,4 @@
-"""MobileNet v1 (arXiv:1704.04861), as TensorFlow-Slim and MLPerf have it."""
+"""MobileNet v1 (arXiv:1704.04861), as in TensorFlow-Slim and MLPerf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 CLASSES: Final = 1001
-"""ImageNet's thousand, and the background that TensorFlow puts before them."""
+"""ImageNet's 1000 classes and TensorFlow's background class before them."""
 STEM: Final = 32
 BLOCKS: Final = (
     *((1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512)),
@@ -26,26 +26,26 @@ class MobileNet:
     """The classifier.
 
     Attributes:
-        size: side of the images.
-        width: factor to all numbers of channels.
-        classes: the background included.
+        size: Side of the images.
+        width: Multiplier of all channel counts.
+        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "mobilenet"
-    """How its images are prepared, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.preprocess`."""
     size: int = 224
     width: float = 1.0
     classes: int = CLASSES
 
     def build_layers(self, builder: LayerBuilder[Value], image: Value) -> Value:
-        """Logits [batch, classes] of an image from -1 to 1."""
+        """Build logits [batch, classes] from an image scaled to -1 to 1."""
         features = builder.global_average(blocks(builder, image, self.width)[-1])
         inputs = channels(BLOCKS[-1][1], self.width)
         return builder.dense(features, Dense(name="Logits", inputs=inputs, outputs=self.classes))
 
 
 def blocks(builder: LayerBuilder[Value], image: Value, width: float) -> list[Value]:
-    """What each of the 13 blocks gives."""
+    """Build the 13 blocks; return the value of each."""
     inputs = channels(STEM, width)
     value = builder.convolution(
         image, Convolution(name="Conv2d_0", inputs=3, outputs=inputs, kernel=3, stride=2)
@@ -71,5 +71,5 @@ def blocks(builder: LayerBuilder[Value], image: Value, width: float) -> list[Val
 
 
 def channels(full_width: int, width: float) -> int:
-    """How many channels a layer of `full_width` has at another width."""
+    """Return the number of channels at a width multiplier."""
     return max(round(full_width * width), 1)

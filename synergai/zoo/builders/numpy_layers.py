@@ -1,4 +1,4 @@
-"""Layers of a small convolutional network in NumPy, with their gradients, and Adam.
+"""Layers of a small CNN in NumPy, with their gradients, and Adam.
 
 Images are float32 [batch, channels, height, width].
 """
@@ -17,7 +17,7 @@ Weights: TypeAlias = "dict[str, Array]"
 
 
 def windows(images: Array) -> Array:
-    """All 3 x 3 neighbourhoods, zeros beyond the border: [batch, height, width, channels * 9]."""
+    """Return all 3 x 3 neighbourhoods, zero-padded: [batch, height, width, channels * 9]."""
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
     view = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     batch, channels, height, width = images.shape
@@ -25,12 +25,12 @@ def windows(images: Array) -> Array:
 
 
 def convolve(columns: Array, kernel: Array) -> Array:
-    """Convolution of what `windows` gave with a kernel [out, in, 3, 3]."""
+    """Convolve the result of `windows` with a kernel [out, in, 3, 3]."""
     return (columns @ kernel.reshape(len(kernel), -1).T).transpose(0, 3, 1, 2)
 
 
 def convolve_gradients(columns: Array, kernel: Array, slope: Array) -> tuple[Array, Array]:
-    """Gradients by the kernel and by the images, from the one by the outputs."""
+    """Return the gradients by kernel and by images, given the gradient by the outputs."""
     flat = slope.transpose(0, 2, 3, 1).reshape(-1, len(kernel))
     by_kernel = (flat.T @ columns.reshape(len(flat), -1)).reshape(kernel.shape)
     turned = kernel.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
@@ -38,7 +38,7 @@ def convolve_gradients(columns: Array, kernel: Array, slope: Array) -> tuple[Arr
 
 
 def pool(images: Array) -> tuple[Array, Array]:
-    """Maxima of 2 x 2 squares, and a mask of where they were, shared among equals."""
+    """Return the maxima of 2 x 2 squares, and a mask of their positions, shared among ties."""
     batch, channels, height, width = images.shape
     squares = images.reshape(batch, channels, height // 2, 2, width // 2, 2)
     highest = squares.max(axis=(3, 5), keepdims=True)
@@ -48,20 +48,20 @@ def pool(images: Array) -> tuple[Array, Array]:
 
 
 def pool_gradient(mask: Array, slope: Array) -> Array:
-    """Gradient by the images, from the one by the maxima."""
+    """Return the gradient by the images, given the gradient by the maxima."""
     batch, channels, height, _, width, _ = mask.shape
     spread = mask * slope[:, :, :, None, :, None]
     return spread.reshape(batch, channels, height * 2, width * 2)
 
 
 def softmax(logits: Array) -> Array:
-    """Probabilities from logits [batch, classes]."""
+    """Return probabilities for logits [batch, classes]."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
 
 class Adam:
-    """Adam with its authors' constants; changes the weights in place."""
+    """The Adam optimiser with the constants of its paper; updates the weights in place."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -70,7 +70,7 @@ class Adam:
         self._steps = 0
 
     def step(self, gradients: Weights, rate: float) -> None:
-        """Move every weight against its gradient."""
+        """Update every weight by its gradient."""
         self._steps += 1
         scale = rate * float(np.sqrt(1 - 0.999**self._steps) / (1 - 0.9**self._steps))
         for name, gradient in gradients.items():

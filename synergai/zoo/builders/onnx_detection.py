@@ -1,11 +1,10 @@
-"""From the SSD's two tensors to detections, in ONNX operators.
+"""Decoding and non-maximum suppression of SSD's detections, in ONNX operators.
 
-Boxes are decoded from their anchors, and of those of one class that overlap, the best is kept. The
-result is that of TensorFlow's object detection API: sorted by score, zeros behind the last one.
+The result is that of TensorFlow's object detection API: sorted by score and padded with zeros.
 
-Opset 11 has an operator that suppresses within each class, after which the best of all classes are
-taken. Opset 8 has none. There, a loop picks the best score of all and clears what overlaps it in
-its class, as often as detections are wanted: the best of all classes come out in the same order.
+Opset 11 has an operator that suppresses within each class; the best of all classes are selected
+afterwards. Opset 8 has none. There, a loop repeatedly picks the best remaining score and clears the
+overlapping boxes of its class, which yields the same detections in the same order.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ OUTPUTS: Final = {
     "detection_scores:0": ValueInfo(shape=[1, DETECTIONS]),
     "detection_classes:0": ValueInfo(shape=[1, DETECTIONS]),
 }
-"""What MLPerf's file gives: how many; ymin, xmin, ymax, xmax as shares of the image; probabilities;
-COCO's ids."""
+"""Outputs of MLPerf's file: the count; ymin, xmin, ymax and xmax as shares of the image;
+probabilities; COCO's ids.
+"""
 
 
 def add_detection(
@@ -47,13 +47,13 @@ def add_detection(
     """Add the nodes from encoded boxes and logits to `OUTPUTS`, for one image.
 
     Args:
-        graph: where they go.
+        graph: Receives the nodes.
         encodings: float32 [1, anchors, 4].
         logits: float32 [1, anchors, classes], the background first.
-        anchors: see `SsdMobileNet.anchors`.
-        classes: the background not included.
+        anchors: See `SsdMobileNet.anchors`.
+        classes: Number of classes without the background.
     """
-    sides = _decoded(graph, encodings, anchors)
+    sides = _decode_boxes(graph, encodings, anchors)
     axes = graph.constant([1, len(anchors), 1], np.int64)
     columns = [graph.node("Reshape", [side, axes]) for side in sides]
     boxes = graph.node("Concat", columns, axis=2)
@@ -67,7 +67,7 @@ def add_detection(
     )
     one = graph.constant(1, np.int64)
     ids = graph.cast(graph.node("Add", [label, one]), TensorProto.FLOAT)
-    # [1, detections, 4]; the boxes are clipped only now, for overlaps are those of whole boxes.
+    # [1, detections, 4]; clipped only now, since overlaps are computed on whole boxes.
     picked = graph.clip(graph.node("Gather", [boxes, place], axis=1), 0.0, 1.0)
     column = graph.node("Reshape", [found, graph.constant([1, DETECTIONS, 1], np.int64)])
     graph.node("Mul", [picked, column], "detection_boxes:0")
@@ -77,8 +77,8 @@ def add_detection(
     graph.node("ReduceSum", [found], "num_detections:0", axes=[0], keepdims=1)
 
 
-def _decoded(graph: OnnxGraph, encodings: str, anchors: Array) -> list[str]:
-    """The boxes' ymin, xmin, ymax and xmax: each [1, anchors]."""
+def _decode_boxes(graph: OnnxGraph, encodings: str, anchors: Array) -> list[str]:
+    """Return the boxes' ymin, xmin, ymax and xmax: each [1, anchors]."""
     lows: list[str] = []
     highs: list[str] = []
     for axis in (0, 1):
@@ -97,7 +97,7 @@ def _decoded(graph: OnnxGraph, encodings: str, anchors: Array) -> list[str]:
 
 
 def _scores(graph: OnnxGraph, logits: str) -> str:
-    """Probabilities of all classes but the background: [1, classes, anchors]."""
+    """Return the probabilities of all classes but the background: [1, classes, anchors]."""
     turned = graph.node("Transpose", [logits], perm=[0, 2, 1])
     everything = np.iinfo(np.int64).max
     if graph.opset < 10:
@@ -111,7 +111,7 @@ def _scores(graph: OnnxGraph, logits: str) -> str:
 def _pick_by_operator(
     graph: OnnxGraph, boxes: str, scores: str, anchors: int
 ) -> tuple[str, str, str]:
-    """Score, class and anchor of each detection, [detections]; a score of 0 is none."""
+    """Return score, class and anchor of each detection, [detections]; a score of 0 means none."""
     selected = graph.node(
         "NonMaxSuppression",
         [
@@ -129,7 +129,7 @@ def _pick_by_operator(
     first = graph.node("Mul", [label, graph.constant(anchors, np.int64)])
     flat = graph.node("Reshape", [scores, graph.constant([-1], np.int64)])
     score = graph.node("Gather", [flat, graph.node("Add", [first, place])])
-    # The best of fewer than are asked for is an error: zeros stand behind them.
+    # TopK of too few values is an error, so pad with zeros.
     nothing, nowhere = np.zeros(DETECTIONS, np.float32), np.zeros(DETECTIONS, np.int64)
     padded = graph.node("Concat", [score, graph.constant(nothing)], axis=0)
     best, order = graph.nodes(
@@ -151,7 +151,7 @@ def _pick_by_operator(
 def _pick_by_loop(
     graph: OnnxGraph, sides: Sequence[str], scores: str, anchors: int, classes: int
 ) -> tuple[str, str, str]:
-    """As `_pick_by_operator`."""
+    """Do the same as `_pick_by_operator` with a loop."""
     heights, widths = (graph.node("Sub", [sides[axis + 2], sides[axis]]) for axis in (0, 1))
     areas = graph.node("Mul", [heights, widths])
     body = _loop_body(sides, areas, anchors, classes)
@@ -169,9 +169,9 @@ def _pick_by_loop(
 
 
 def _loop_body(sides: Sequence[str], areas: str, anchors: int, classes: int) -> onnx.GraphProto:
-    """Pick the best of the scores [1, classes, anchors], and clear what it suppresses.
+    """Pick the best of the scores [1, classes, anchors], and clear the ones it suppresses.
 
-    `sides` and `areas`, each [1, anchors], are the surrounding graph's.
+    `sides` and `areas`, each [1, anchors], belong to the surrounding graph.
     """
     body = OnnxGraph("round", 8)
     flat = body.node("Reshape", ["scores", body.constant([-1], np.int64)])
@@ -180,7 +180,7 @@ def _loop_body(sides: Sequence[str], areas: str, anchors: int, classes: int) -> 
     count = body.constant(anchors, np.int64)
     body.node("Div", [best, count], "class")
     place = body.node("Sub", [best, body.node("Mul", ["class", count])], "place")
-    covered = _covered(body, sides, areas, place)
+    covered = _overlaps(body, sides, areas, place)
     numbers = body.constant(np.arange(classes).reshape(1, classes, 1), np.int64)
     affected = body.cast(body.node("Equal", [numbers, "class"]), TensorProto.FLOAT)
     cleared = body.node("Mul", [affected, covered])
@@ -205,8 +205,8 @@ def _loop_body(sides: Sequence[str], areas: str, anchors: int, classes: int) -> 
     )
 
 
-def _covered(body: OnnxGraph, sides: Sequence[str], areas: str, place: str) -> str:
-    """1 where a box overlaps the one at `place` by more than is allowed, else 0: [1, anchors]."""
+def _overlaps(body: OnnxGraph, sides: Sequence[str], areas: str, place: str) -> str:
+    """Return 1 for boxes that overlap the one at `place` too much, else 0: [1, anchors]."""
     own = [body.node("Gather", [side, place], axis=1) for side in sides]
     lengths: list[str] = []
     for axis in (0, 1):

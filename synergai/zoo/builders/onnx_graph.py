@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs: nodes in order, weights by name, one opset."""
+"""A minimal writer of ONNX graphs of one opset."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 MODEL_FILE: Final = "model.onnx"
 IR_VERSIONS: Final = {8: 4, 11: 6}
-"""The IR version to write an opset in; old runtimes on boards refuse later ones. Opset 8 came with
-version 3, but that lists the weights among the inputs, and a runtime cannot take them for fixed."""
+"""IR version by opset; old runtimes on boards refuse later ones. Opset 8 came with version 3, which
+lists weights among the inputs, so that a runtime cannot treat them as constants.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class ValueInfo:
     """An input or output.
 
     Attributes:
-        shape: a text is a dynamic size.
-        element: one of `onnx.TensorProto`'s element types.
+        shape: A string is a dynamic dimension.
+        element: One of `onnx.TensorProto`'s element types.
     """
 
     shape: Sequence[int | str]
@@ -35,13 +36,13 @@ class ValueInfo:
 
 
 class OnnxGraph:
-    """Collects nodes and weights; its methods return the names of what they added.
+    """Collects nodes and weights; its methods return the names of the added tensors.
 
-    What is given no name gets one that begins with the graph's.
+    Unnamed tensors get a name that begins with the graph's.
 
     Args:
-        name: of the graph.
-        opset: of the default operator set.
+        name: The graph's name.
+        opset: Version of the default operator set.
     """
 
     def __init__(self, name: str, opset: int) -> None:
@@ -51,12 +52,12 @@ class OnnxGraph:
         self._weights: list[onnx.TensorProto] = []
 
     def weight(self, name: str, values: NDArray[Any]) -> str:
-        """Add a constant tensor."""
+        """Add a named constant tensor."""
         self._weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def constant(self, values: ArrayLike, dtype: type[np.generic] = np.float32) -> str:
-        """Add a constant tensor that nobody will ask for by its name."""
+        """Add an unnamed constant tensor."""
         return self.weight(self._unused("constant"), np.asarray(values, dtype))
 
     def node(
@@ -75,17 +76,17 @@ class OnnxGraph:
         return outputs
 
     def clip(self, value: str, low: float, high: float, output: str = "") -> str:
-        """Add a node that keeps floats within bounds, which opset 11 takes as inputs."""
+        """Add a Clip of floats; opset 11 takes the bounds as inputs."""
         if self.opset < 11:
             return self.node("Clip", [value], output, min=low, max=high)
         return self.node("Clip", [value, self.constant(low), self.constant(high)], output)
 
     def cast(self, value: str, element: int) -> str:
-        """Add a node that changes the type of elements."""
+        """Add a Cast to an element type."""
         return self.node("Cast", [value], to=element)
 
     def body(self, inputs: dict[str, ValueInfo], outputs: dict[str, ValueInfo]) -> onnx.GraphProto:
-        """What is collected, as a graph: the body of a loop, or a model's own."""
+        """Return the nodes as a graph: a loop's body, or a model's graph."""
         return helper.make_graph(
             self._nodes,
             self._name,
@@ -95,7 +96,7 @@ class OnnxGraph:
         )
 
     def model(self, inputs: dict[str, ValueInfo], outputs: dict[str, ValueInfo]) -> onnx.ModelProto:
-        """The finished model, checked."""
+        """Return the checked model."""
         model = helper.make_model(
             self.body(inputs, outputs),
             producer_name="synergai",
@@ -110,7 +111,7 @@ class OnnxGraph:
 
 
 def write_model(path: Path, model: onnx.ModelProto) -> None:
-    """Write the same bytes each time."""
+    """Write a model with deterministic bytes."""
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 

@@ -1,4 +1,4 @@
-"""Draws architectures as ONNX graphs."""
+"""Layer builder for ONNX graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GraphTensor:
     """A tensor of the graph.
 
     Attributes:
-        name: of the tensor, [batch, channels, size, size].
-        size: of the image; 1 if it is none any more.
+        name: The tensor's name; its shape is [batch, channels, size, size].
+        size: Side of the image; 1 if it is no longer an image.
     """
 
     name: str
@@ -30,11 +30,11 @@ class GraphTensor:
 
 
 class OnnxLayerBuilder:
-    """A canvas whose layers become nodes.
+    """Adds a node per layer.
 
     Args:
-        graph: where the nodes go.
-        weights: of all layers that will be drawn.
+        graph: Receives the nodes.
+        weights: The weights of all layers.
     """
 
     def __init__(self, graph: OnnxGraph, weights: Weights) -> None:
@@ -42,7 +42,7 @@ class OnnxLayerBuilder:
         self._weights = weights
 
     def convolution(self, value: GraphTensor, layer: Convolution) -> GraphTensor:
-        """A Conv, and a Clip or Relu."""
+        """Add a Conv, and a Clip or Relu."""
         before, after = layer.padding(value.size)
         name = self._graph.node(
             "Conv",
@@ -63,7 +63,7 @@ class OnnxLayerBuilder:
         return GraphTensor(name, (value.size + before + after - layer.kernel) // layer.stride + 1)
 
     def max_pool(self, value: GraphTensor) -> GraphTensor:
-        """A MaxPool."""
+        """Add a MaxPool."""
         before, after = same_padding(value.size, POOL, 2)
         name = self._graph.node(
             "MaxPool",
@@ -76,28 +76,28 @@ class OnnxLayerBuilder:
         return GraphTensor(name, -(-value.size // 2))
 
     def add_relu(self, name: str, value: GraphTensor, shortcut: GraphTensor) -> GraphTensor:
-        """An Add and a Relu."""
+        """Add an Add and a Relu."""
         total = self._graph.node("Add", [value.name, shortcut.name], f"{name}/add")
         return GraphTensor(self._graph.node("Relu", [total], f"{name}/Relu"), value.size)
 
     def global_average(self, value: GraphTensor) -> GraphTensor:
-        """A GlobalAveragePool, made flat."""
+        """Add a GlobalAveragePool and a Flatten."""
         pooled = self._graph.node("GlobalAveragePool", [value.name], f"{value.name}/average")
         return GraphTensor(self._graph.node("Flatten", [pooled], f"{value.name}/features", axis=1))
 
     def dense(self, value: GraphTensor, layer: Dense) -> GraphTensor:
-        """A Gemm."""
+        """Add a Gemm."""
         inputs = [value.name, *self._parameters(layer)]
         return GraphTensor(self._graph.node("Gemm", inputs, layer.name, transB=1))
 
     def reshape_cells(self, name: str, value: GraphTensor, depth: int) -> GraphTensor:
-        """A Transpose to channels last, and a Reshape."""
+        """Add a Transpose to channels last, and a Reshape."""
         turned = self._graph.node("Transpose", [value.name], f"{name}/turned", perm=[0, 2, 3, 1])
         shape = self._graph.weight(f"{name}/shape", np.array([0, -1, depth], np.int64))
         return GraphTensor(self._graph.node("Reshape", [turned, shape], name))
 
     def concat(self, name: str, values: Sequence[GraphTensor]) -> GraphTensor:
-        """A Concat."""
+        """Add a Concat."""
         return GraphTensor(
             self._graph.node("Concat", [value.name for value in values], name, axis=1)
         )

@@ -1,4 +1,4 @@
-"""The catalogue's architectures as ONNX models, with the names and layouts of MLPerf's files."""
+"""The zoo's architectures as ONNX models, with the names and layouts of MLPerf's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH: Final = "batch"
 
 
 def onnx_model(architecture: Architecture, weights: Weights, opset: int) -> onnx.ModelProto:
-    """The architecture at an opset, 8 or 11."""
+    """Return the architecture as an ONNX model of opset 8 or 11."""
     match architecture:
         case MobileNet():
             return _mobilenet(architecture, weights, opset)

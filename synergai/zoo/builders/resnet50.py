@@ -1,6 +1,6 @@
-"""ResNet-50 v1.5: the stride of a block is that of its 3 x 3 convolution, as in MLPerf's file.
+"""ResNet-50 v1.5: as in MLPerf's file, a block's stride is in its 3 x 3 convolution.
 
-The architecture is that of arXiv:1512.03385; padding is centred where there is a stride.
+The architecture is that of arXiv:1512.03385; strided convolutions are padded symmetrically.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 BLOCKS: Final = (3, 4, 6, 3)
-"""Bottleneck blocks of the four stages; the first of the later three halves the image."""
+"""Bottleneck blocks per stage; all stages but the first halve the image."""
 EXPANSION: Final = 4
-"""Channels that a block gives, of those that it works on."""
+"""Ratio of a block's output channels to its inner channels."""
 BRANCH_DEVIATION: Final = 0.5
-"""Of what a block adds: blocks that are trained change what passes through them by a part."""
+"""Standard deviation of a block's residual: trained blocks change their input only partly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +27,21 @@ class ResNet50:
     """The classifier.
 
     Attributes:
-        size: side of the images.
-        width: channels of the stem.
-        blocks: of each stage.
-        classes: the background included.
+        size: Side of the images.
+        width: Channels of the stem.
+        blocks: Number of blocks per stage.
+        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "resnet50"
-    """How its images are prepared, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.preprocess`."""
     size: int = 224
     width: int = 64
     blocks: tuple[int, ...] = BLOCKS
     classes: int = CLASSES
 
     def build_layers(self, builder: LayerBuilder[Value], image: Value) -> Value:
-        """Logits [batch, classes] of an image from which the mean colour is subtracted."""
+        """Build logits [batch, classes] from an image with the mean colour subtracted."""
         stem = Convolution(
             name="conv1",
             inputs=3,
@@ -72,7 +72,7 @@ class ResNet50:
 def _bottleneck(
     builder: LayerBuilder[Value], value: Value, name: str, *, inputs: int, depth: int, stride: int
 ) -> Value:
-    """Narrow, look around, widen, and add what came in."""
+    """Build a bottleneck block: 1 x 1, 3 x 3 and 1 x 1 convolution, and a shortcut."""
     outputs = depth * EXPANSION
     shortcut = value
     if inputs != outputs or stride != 1:

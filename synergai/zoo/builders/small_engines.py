@@ -1,4 +1,4 @@
-"""The catalogue's small engines: handwritten digits, and one that gives back what it takes."""
+"""Builders of the zoo's small engines: handwritten digits and identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDENTITY_SAMPLES: Final = 16
 
 
 def build_digits(folder: Path, on_progress: ProgressCallback) -> float | None:
-    """The trained digits network, and its test set with labels; returns the accuracy."""
+    """Build the trained digits network with its labelled test set; return the accuracy."""
     from synergai.zoo.builders import digits
 
     trained = digits.train(on_progress)
@@ -32,7 +32,7 @@ def build_digits(folder: Path, on_progress: ProgressCallback) -> float | None:
 
 
 def build_identity(folder: Path, on_progress: ProgressCallback) -> float | None:
-    """One element in, the same out: what remains is the way there and back."""
+    """Build the identity of one element, whose latency is that of the round trip."""
     on_progress(0.0)
     graph = OnnxGraph("identity", OPSET)
     graph.node("Identity", ["x"], "y")
@@ -46,7 +46,7 @@ def build_identity(folder: Path, on_progress: ProgressCallback) -> float | None:
 
 
 def digits_graph(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
-    """The digits network: pixels from 0 to 16 in, probabilities of the ten digits out."""
+    """Return the digits network: pixels from 0 to 16 in, probabilities of the ten digits out."""
     graph = OnnxGraph("digits", OPSET)
     for name, values in weights.items():
         graph.weight(name, values)

@@ -1,8 +1,8 @@
-"""SSD (arXiv:1512.02325) on MobileNet v1, 300 x 300, as ``ssd_mobilenet_v1_coco`` has it.
+"""SSD (arXiv:1512.02325) on MobileNet v1, 300 x 300, as in ``ssd_mobilenet_v1_coco``.
 
-The body gives six feature maps; a 1 x 1 convolution of each encodes boxes relative to anchors, and
-another the classes' scores. What is made of them, `synergai.zoo.builders.onnx_detection` and
-`synergai.zoo.builders.tensorflow_layer_builder` say, with the constants below.
+The body yields six feature maps. For each, one 1 x 1 convolution encodes boxes relative to anchors,
+another the class scores. They are decoded in `synergai.zoo.builders.onnx_detection` and
+`synergai.zoo.builders.tensorflow_layer_builder`, with the constants below.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import LayerBuilder, Value
 
 CLASSES: Final = 91
-"""COCO's ids go to 90; 0 is the background."""
+"""COCO's ids go up to 90; 0 is the background."""
 BODY_MAPS: Final = (11, 13)
-"""The blocks of MobileNet whose outputs are the first two feature maps."""
+"""The MobileNet blocks whose outputs are the first two feature maps."""
 EXTRA_MAPS: Final = ((256, 512), (128, 256), (128, 256), (64, 128))
-"""Channels of the 1 x 1 and the 3 x 3 convolution, stride 2, that make each further map."""
+"""Channels of the 1 x 1 and the 3 x 3 convolution, stride 2, of each further map."""
 MAPS: Final = len(BODY_MAPS) + len(EXTRA_MAPS)
 
 MIN_SCALE: Final = 0.2
 MAX_SCALE: Final = 0.95
 FIRST_SCALE: Final = 0.1
-"""Of the first map's square anchor."""
+"""Scale of the first map's square anchor."""
 RATIOS: Final = (1.0, 2.0, 0.5, 3.0, 0.3333)
 FIRST_RATIOS: Final = (1.0, 2.0, 0.5)
-"""The first map has no more than these, as it has most cells."""
+"""Aspect ratios of the first map, which has the most cells."""
 
 CENTRE_CODE: Final = 10.0
-"""A box's centre is encoded in tenths of the anchor's height and width,"""
+"""A box's centre is encoded in tenths of the anchor's height and width."""
 SIZE_CODE: Final = 5.0
-"""and its height and width as five times the logarithm of their ratio."""
+"""Its height and width are encoded as five times the logarithm of the ratio to the anchor's."""
 
 PIXEL_SCALE: Final = 2.0 / 255.0
-"""The network takes pixels times this, less one: from -1 to 1."""
+"""The network's input is the pixel value times this, minus 1: from -1 to 1."""
 IOU_THRESHOLD: Final = 0.6
 SCORE_THRESHOLD: Final = 1e-8
 DETECTIONS: Final = 100
-"""Most detections of a class, and of all classes together."""
+"""Limit of detections per class, and of all classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +52,21 @@ class SsdMobileNet:
     """The detector.
 
     Attributes:
-        size: side of the images.
-        width: factor to all numbers of channels.
-        classes: the background included.
+        size: Side of the images.
+        width: Multiplier of all channel counts.
+        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "ssd"
-    """How its images are prepared, see `synergai.models.preprocess`."""
+    """The family of its preprocessing, see `synergai.models.preprocess`."""
     size: int = 300
     width: float = 1.0
     classes: int = CLASSES
 
     def build_layers(self, builder: LayerBuilder[Value], image: Value) -> tuple[Value, Value]:
-        """Encoded boxes [batch, anchors, 4] and logits [batch, anchors, classes].
+        """Build encoded boxes [batch, anchors, 4] and logits [batch, anchors, classes].
 
-        The image is from -1 to 1.
+        The image is scaled to -1 to 1.
         """
         boxes: list[Value] = []
         logits: list[Value] = []
@@ -87,7 +87,7 @@ class SsdMobileNet:
                 outputs=anchors * self.classes,
                 kernel=1,
                 activation="none",
-                # A trained detector, too, finds nothing in most places.
+                # Like a trained detector, find nothing in most places.
                 mean=-5.0,
                 deviation=1.5,
             )
@@ -100,7 +100,7 @@ class SsdMobileNet:
         return builder.concat("box_encodings", boxes), builder.concat("class_logits", logits)
 
     def _maps(self, builder: LayerBuilder[Value], image: Value) -> list[tuple[Value, int]]:
-        """The feature maps with their channels."""
+        """Build the feature maps; return them with their channels."""
         body = blocks(builder, image, self.width)
         maps = [(body[each - 1], channels(BLOCKS[each - 1][1], self.width)) for each in BODY_MAPS]
         value, inputs = maps[-1]
@@ -116,14 +116,14 @@ class SsdMobileNet:
         return maps
 
     def grids(self) -> list[int]:
-        """Cells along the side of each feature map: 19, 10, 5, 3, 2 and 1 at 300 pixels."""
+        """Return the side of each feature map: 19, 10, 5, 3, 2 and 1 at 300 pixels."""
         sides = [-(-self.size // 16)]
         while len(sides) < MAPS:
             sides.append(-(-sides[-1] // 2))
         return sides
 
     def anchors(self) -> Array:
-        """Float32 [anchors, 4]: centre y and x, height and width, as shares of the image."""
+        """Return float32 [anchors, 4]: centre y and x, height and width, as shares of the image."""
         scales = [*np.linspace(MIN_SCALE, MAX_SCALE, MAPS), 1.0]
         found: list[Array] = []
         for index, side in enumerate(self.grids()):
@@ -143,5 +143,5 @@ class SsdMobileNet:
 
 
 def from_pixels(pixels: Array) -> Array:
-    """What the body takes: pixels from 0 to 255 brought to -1 to 1."""
+    """Scale pixels from 0 to 255 to the network's input, -1 to 1."""
     return np.asarray(pixels * np.float32(PIXEL_SCALE) - np.float32(1))

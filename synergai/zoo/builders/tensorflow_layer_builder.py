@@ -1,4 +1,4 @@
-"""Draws architectures with TensorFlow. Imported only in the process that writes the models."""
+"""Layer builder for TensorFlow. Imported only in the process that writes the models."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.layer_builder import Array
 
 IMAGE_RANGE: Final = (-1.0, 1.0)
-"""Of MobileNet's input."""
+"""Range of MobileNet's input."""
 
 
 class TensorflowLayerBuilder:
-    """A canvas whose layers become operations; images have their channels last.
+    """Builds a layer as TensorFlow operations, channels last.
 
     Args:
-        layers: that will be drawn.
-        weights: of these layers.
-        quantised: everything between the layers, and their weights, is rounded to what 8 bits can
-            tell apart, as it was in training networks for integers.
+        layers: The layers to build.
+        weights: The weights of these layers.
+        quantised: Round weights and activations to 8 bits, as in quantisation-aware training.
 
     Attributes:
-        variables: the weights, by the layers' names.
+        variables: The weights by name.
     """
 
     def __init__(self, layers: Sequence[Layer], weights: Weights, *, quantised: bool) -> None:
@@ -49,17 +48,17 @@ class TensorflowLayerBuilder:
             )
         }
         self._quantised = quantised
-        # A variable has no value where the operations are drawn.
+        # Variables have no value while the graph is traced.
         self._ranges = {
             name: (float(values.min()), float(values.max())) for name, values in weights.items()
         }
 
     def image(self, value: Any) -> Any:
-        """What comes in."""
+        """Round the input image if quantised."""
         return self._rounded(value, *IMAGE_RANGE)
 
     def convolution(self, value: Any, layer: Convolution) -> Any:
-        """A convolution, its bias and its activation."""
+        """Convolve, add the bias, activate."""
         kernel, bias = self._parameters(layer)
         stride = [1, layer.stride, layer.stride, 1]
         if layer.centred:
@@ -77,29 +76,29 @@ class TensorflowLayerBuilder:
                 return result
 
     def max_pool(self, value: Any) -> Any:
-        """Maxima of squares."""
+        """Max-pool windows of `POOL` with stride 2."""
         return tf.nn.max_pool2d(value, POOL, 2, "SAME")
 
     def add_relu(self, name: str, value: Any, shortcut: Any) -> Any:
-        """The sum through ReLU."""
+        """Add and apply ReLU."""
         return tf.nn.relu(tf.add(value, shortcut, name))
 
     def global_average(self, value: Any) -> Any:
-        """The mean over both sides."""
+        """Average over height and width."""
         return self._rounded(tf.reduce_mean(value, [1, 2]), 0.0, RELU6_CEILING)
 
     def dense(self, value: Any, layer: Dense) -> Any:
-        """A product and the bias."""
+        """Multiply and add the bias."""
         kernel, bias = self._parameters(layer)
         logits = tf.nn.bias_add(tf.matmul(value, kernel), bias)
         return self._rounded(logits, *self._ranges[range_name(layer)])
 
     def reshape_cells(self, name: str, value: Any, depth: int) -> Any:
-        """Another shape of the same."""
+        """Reshape to cells of `depth`."""
         return tf.reshape(value, [tf.shape(value)[0], -1, depth], name)
 
     def concat(self, name: str, values: Sequence[Any]) -> Any:
-        """One tensor."""
+        """Concatenate along the second axis."""
         return tf.concat(values, 1, name)
 
     def _parameters(self, layer: Layer) -> tuple[Any, Any]:
@@ -114,12 +113,12 @@ class TensorflowLayerBuilder:
 
 
 def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
-    """From the SSD's two tensors to detections, see `synergai.zoo.builders.onnx_detection`.
+    """Decode SSD's two outputs to detections, see `synergai.zoo.builders.onnx_detection`.
 
     Args:
         encodings: float32 [batch, anchors, 4].
         logits: float32 [batch, anchors, classes], the background first.
-        anchors: see `SsdMobileNet.anchors`.
+        anchors: See `SsdMobileNet.anchors`.
 
     Returns:
         float32 ``num_detections`` [batch], ``detection_boxes`` [batch, detections, 4],
@@ -153,9 +152,9 @@ def detections(encodings: Any, logits: Any, anchors: Array) -> dict[str, Any]:
 
 
 def _kernel(layer: Layer, weights: Weights) -> Array:
-    """The weights in TensorFlow's layout."""
+    """Return the weights in TensorFlow's layout."""
     values = weights[f"{layer.name}/weights"]
     if isinstance(layer, Dense):
         return values.T
-    # [out, in, height, width] to [height, width, in, out]; a depthwise one's filters are in `in`.
+    # [out, in, height, width] to [height, width, in, out]; depthwise, [height, width, channels, 1].
     return values.transpose((2, 3, 0, 1) if layer.depthwise else (2, 3, 1, 0))

@@ -1,8 +1,8 @@
-"""Has TensorFlow models written, by a process of its own.
+"""Export of TensorFlow models in a subprocess.
 
-TensorFlow takes seconds and half a gigabyte to import, talks on standard error, and numbers what
-it makes from the start of the process: so this one stays small and quiet, and the same order gives
-the same bytes each time.
+TensorFlow takes seconds and half a gigabyte to import, logs to standard error, and numbers its
+objects from the start of the process. A subprocess keeps this one small and quiet, and makes the
+exported bytes reproducible.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ ModelFormat: TypeAlias = Literal[
 
 WRITER: Final = "synergai.zoo.builders.tensorflow_writer"
 QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-"""The seed is for the order in which TensorFlow walks over its sets."""
+"""The hash seed fixes the order in which TensorFlow iterates over sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelExport:
-    """A model to be written.
+    """A model to export.
 
     Attributes:
-        architecture: of the network.
-        weights: by name, see `synergai.zoo.builders.layer_builder`.
-        form: of the model.
-        target: the SavedModel's folder, or the TFLite file.
-        images: float32 [images, size, size, 3] from which int8's ranges are taken; otherwise empty.
+        architecture: The network.
+        weights: By name, see `synergai.zoo.builders.layer_builder`.
+        model_format: The format to write.
+        target: The SavedModel's folder, or the TFLite file.
+        images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
     """
 
     architecture: Architecture
@@ -57,28 +57,28 @@ class ModelExport:
 
 
 def check_tensorflow() -> None:
-    """See whether TensorFlow is installed, without importing it.
+    """Check that TensorFlow is installed, without importing it.
 
     Raises:
-        NotFound: it is not.
+        NotFound: It is not installed.
     """
     if find_spec("tensorflow") is None:
         raise NotFound(
-            "TensorFlow, which writes this engine, is not installed here; "
+            "this engine is written by TensorFlow, which is not installed; "
             "pip install 'synergai[engines,tensorflow]'"
         )
 
 
 def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
-    """Write all models; returns what the integers of each one's input stand for, if it has such.
+    """Export all models; return the quantisation of each one's input, if it is quantised.
 
     Raises:
         NotFound: TensorFlow is not installed.
-        InternalFault: it failed.
+        InternalFault: The export failed.
     """
     check_tensorflow()
     with TemporaryDirectory(prefix="synergai-") as folder:
-        tasks = [_task(export, Path(folder, str(index))) for index, export in enumerate(exports)]
+        tasks = [_to_task(export, Path(folder, str(index))) for index, export in enumerate(exports)]
         done = subprocess.run(
             [sys.executable, "-m", WRITER],
             input=json.dumps(tasks),
@@ -89,17 +89,17 @@ def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
         )
     if done.returncode != 0:
         raise InternalFault(f"TensorFlow cannot write the model: {_last_line(done.stderr)}")
-    answers: list[dict[str, float] | None] = json.loads(done.stdout.splitlines()[-1])
+    quantisations: list[dict[str, float] | None] = json.loads(done.stdout.splitlines()[-1])
     return [
-        Quantisation(scale=answer["scale"], zero_point=int(answer["zero_point"]))
-        if answer
+        Quantisation(scale=quantisation["scale"], zero_point=int(quantisation["zero_point"]))
+        if quantisation
         else None
-        for answer in answers
+        for quantisation in quantisations
     ]
 
 
-def _task(export: ModelExport, folder: Path) -> dict[str, object]:
-    """An order as JSON can hold it; its arrays go into files in `folder`, which is made."""
+def _to_task(export: ModelExport, folder: Path) -> dict[str, object]:
+    """Return an export as JSON values; create `folder` and save the arrays there."""
     folder.mkdir()
     _save(folder / "weights.npz", export.weights)
     _save(folder / "images.npz", {str(i): image for i, image in enumerate(export.images)})
@@ -119,4 +119,4 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

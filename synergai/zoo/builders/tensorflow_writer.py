@@ -1,8 +1,8 @@
-"""The process that writes TensorFlow models: ``python -m synergai.zoo.builders.tensorflow_writer``.
+"""Export process: ``python -m synergai.zoo.builders.tensorflow_writer``.
 
-Orders come on standard input, as `synergai.zoo.builders.tensorflow_process` puts them; the last
-line of standard output tells the inputs' quantisation. Whatever else it says, its parent reads only
-if it fails.
+It reads tasks from standard input, see `synergai.zoo.builders.tensorflow_process`, and writes the
+inputs' quantisation as the last line of standard output. The parent shows other output only if
+the process fails.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from synergai.zoo.builders.architectures import Architecture
 
 FINGERPRINT: Final = "fingerprint.pb"
-"""Digests of the model, which TensorFlow looks for when it loads it; and a random number."""
+"""Digests of the model, checked when TensorFlow loads it, and a random UUID."""
 TFLITE_NAMES: Final = ("input", "MobilenetV1/Predictions/Reshape_1")
-"""Of the input and the output, as in MLPerf's file."""
+"""Names of input and output in MLPerf's file."""
 
 
 class ServableModule:
     """An architecture with its weights, ready to be called and saved.
 
     Args:
-        architecture: what to draw.
-        weights: of its layers.
-        quantised: see `TensorflowLayerBuilder`.
-        batch: images at a time; None for any number.
+        architecture: The network.
+        weights: The weights of its layers.
+        quantised: See `TensorflowLayerBuilder`.
+        batch: Batch size; None for a dynamic one.
 
     Attributes:
-        module: holds the variables.
-        serve: the function of the signature.
+        module: Holds the variables.
+        serve: The function of the signature.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class ServableModule:
 
 
 def main() -> int:
-    """Write what is ordered."""
-    # Those of TensorFlow about itself: nobody could do anything about them.
+    """Export the models described on standard input."""
+    # TensorFlow's warnings about itself are not actionable.
     warnings.simplefilter("ignore")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     answers = [_write(task) for task in json.load(sys.stdin)]
@@ -100,14 +100,14 @@ def _write(task: dict[str, Any]) -> dict[str, float] | None:
 
 
 def _batch(architecture: Architecture) -> int | None:
-    """Detectors take one image at a time, as in the ONNX files."""
+    """Return the batch size: detectors take a single image, as in the ONNX files."""
     return None if isinstance(architecture, MobileNet | ResNet50) else 1
 
 
 def _interface(
     architecture: Architecture, builder: TensorflowLayerBuilder
 ) -> tuple[str, Any, Callable[[Any], dict[str, Any]]]:
-    """Name and dtype of the input, and the function from it to the outputs by name."""
+    """Return name and dtype of the input, and the function from it to the outputs by name."""
     match architecture:
         case MobileNet():
 
@@ -144,7 +144,7 @@ def _save_model(network: ServableModule, target: Path) -> None:
 def _convert(
     network: ServableModule, target: Path, images: list[Any] | None = None
 ) -> dict[str, float] | None:
-    """Write a TFLite file; with images, one of integers whose ranges are taken from them."""
+    """Write a TFLite file; given images, quantise it to int8 with ranges from them."""
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [network.serve.get_concrete_function()], network.module
     )

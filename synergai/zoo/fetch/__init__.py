@@ -1,1 +1,1 @@
-"""Fetches the weights that MLPerf published: where they are, how they come, what is believed."""
+"""Download, verification and installation of the weights that MLPerf published."""

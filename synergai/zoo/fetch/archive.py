@@ -1,4 +1,4 @@
-"""One file out of an archive that somebody else packed."""
+"""Extraction of a single file from an untrusted archive."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_UNPACKED_BYTES: Final = 2 * MAX_MODEL_BYTES
-"""How far into an archive its members are looked for: a small one can unpack to terabytes."""
+"""Search limit within an archive, since a small one can unpack to terabytes."""
 _MAX_EXTENSION_BYTES: Final = 1 << 20
-"""Of a header that is longer than a block, which is read into memory as a whole."""
+"""Limit of an extended header, which tarfile reads into memory."""
 _EXTENSIONS: Final = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -27,16 +27,16 @@ _EXTENSIONS: Final = (
 
 
 def extract_member(archive: Path, member: str, target: Path) -> None:
-    """Write one member of a gzipped tar archive to `target`. No other is unpacked to the disk.
+    """Extract one member of a gzipped tar archive to `target`, and no other.
 
     Args:
-        archive: the archive.
-        member: its name there, with or without a ``./`` before it.
-        target: of the copy; what the archive says of places, owners and links does not matter.
+        archive: The archive.
+        member: The member's name, with or without a leading ``./``.
+        target: The file to write; paths, owners and links in the archive are ignored.
 
     Raises:
-        InvalidInput: the archive is damaged or too large, or has no such regular file.
-        OSError: the copy cannot be written.
+        InvalidInput: The archive is corrupt, too large, or has no such regular file.
+        OSError: The file cannot be written.
     """
     damage = ""
     try:
@@ -47,13 +47,13 @@ def extract_member(archive: Path, member: str, target: Path) -> None:
         raise
     except (tarfile.TarError, EOFError, zlib.error) as error:
         damage = f" ({error})"
-    except ValueError:  # of a header's numbers that are none
+    except ValueError:  # a header field that is not a number
         damage = " (bad header)"
-    raise InvalidInput(f"{archive.name} is damaged, or has no {member}{damage}")
+    raise InvalidInput(f"{archive.name} is corrupt or has no {member}{damage}")
 
 
 def _copy_from(tar: tarfile.TarFile, name: str, member: str, target: Path) -> bool:
-    """Write the member to `target`, if there is one; `name` is the archive's."""
+    """Copy the member to `target`; return whether it was found. `name` is the archive's."""
     for entry in tar:
         if entry.offset_data + entry.size > MAX_UNPACKED_BYTES:
             raise InvalidInput(f"{name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
@@ -61,7 +61,7 @@ def _copy_from(tar: tarfile.TarFile, name: str, member: str, target: Path) -> bo
             continue
         source = tar.extractfile(entry) if entry.isreg() else None
         if source is None:
-            raise InvalidInput(f"{member} in {name} is no regular file")
+            raise InvalidInput(f"{member} in {name} is not a regular file")
         with source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy)
         return True
@@ -69,11 +69,11 @@ def _copy_from(tar: tarfile.TarFile, name: str, member: str, target: Path) -> bo
 
 
 class _BoundedTarInfo(tarfile.TarInfo):
-    """A member's header, which cannot make its reader take any amount of memory."""
+    """A member's header of bounded size."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """The header in a block."""
+        """Parse the header in a block."""
         header = super().frombuf(buf, encoding, errors)
         if header.type in _EXTENSIONS and header.size > _MAX_EXTENSION_BYTES:
             raise InvalidInput(f"the archive has a header of {header.size:,} bytes")

@@ -1,7 +1,7 @@
-"""A file from a web server, in as many goes as it takes.
+"""Resumable downloads.
 
-What has come stays in a ``.part`` file, with what identifies the server's version beside it, and
-the next attempt asks for the rest of that version only (RFC 9110, sections 13.1.5 and 14).
+The received part stays in a ``.part`` file, next to a file with the validator of the server's
+version. The next attempt requests only the rest of that version (RFC 9110, sections 13.1.5 and 14).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     ProgressCallback: TypeAlias = Callable[[int, int], None]
-    """Told the bytes that are here, and how many there are."""
+    """Called with the received and the total bytes."""
 
 TIMEOUT_S: Final = 30.0
-"""Longest silence of a server."""
+"""Timeout of each read from the server."""
 _ATTEMPTS: Final = 10
-"""Connections of one download, each of which has to gain something."""
+"""Connections per download; each must make progress."""
 _CHUNK_BYTES: Final = 256 << 10
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _CONTENT_RANGE: Final = re.compile(rf"bytes (?:({_LENGTH.pattern})-[0-9]+|\*)/({_LENGTH.pattern})")
 
 
 def download(url: str, target: Path, on_progress: ProgressCallback) -> None:
-    """Download `url` to `target`, resuming what an earlier attempt has left.
+    """Download `url` to `target`, resuming an earlier attempt.
 
-    Nothing is verified here but the length.
+    Only the length is verified.
 
     Raises:
-        InvalidInput: the address is none of the web, or what it leads to has no sane length.
-        NotFound: the server has no such file.
-        Unavailable: the server cannot be reached or broke off; another attempt goes on from there.
+        InvalidInput: The URL is not HTTP, or the length of the content is unknown or excessive.
+        NotFound: The server has no such file.
+        Unavailable: The server is unreachable or closed the connection; a retry resumes.
         OSError: `target` cannot be written.
     """
     if not url.startswith(("http://", "https://")):
-        raise InvalidInput(f"{url} is no address of the web: it must begin with https://")
+        raise InvalidInput(f"{url} is not a web address: it must begin with https://")
     partial = _PartialFile(target)
     previous = -1
     for _ in range(_ATTEMPTS):
@@ -59,12 +59,13 @@ def download(url: str, target: Path, on_progress: ProgressCallback) -> None:
             break
         previous = received
     raise Unavailable(
-        f"{url}: the server broke off after {received:,} of {total:,} bytes; fetch again to go on"
+        f"{url}: the connection was lost after {received:,} of {total:,} bytes; "
+        "fetch again to resume"
     )
 
 
 class _PartialFile:
-    """What has come of a file so far."""
+    """The received part of a file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -73,49 +74,51 @@ class _PartialFile:
 
     @property
     def size(self) -> int:
-        """Bytes that are here; 0 where nobody knows of which version."""
+        """Bytes received; 0 if their version is unknown."""
         return self.path.stat().st_size if self.path.exists() and self.version else 0
 
     @property
     def version(self) -> str:
-        """What the server called the version that they are of."""
+        """The server's validator of that version."""
         try:
             return str(json.loads(self._version_path.read_text("utf-8")))
         except (FileNotFoundError, ValueError):
             return ""
 
     def restart(self, version: str) -> None:
-        """Forget what is here: another version comes."""
+        """Discard the received bytes and start with another version."""
         self.path.unlink(missing_ok=True)
         self._version_path.write_text(json.dumps(version), "utf-8")
 
     def complete(self) -> None:
-        """All is here."""
+        """Move the finished file to the target."""
         self._version_path.unlink(missing_ok=True)
         self.path.replace(self._target)
 
 
 def _attempt(url: str, partial: _PartialFile, on_progress: ProgressCallback) -> tuple[int, int]:
-    """Get what is missing over one connection; returns the bytes that are here, and of how many."""
+    """Request the missing bytes once; return the bytes received so far, and the total."""
     received = partial.size
     headers = {"Range": f"bytes={received}-", "If-Range": partial.version} if received else {}
     try:
-        # The scheme was looked at above, and the opener knows no other.
+        # The scheme was checked in `download`, and the opener supports no other.
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - as above
         response = _opener().open(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as refusal:
         with closing(refusal):
             if refusal.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and received:
                 _, total = _content_range(refusal)
-                if total != received:  # or everything had come, but nobody lived to say so
+                if (
+                    total != received
+                ):  # otherwise the file was complete, but not yet moved to the target
                     partial.restart("")
                 return partial.size, total
             error = NotFound if refusal.code == http.HTTPStatus.NOT_FOUND else Unavailable
             raise error(f"{url}: the server answered {refusal.code} {refusal.reason}") from None
     except (OSError, http.client.HTTPException) as failure:
         raise Unavailable(f"{url} cannot be reached: {_reason(failure)}") from failure
-    except ValueError as failure:  # of whoever takes an address apart, or encodes a host's name
-        raise Unavailable(f"{url} is, or leads to, an address that cannot be") from failure
+    except ValueError as failure:  # raised by urllib's parser and by the host name's encoding
+        raise Unavailable(f"{url} is, or redirects to, an invalid address") from failure
     with closing(response):
         received, total = _content_position(url, response, received)
         if received == 0:
@@ -125,15 +128,15 @@ def _attempt(url: str, partial: _PartialFile, on_progress: ProgressCallback) -> 
 
 
 def _content_position(url: str, response: Any, received: int) -> tuple[int, int]:
-    """Where in the file the response begins, and how long the file is."""
+    """Return the offset of the response in the file, and the file's length."""
     length = response.headers.get("Content-Length") or ""
     start, total = 0, int(length) if _LENGTH.fullmatch(length) else 0
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         start, total = _content_range(response)
     if start not in (0, received) or not 0 < total <= MAX_MODEL_BYTES:
         raise InvalidInput(
-            f"{url}: the server offers {total:,} bytes from byte {start:,} on; expected is a file "
-            f"of 1 to {MAX_MODEL_BYTES:,} bytes, of a length that is told beforehand"
+            f"{url}: the server offers {total:,} bytes from byte {start:,} on; expected a file "
+            f"of 1 to {MAX_MODEL_BYTES:,} bytes with a Content-Length"
         )
     return start, total
 
@@ -141,16 +144,16 @@ def _content_position(url: str, response: Any, received: int) -> tuple[int, int]
 def _receive(
     response: Any, file: IO[bytes], received: int, total: int, on_progress: ProgressCallback
 ) -> int:
-    """Append what comes to `file`; returns how many bytes are here when the connection ends."""
+    """Append the response to `file`; return the bytes received when the connection ends."""
     on_progress(received, total)
     try:
-        # A server may send on and on, whatever it has announced.
+        # A server may send more than it announced.
         while chunk := response.read(min(_CHUNK_BYTES, total - received)):
             file.write(chunk)
             received += len(chunk)
             on_progress(received, total)
     except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException):
-        pass  # a connection that is lost has ended
+        pass  # treated as the end of the connection
     return received
 
 
@@ -160,24 +163,24 @@ def _content_range(response: Any) -> tuple[int, int]:
 
 
 def _version(response: Any) -> str:
-    """What identifies the file's version so surely that parts of it may be joined."""
+    """Return a strong validator of the file's version; empty if there is none."""
     tag: str = response.headers.get("ETag") or ""
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
 
 
 class _SecureRedirectHandler(urllib.request.HTTPRedirectHandler):
-    """Follows a server elsewhere, but not out of encryption."""
+    """Follows redirects, but never from HTTPS to HTTP."""
 
     def redirect_request(self, request: urllib.request.Request, *details: Any) -> Any:
-        """The request to make instead."""
+        """Return the request for the new location."""
         *_, target = details
         if request.type == "https" and urlsplit(target).scheme != "https":
-            raise Unavailable(f"{request.full_url} leads to {target}, which is not encrypted")
+            raise Unavailable(f"{request.full_url} redirects to {target}, which is not encrypted")
         return super().redirect_request(request, *details)
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Opens addresses of the web only: the usual opener would read local files as well."""
+    """Return an opener for HTTP only; the default one also opens local files."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -193,6 +196,6 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def _reason(failure: Exception) -> str:
-    """What went wrong, without Python's words for it."""
+    """Return the cause of a failure, without Python's wrapping."""
     inner = failure.reason if isinstance(failure, urllib.error.URLError) else failure
     return inner.strerror or str(inner) if isinstance(inner, OSError) else str(inner)

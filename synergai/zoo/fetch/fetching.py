@@ -1,4 +1,4 @@
-"""From a published file to an engine of the model directory, verified on the way."""
+"""Fetching of published engines: download, verify, install."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from synergai.zoo.fetch.published import Published
 
 DOWNLOADS: Final = ".downloads"
-"""Below the model directory: what has come, whole or in part, and is no engine yet."""
+"""Folder in the model directory for complete and partial downloads."""
 
 
 def is_fetched(name: str, models: Path) -> bool:
-    """Whether the engine is in the model directory, fetched and undamaged.
+    """Return whether the engine was fetched into the model directory and is intact.
 
     Raises:
-        NotFound: nothing was published for it.
+        NotFound: There are no published weights for it.
     """
     published = find_published(name)
     if not (models / name).exists():
@@ -57,17 +57,17 @@ def fetch(
     """Download, verify and install the published weights of an engine.
 
     Args:
-        name: of the engine.
-        models: the model directory; created if it is not there.
-        mirror: ask this address, such as ``https://example.org/weights``, for the published
-            addresses' paths; it is believed as little as they are.
-        replace: whether an engine of this name may be there already.
-        on_progress: called with how far the download is.
+        name: The engine's name.
+        models: The model directory; created if missing.
+        mirror: Base URL, such as ``https://example.org/weights``, that replaces the host of the
+            published URL; the file is verified all the same.
+        replace: Replace an existing engine of this name.
+        on_progress: Called with the received and the total bytes.
 
     Raises:
-        NotFound: nothing was published for it, or it is not at its address any more.
-        InvalidInput: it is not what it should be, or nothing can be written there.
-        Unavailable: the server cannot be reached, or broke off.
+        NotFound: There are no published weights, or the server does not have them.
+        InvalidInput: The file fails verification, or the model directory is not writable.
+        Unavailable: The server is unreachable or closed the connection.
     """
     published = find_published(name)
     if (models / name).exists() and not replace:
@@ -78,7 +78,7 @@ def fetch(
             download(url, file, on_progress)
             sha256 = _verify(published, file, KnownDigests(models))
             _install_model(published, file, models, replace)
-            # Only what turned out to be a model is believed, and not whatever page came instead.
+            # Record only files that were installed as a model, not, say, an error page.
             KnownDigests(models).record(published.url, sha256)
             file.unlink()
     except OSError as error:
@@ -88,7 +88,7 @@ def fetch(
 
 @contextmanager
 def _locked_download(folder: Path, published: Published) -> Iterator[Path]:
-    """Where the file is downloaded to, for this process alone."""
+    """Yield the path to download to, locked for this process."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "-".join(urlsplit(published.url).path.split("/")[1:])
     with file.with_name(f"{file.name}.lock").open("w") as lock:
@@ -100,32 +100,32 @@ def _locked_download(folder: Path, published: Published) -> Iterator[Path]:
 
 
 def _verify(published: Published, file: Path, known: KnownDigests) -> str:
-    """The file's sha256, once the file is what it should be; another is deleted."""
+    """Return the file's sha256 after verification; delete the file if it fails."""
     md5, sha256 = _digest(file, "md5"), _digest(file, "sha256")
     known_sha256 = known.sha256(published.url)
     for algorithm, found, expected, origin in (
         ("md5", md5, published.md5, "published"),
-        ("sha256", sha256, known_sha256, f"written down in {known.path} when it first came"),
+        ("sha256", sha256, known_sha256, f"recorded in {known.path} by the first download"),
     ):
         if expected and found != expected:
             file.unlink()
             raise InvalidInput(
-                f"what came from {published.url} has the {algorithm} {found}, but {expected} was "
-                f"{origin}; it is deleted, and nothing is installed"
+                f"the file from {published.url} has the {algorithm} {found}, but {expected} was "
+                f"{origin}; it was deleted and nothing was installed"
             )
     return sha256
 
 
 def _digest(file: Path, algorithm: str) -> str:
     with file.open("rb") as content:
-        # MD5 is what was published; here it stands against damage, and not against an attacker.
+        # MD5 is the published digest; it protects against corruption, not against an attacker.
         return hashlib.file_digest(
             content, lambda: hashlib.new(algorithm, usedforsecurity=False)
         ).hexdigest()
 
 
 def _install_model(published: Published, file: Path, models: Path, replace: bool) -> None:
-    """Make an engine of the verified file, if it is a model."""
+    """Install the verified file as an engine, if it is a model."""
     from synergai.models.formats.inspect import describe
 
     with stage_engine(models, published.name, replace=replace) as folder:
@@ -137,9 +137,9 @@ def _install_model(published: Published, file: Path, models: Path, replace: bool
                 shutil.copyfile(file, model)
             description = describe(model)
         except InvalidInput as error:
-            file.unlink()  # another attempt would only find it again
+            file.unlink()  # so that another attempt downloads it again
             raise InvalidInput(
-                f"what came from {published.url} is no such model: {error}"
+                f"the file from {published.url} is not the expected model: {error}"
             ) from error
         write_definition(
             folder,

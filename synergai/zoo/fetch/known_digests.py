@@ -1,8 +1,7 @@
-"""What earlier downloads turned out to be: trust on first use.
+"""Digests of earlier downloads: trust on first use.
 
-For most published files nobody has published a digest. The first copy that turns out to be a
-model is believed, and its digest is written down beside the engines; whatever comes from the same
-address later has to be the same.
+Most published files come without a digest. The digest of the first copy that was installed as a
+model is recorded next to the engines; later downloads from the same URL must match it.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ KNOWN_DIGESTS_FILE: Final = "fetched.json"
 
 
 class KnownDigests:
-    """The digests of what was fetched into a model directory, by address.
+    """The digests of the files fetched into a model directory, by URL.
 
     Raises:
-        InvalidInput: on construction, if the file is there but cannot be read.
+        InvalidInput: On construction, if the file exists but cannot be read.
     """
 
     def __init__(self, models: Path) -> None:
@@ -37,18 +36,18 @@ class KnownDigests:
             raise InvalidInput(f"{self.path} cannot be read: {error.strerror}") from error
         except (ValueError, AttributeError) as error:
             raise InvalidInput(
-                f"{self.path} is damaged: mend it, or delete it to believe the next downloads"
+                f"{self.path} is corrupt: repair it, or delete it to trust the next downloads"
             ) from error
 
     def sha256(self, url: str) -> str:
-        """The digest of what first came from `url`; empty if nothing did."""
+        """Return the recorded digest for `url`; empty if there is none."""
         return self._digests.get(url, "")
 
     def record(self, url: str, sha256: str) -> None:
-        """Believe what came from `url` from now on.
+        """Record the digest for `url`.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         self._digests[url] = sha256
         write_atomic(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")

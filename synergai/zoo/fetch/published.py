@@ -1,7 +1,7 @@
-"""The model files behind the thesis's engines; MLPerf's reference application points to them.
+"""The model files behind the thesis's engines, as referenced by MLPerf's reference application.
 
-The engines' names are the thesis's. It does not name files; which file an engine is follows from
-the accuracy that is published with it.
+The engines' names are the thesis's. It does not name the files; they were identified by the
+published accuracies.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from synergai.errors import NotFound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A model file that somebody published.
+    """A published model file.
 
     Attributes:
-        url: of the file, or of the archive that it is in.
-        file: the model file's name.
+        url: URL of the file, or of the archive that contains it.
+        file: The model file's name.
         archived: `url` is a gzipped tar archive and `file` a member of it.
-        md5: of what `url` leads to, hexadecimal; empty if nobody has published one.
-        title: what it is, in one line.
-        accuracy: top-1 on ImageNet that is published for it, 0 to 1; None for detection.
-        mean_average_precision: on COCO that is published for it, 0 to 1; None for classification.
-        preprocess: see ``synergai.models.preprocess``.
-        postprocess: see ``synergai.models.postprocess``.
-        inputs: tensors that a frozen graph takes; empty for files that tell.
-        outputs: tensors that a frozen graph gives; empty for files that tell.
+        md5: MD5 of the download, hexadecimal; empty if not published.
+        title: A one-line description.
+        accuracy: Published top-1 accuracy on ImageNet, 0 to 1; None for detection.
+        mean_average_precision: Published value on COCO, 0 to 1; None for classification.
+        preprocess: See `synergai.models.preprocess`.
+        postprocess: See `synergai.models.postprocess`.
+        inputs: Input tensors of a frozen graph; empty for formats that declare them.
+        outputs: Output tensors of a frozen graph; empty for formats that declare them.
     """
 
     name: EngineName
@@ -46,16 +46,16 @@ class Published:
 
 
 def find_published(name: str) -> Published:
-    """The file behind the engine `name`.
+    """Return the published file for the engine `name`.
 
     Raises:
-        NotFound: nothing was published for it.
+        NotFound: There are no published weights for it.
     """
     for file in PUBLISHED:
         if file.name == name:
             return file
     names = ", ".join(file.name for file in PUBLISHED)
-    raise NotFound(f"there are no published weights for {name!r}; there are for: {names}")
+    raise NotFound(f"there are no published weights for {name!r}, only for: {names}")
 
 
 def _resnet50(

@@ -35,8 +35,8 @@ def test_only_the_named_member_leaves_an_archive(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"no archive", "is damaged"),
-        (b"\x1f\x8b\x08\x00" + bytes(50), "is damaged"),
+        (b"no archive", "is corrupt"),
+        (b"\x1f\x8b\x08\x00" + bytes(50), "is corrupt"),
         (None, "has no weights.onnx"),
     ],
 )
@@ -73,7 +73,7 @@ def test_member_that_is_no_regular_file_is_refused(
     publish_colours(monkeypatch, archived=True)
     site.content = packed({"weights.onnx": b""}, kind)
 
-    with pytest.raises(InvalidInput, match="is no regular file"):
+    with pytest.raises(InvalidInput, match="is not a regular file"):
         fetch_colours(models, site)
 
 

@@ -73,7 +73,7 @@ def test_first_download_is_believed_and_another_later_is_not(
     assert believed == {published.url: hashlib.sha256(model).hexdigest()}
 
     site.content = model + b"\x00"
-    with pytest.raises(InvalidInput, match=r"was written down in .*fetched\.json"):
+    with pytest.raises(InvalidInput, match=r"was recorded in .*fetched\.json"):
         fetch_colours(models, site, replace=True)
 
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
@@ -86,7 +86,7 @@ def test_page_that_comes_instead_of_a_model_is_neither_installed_nor_believed(
     publish_colours(monkeypatch)
     site.content = content
 
-    with pytest.raises(InvalidInput, match="is no such model"):
+    with pytest.raises(InvalidInput, match="is not the expected model"):
         fetch_colours(models, site)
 
     assert file_names(models) == [DOWNLOADS]
@@ -108,14 +108,14 @@ def test_engine_that_is_there_is_replaced_only_when_asked_to(
     assert is_fetched("colours", models)
 
 
-def test_damaged_ledger_is_said_so(
+def test_corrupt_digest_file_is_reported(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
     models.mkdir()
     (models / "fetched.json").write_text("[1]")
 
-    with pytest.raises(InvalidInput, match=r"fetched\.json is damaged: mend it"):
+    with pytest.raises(InvalidInput, match=r"fetched\.json is corrupt: repair it"):
         fetch_colours(models, site)
 
 

@@ -36,7 +36,9 @@ def test_fetching_again_resumes_what_an_earlier_attempt_has_left(
     publish_colours(monkeypatch)
     site.truncate_at = [500, 0]
 
-    with pytest.raises(Unavailable, match=r"broke off after 500 of [\d,]+ bytes; fetch again"):
+    with pytest.raises(
+        Unavailable, match=r"the connection was lost after 500 of [\d,]+ bytes; fetch again"
+    ):
         fetch_colours(models, site)
     assert not (models / "colours").exists()
     fetch_colours(models, site)
@@ -88,7 +90,7 @@ def test_server_that_breaks_off_at_the_same_place_is_given_up(
     publish_colours(monkeypatch)
     site.supports_ranges, site.truncate_at = False, [500] * 20
 
-    with pytest.raises(Unavailable, match="broke off after 500"):
+    with pytest.raises(Unavailable, match="the connection was lost after 500"):
         fetch_colours(models, site)
 
     assert len(site.requests) == 2

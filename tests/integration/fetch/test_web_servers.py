@@ -37,7 +37,7 @@ def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
         fetch_colours(models, site)
     site.extra_length = 0
     monkeypatch.setattr(download, "MAX_MODEL_BYTES", 100)
-    with pytest.raises(InvalidInput, match="expected is a file of 1 to 100 bytes"):
+    with pytest.raises(InvalidInput, match="expected a file of 1 to 100 bytes"):
         fetch_colours(models, site)
 
 
@@ -74,10 +74,10 @@ def test_address_that_cannot_be_is_said_so(
 ) -> None:
     publish_colours(monkeypatch)
     site.redirects[PATH] = address
-    with pytest.raises(Unavailable, match="an address that cannot be"):
+    with pytest.raises(Unavailable, match="an invalid address"):
         fetch_colours(models, site)
     site.address = address
-    with pytest.raises(Unavailable, match="an address that cannot be"):
+    with pytest.raises(Unavailable, match="an invalid address"):
         fetch_colours(models, site)
 
 
@@ -102,7 +102,7 @@ def test_only_addresses_of_the_web_are_asked(
     with pytest.raises((Unavailable, NotFound)):
         fetch_colours(models, site)
     site.address = address
-    with pytest.raises(InvalidInput, match="is no address of the web"):
+    with pytest.raises(InvalidInput, match="is not a web address"):
         fetch_colours(models, site)
 
 

@@ -92,7 +92,7 @@ def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:
 
 
 def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
-    with pytest.raises(EngineUnusable, match=r"m\.tflite is damaged: it has an offset that"):
+    with pytest.raises(EngineUnusable, match=r"m\.tflite is corrupt: it has an offset that"):
         HostClient(fleet, session("damaged"))
 
 

@@ -57,7 +57,9 @@ def test_top_1_is_the_share_of_right_classes(tmp_path: Path) -> None:
 def test_list_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "val_map.txt").write_text(f"name 1\n{line}\n")
 
-    with pytest.raises(InvalidInput, match=r"val_map\.txt, line 2: expected is"):
+    with pytest.raises(
+        InvalidInput, match=r"val_map\.txt, line 2: expected a file name and a class"
+    ):
         ImageNet(tmp_path)
 
 
@@ -65,7 +67,7 @@ def test_absent_list_images_and_folders_are_said_so(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"val_map\.txt cannot be read"):
         ImageNet(tmp_path)
     (tmp_path / "val_map.txt").write_text("absent.JPEG 3\n")
-    with pytest.raises(NotFound, match="none of the 1 images"):
+    with pytest.raises(NotFound, match="none of the 1 listed images"):
         ImageNet(tmp_path)
     with pytest.raises(NotFound, match="val2017 cannot be read"):
         Coco(tmp_path)
@@ -102,7 +104,7 @@ def test_only_images_that_were_answered_are_counted(coco: Coco) -> None:
 
 
 def test_answer_that_is_no_table_of_boxes_is_refused(coco: Coco) -> None:
-    with pytest.raises(InvalidInput, match="image 0 has no rows of 7"):
+    with pytest.raises(InvalidInput, match="image 0 does not have rows of 7"):
         coco.evaluate({0: np.zeros(8, np.float32)})
 
 
@@ -111,5 +113,5 @@ def test_annotations_of_another_form_are_refused(tmp_path: Path, text: str) -> N
     folder = save_coco(tmp_path, ["red"])
     (folder / "annotations" / "instances_val2017.json").write_text(text)
 
-    with pytest.raises(InvalidInput, match="no annotations of COCO's form"):
+    with pytest.raises(InvalidInput, match="is not a COCO annotations file"):
         Coco(folder)

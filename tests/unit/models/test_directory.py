@@ -73,14 +73,14 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
     ("definition", "complaint"),
     [
         ("version = [", "not TOML"),
-        ("version = 3", "version must be a text"),
+        ("version = 3", "version must be a string"),
         ('version = "2 beta!"', "not a valid engine version"),
         ('versoin = "3"', "unknown key 'versoin'"),
         ('file = "../../other.onnx"', "leads outside"),
         ('file = "/etc/passwd"', "leads outside"),
-        ('file = "absent.onnx"', "not there"),
+        ('file = "absent.onnx"', "does not exist"),
         ('sha256 = "12"', "64 hexadecimal digits"),
-        ("accuracy = 98.0", "from 0 to 1"),
+        ("accuracy = 98.0", "must be from 0 to 1"),
         ("accuracy = true", "must be a number"),
         ("max_batch = 6", "must be one of 1, 2, 4, 8, 16, 32, 64, not 6"),
         ("max_batch = true", "must be one of 1, 2, 4, 8, 16, 32, 64, not True"),
@@ -91,13 +91,13 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         (r'file = "a\u0000b.onnx"', "control characters"),
         (r'title = "\u001b[31m"', "control characters"),
         ("accuracy = " + "[" * 5000, "nested too deeply"),
-        ("accuracy = 0x" + "f" * 6000, "from 0 to 1, not a number that is far too large"),
+        ("accuracy = 0x" + "f" * 6000, "must be from 0 to 1, not a number that is too large"),
         (f'accuracy = "{"9" * 6000}"', "must be a number, not '99999"),
-        ('inputs = "x:0"', "inputs must be a list of texts"),
-        ("outputs = [1]", "outputs must be a text"),
-        ('outputs = ["a", "a"]', "a name twice"),
-        ('inputs = ["x"]', "named for frozen graphs; model.onnx tells its own"),
-        ('file = "."', "is no SavedModel"),
+        ('inputs = "x:0"', "inputs must be a list of strings"),
+        ("outputs = [1]", "outputs must be a string"),
+        ('outputs = ["a", "a"]', "contains a duplicate name"),
+        ('inputs = ["x"]', "for frozen graphs only; model.onnx declares its own"),
+        ('file = "."', "is not a SavedModel"),
     ],
 )
 def test_wrong_definition_is_a_fault_of_its_engine_only(
@@ -139,13 +139,13 @@ def test_links_that_lead_to_themselves_are_faults(tmp_path: Path) -> None:
     (put(tmp_path, "definition") / "engine.toml").symlink_to("engine.toml")
 
     for name in ("model", "definition"):
-        assert "leads to itself" in fault(tmp_path, name)
+        assert "is a symbolic link to itself" in fault(tmp_path, name)
 
 
 def test_definition_that_is_no_regular_file_is_a_fault_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(put(tmp_path, "piped") / "engine.toml")
 
-    assert fault(tmp_path, "piped") == "engine.toml is no file"
+    assert fault(tmp_path, "piped") == "engine.toml is not a regular file"
 
 
 def test_folder_whose_name_is_not_text_is_a_fault(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_missing_directory_or_engine_is_not_found(tmp_path: Path) -> None:
 
     with pytest.raises(NotFound, match="engines build"):
         ModelDirectory(tmp_path / "absent").engines()
-    with pytest.raises(NotFound, match="there are: here"):
+    with pytest.raises(NotFound, match="known engines: here"):
         ModelDirectory(tmp_path).get("there")
     with pytest.raises(InvalidInput):
         ModelDirectory(tmp_path).get("../here")
@@ -220,7 +220,7 @@ def test_digest_is_checked_against_the_one_recorded(tmp_path: Path) -> None:
     assert directory.get("right").verified_digest() == expected
     with pytest.raises(EngineUnusable, match="asks for 0000"):
         directory.get("wrong").verified_digest()
-    with pytest.raises(EngineUnusable, match="not there"):
+    with pytest.raises(EngineUnusable, match="does not exist"):
         directory.get("broken").verified_digest()
 
 
@@ -302,7 +302,7 @@ def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
     os.mkfifo(put_saved_model(tmp_path / "piped") / "variables" / "pipe")
     put_saved_model(tmp_path / "large")
 
-    assert "no regular file" in fault(tmp_path, "piped")
+    assert "is not a regular file" in fault(tmp_path, "piped")
     with monkeypatch.context() as patched:
         patched.setattr(model_files, "MAX_MODEL_BYTES", 11)
         assert "12 bytes" in fault(tmp_path, "large")

@@ -36,7 +36,7 @@ def test_quantised_tensors_are_integers(tmp_path: Path) -> None:
 def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(content)
-    with pytest.raises(InvalidInput, match=r"m\.tflite is damaged"):
+    with pytest.raises(InvalidInput, match=r"m\.tflite is corrupt"):
         read_tflite(path)
 
 

@@ -88,7 +88,7 @@ def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> 
 
 
 def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(InvalidInput, match="tells its inputs and outputs itself"):
+    with pytest.raises(InvalidInput, match="declares its own inputs and outputs"):
         add_model(tmp_path / "models", model, inputs=["x"])
 
 
@@ -138,9 +138,9 @@ def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, n
 
 
 def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"absent\.onnx' is not there"):
+    with pytest.raises(InvalidInput, match=r"absent\.onnx' does not exist"):
         add_model(tmp_path / "models", tmp_path / "absent.onnx")
-    with pytest.raises(InvalidInput, match="is no model file"):
+    with pytest.raises(InvalidInput, match="is not a model"):
         add_model(tmp_path / "models", tmp_path / "notes.txt")
 
 
@@ -245,7 +245,7 @@ def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("title", ["two\nlines", "delete \x7f", "escape \x1b[31m"])
 def test_text_that_no_reader_would_accept_is_not_written(tmp_path: Path, title: str) -> None:
-    with pytest.raises(InvalidInput, match="the title has control characters"):
+    with pytest.raises(InvalidInput, match="the title contains control characters"):
         write_definition(tmp_path, {"title": title})
     assert not list(tmp_path.iterdir())
 

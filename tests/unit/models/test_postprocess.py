@@ -155,5 +155,5 @@ def test_imagenets_classes_are_counted_as_classes_are() -> None:
 
 
 def test_texts_are_no_classes() -> None:
-    with pytest.raises(InvalidInput, match="texts"):
+    with pytest.raises(InvalidInput, match="strings"):
         top_classes(np.array([b"text"], object), 1)

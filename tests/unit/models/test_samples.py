@@ -95,7 +95,7 @@ def test_samples_for_other_inputs_are_refused(
 def test_inputs_must_have_the_same_number_of_samples(tmp_path: Path) -> None:
     definition = saved(tmp_path, x_0=np.zeros((3, 2), np.float32), y=np.zeros((4, 2), np.float32))
 
-    with pytest.raises(InvalidInput, match="one and the same number"):
+    with pytest.raises(InvalidInput, match="the same number of samples"):
         load_samples(definition, [X, TensorSpec("y", "FP32", (-1, 2))])
 
 
@@ -123,7 +123,7 @@ def npy(header: str) -> bytes:
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000000000,)}"),
             "plain arrays",
         ),
-        ("x:0", b"a text", "'x:0' is no array"),
+        ("x:0", b"a text", "'x:0' is not an array"),
     ],
 )
 def test_archive_of_what_is_no_array_is_refused(

@@ -38,7 +38,9 @@ def test_frozen_graph_takes_its_placeholders_and_gives_what_nothing_consumes(
 
 def test_operations_that_reach_beyond_the_model_are_refused(tmp_path: Path) -> None:
     hostile = graph() + node("w", "WriteFile", "name", "content")
-    with pytest.raises(InvalidInput, match="operation WriteFile, which reaches beyond"):
+    with pytest.raises(
+        InvalidInput, match="operation WriteFile, which can access files or run code"
+    ):
         read_frozen_graph(frozen(tmp_path, hostile))
     folder = save_saved_model(tmp_path / "m")
     (folder / "saved_model.pb").write_bytes(saved_model(hostile))
@@ -65,11 +67,11 @@ def test_saved_model_without_the_signature_says_which_it_has(tmp_path: Path) -> 
     "content", [b"", b"\xff", b"TFL3" * 9, b"\x0a\xff\xff\xff\xff\x7f", b"\x10\x01"]
 )
 def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"graph\.pb is damaged"):
+    with pytest.raises(InvalidInput, match=r"graph\.pb is corrupt"):
         read_frozen_graph(frozen(tmp_path, content))
     folder = save_saved_model(tmp_path / "m")
     (folder / "saved_model.pb").write_bytes(content)
-    with pytest.raises(InvalidInput, match="m is damaged"):
+    with pytest.raises(InvalidInput, match="m is corrupt"):
         read_saved_model(folder)
 
 
