@@ -62,7 +62,7 @@ def test_truncated_archive_is_refused(
     whole = packed({"weights.onnx": model})
     site.content = whole[: int(len(whole) * cut)]
 
-    with pytest.raises(InvalidInput, match="no such model"):
+    with pytest.raises(InvalidInput, match="is not the expected model"):
         fetch_colours(models, site)
 
 
