@@ -1,0 +1,73 @@
+"""The catalogue of engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.fleet.catalogue import Catalogue
+from synergai.domain import (
+    Engine,
+    EngineName,
+    TensorSpec,
+    WorkerId,
+)
+from synergai.errors import (
+    EngineNotFound,
+    EngineUnusable,
+    Unavailable,
+)
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+def test_engine_is_found_while_somebody_serves_it(engine: Engine) -> None:
+    catalogue = Catalogue()
+    with pytest.raises(EngineNotFound):
+        catalogue.find("echo")
+    catalogue.update(W1, engine)
+    assert catalogue.find("echo") == engine
+    catalogue.remove_worker(W1)
+    with pytest.raises(Unavailable):
+        catalogue.find("echo")
+    catalogue.check_known("echo")
+
+
+def test_engine_that_everybody_has_with_a_fault_is_unusable(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, replace(engine, fault="truncated"))
+    with pytest.raises(EngineUnusable, match="truncated"):
+        catalogue.find("echo")
+    catalogue.update(W2, engine)
+    assert catalogue.find("echo") == engine
+
+
+def test_second_worker_with_another_engine_of_the_name_is_not_believed(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine)
+    other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
+    assert "differs" in catalogue.update(W2, other)[W2].fault
+    assert catalogue.find("echo") == engine
+
+
+def test_worker_is_believed_once_the_one_that_it_differs_from_is_gone(engine: Engine) -> None:
+    catalogue = Catalogue()
+    newer = replace(engine, version="2")
+    catalogue.update(W1, engine)
+    catalogue.update(W2, newer)
+    assert catalogue.remove_worker(W1) == [{W2: newer}]
+    assert catalogue.find("echo") == newer
+
+
+def test_worker_that_comes_round_to_another_is_believed_with_it(engine: Engine) -> None:
+    catalogue = Catalogue()
+    newer = replace(engine, version="2")
+    catalogue.update(W1, engine)
+    catalogue.update(W2, newer)
+    assert catalogue.update(W1, newer) == {W1: newer, W2: newer}
+
+
+def test_engines_of_earlier_times_are_known() -> None:
+    with pytest.raises(Unavailable):
+        Catalogue([EngineName("echo")]).find("echo")

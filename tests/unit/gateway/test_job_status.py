@@ -1,0 +1,129 @@
+"""A job's status and its tracker."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gateway.clock import Clock
+from gateway.jobs.executions import Execution
+from gateway.jobs.status import JobStatus, JobTracker
+from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    JobId,
+    JobSpec,
+    JobState,
+    WorkerId,
+)
+from synergai.scheduling.events import Assignment
+
+W1 = WorkerId("w1")
+
+
+def a_status(state: JobState = JobState.QUEUED, **fields: object) -> JobStatus:
+    values: dict[str, object] = {
+        "id": JobId("a"),
+        "spec": JobSpec(engine=EngineName("echo"), queries=10, qos=5.0),
+        "state": state,
+        "as_of": 103.0,
+        "submitted_at": 100.0,
+    }
+    return JobStatus(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
+
+
+@pytest.mark.parametrize(
+    ("status", "violated", "excess_s"),
+    [
+        (a_status(), False, 0.0),
+        (a_status(as_of=106.0), True, 1.0),
+        (a_status(JobState.SUCCEEDED, finished_at=104.0, as_of=999.0), False, 0.0),
+        (a_status(JobState.SUCCEEDED, finished_at=107.5), True, 2.5),
+        (a_status(JobState.REJECTED, finished_at=100.1), True, 0.0),
+        (a_status(JobState.FAILED, finished_at=101.0), True, 0.0),
+        (a_status(JobState.CANCELLED, finished_at=101.0), False, 0.0),
+        (
+            a_status(JobState.FAILED, finished_at=999.0, spec=JobSpec(engine=EngineName("echo"))),
+            False,
+            0.0,
+        ),
+    ],
+)
+def test_violation_is_a_deadline_missed_or_out_of_reach(
+    status: JobStatus, violated: bool, excess_s: float
+) -> None:
+    assert (status.violated, status.excess_s) == (violated, excess_s)
+
+
+def test_times_are_counted_from_submission_and_first_dispatch() -> None:
+    status = a_status(JobState.SUCCEEDED, dispatched_at=101.5, finished_at=104.0)
+    assert (status.waited_s, status.actual_s) == (1.5, 2.5)
+    assert a_status().waited_s == 3.0
+    assert a_status().actual_s is None
+
+
+def an_assignment(count: int, *, probe: bool = False) -> Assignment:
+    return Assignment(
+        id=AssignmentId(1),
+        job_id=JobId("a"),
+        engine=EngineName("echo"),
+        worker_id=W1,
+        configuration=Configuration(1),
+        first=10 - count,
+        count=count,
+        estimate_s=0.0 if probe else 2.0,
+        probe=probe,
+    )
+
+
+def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
+    clock = Clock()
+    tracker = JobTracker(a_status(submitted_at=clock.to_unix(90.0)), clock)
+    assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
+    assert tracker.status.estimated_s is None
+    execution = Execution(
+        worker_id=W1, configuration=Configuration(1), first=0, count=4, seconds=3.0
+    )
+    tracker.record_execution(an_assignment(10), execution)
+    assert tracker.record_dispatch(an_assignment(6), 103.0)
+    assert tracker.status.estimated_s == pytest.approx(5.0)
+    assert not tracker.record_dispatch(an_assignment(6), 104.0)
+    assert tracker.status.waited_s == pytest.approx(10.0)
+
+
+async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
+    tracker = JobTracker(a_status(), Clock())
+    watch = tracker.watch()
+    assert (await anext(watch)).state is JobState.QUEUED
+    for number in range(1, 4):
+        execution = Execution(
+            worker_id=W1, configuration=Configuration(), first=0, count=number, seconds=1.0
+        )
+        tracker.record_execution(an_assignment(10), execution)
+    assert (await anext(watch)).queries_done == 3
+    tracker.record_end(JobState.CANCELLED, 5.0)
+    assert [status.state async for status in watch] == [JobState.CANCELLED]
+
+
+# --- conversion -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("qos", [2.5, math.inf])
+def test_specification_survives_the_wire(qos: float) -> None:
+    spec = JobSpec(engine=EngineName("echo"), queries=7, qos=qos, priority=9, tenant="lab")
+    assert spec_from_proto(spec_to_proto(spec)) == spec
+
+
+def test_status_on_the_wire_leaves_out_what_is_not_known() -> None:
+    message = job_to_proto(a_status())
+    assert not message.HasField("estimated_s")
+    assert not message.HasField("actual_s")
+    assert not message.HasField("finished_at")
+    ended = job_to_proto(
+        a_status(JobState.SUCCEEDED, dispatched_at=101.0, finished_at=104.5, estimated_s=3.0)
+    )
+    assert (ended.estimated_s, ended.actual_s) == (3.0, 3.5)
+    assert ended.finished_at.ToNanoseconds() == 104_500_000_000
