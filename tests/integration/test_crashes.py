@@ -29,7 +29,7 @@ def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -
     return jobs_pb2.Job(id="a", state=state, queries_done=done, executions=executions)  # type: ignore[arg-type]  # enum values are ints on the wire
 
 
-def test_a_few_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> None:
+def test_kills_lose_no_query_and_record_none_twice(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--kills", "6", "--jobs", "60"]
     command += ["--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -46,9 +46,9 @@ def test_a_few_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> None:
         (a_job((0, 10), state=jobs_pb2.JOB_STATE_FAILED), "JOB_STATE_FAILED"),
     ],
 )
-def test_the_oracle_sees_every_planted_fault(job: jobs_pb2.Job, fault: str) -> None:
+def test_check_finds_every_planted_fault(job: jobs_pb2.Job, fault: str) -> None:
     assert any(fault in line for line in crashes().faults(job, 10))
 
 
-def test_the_oracle_is_content_with_a_job_done_once() -> None:
+def test_check_accepts_a_job_recorded_once() -> None:
     assert crashes().faults(a_job((5, 5), (0, 5)), 10) == []

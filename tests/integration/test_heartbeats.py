@@ -1,4 +1,4 @@
-"""What gateway and agent make of each other's silence; both are processes of their own."""
+"""Heartbeats between gateway and agent processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 0.2
 
 
-def test_gateway_that_was_held_up_and_goes_on_keeps_its_workers(tmp_path: Path) -> None:
+def test_stalled_gateway_keeps_its_workers(tmp_path: Path) -> None:
     (tmp_path / "models" / "plus").mkdir(parents=True)
     save_sum(tmp_path / "models" / "plus" / "model.tflite")
     with LocalFleet(tmp_path / "fleet") as fleet:

@@ -1,4 +1,4 @@
-"""A real gateway on ephemeral ports, and agents that speak the hub protocol from the test."""
+"""A real gateway on ephemeral ports, and fake agents that speak the hub protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def described(name: str = ECHO, fault: str = "") -> common_pb2.Engine:
 
 
 def echoed(data: bytes) -> bytes:
-    """What the engine `echo` makes of a request."""
+    """Return the response of the engine `echo` to a request."""
     request = oip.ModelInferRequest.FromString(data)
     return oip.ModelInferResponse(
         model_name=request.model_name,
@@ -59,15 +59,16 @@ def echoed(data: bytes) -> bytes:
 
 
 class FakeAgent:
-    """An agent in the test's own process, with an engine that returns its input.
+    """An agent in the test process, with an engine that returns its input.
 
     Attributes:
-        answer: called for each assignment; `complete` unless a test wants trouble.
-        assignments: all that were received.
-        stops: ids of assignments that were to be stopped.
-        loads: sessions that were to be loaded, and `unloads` those to be dropped; both are done
-            unless `cannot_load` says why not.
-        gone: why the gateway ended the connection; empty while it has not.
+        answer: called for each assignment; `complete` by default.
+        assignments: all received assignments.
+        stops: ids of the assignments that the gateway stopped.
+        loads: sessions that the gateway ordered to load; done unless `cannot_load` is set.
+        unloads: sessions that the gateway ordered to drop.
+        cannot_load: fault to report for loads.
+        gone: why the gateway closed the connection; empty before.
     """
 
     def __init__(self, hub_address: str, worker_id: str = "w1") -> None:
@@ -103,7 +104,7 @@ class FakeAgent:
         self._open_work: Any = stub.Work
         self.control: Any = None
         self.work: Any = None
-        self.session = ""
+        self.connection_id = ""
         self.work_port = 0
 
     async def __aenter__(self) -> Self:
@@ -118,19 +119,19 @@ class FakeAgent:
         await self.control.write(hub_pb2.AgentControl(register=self.register))
         registered = (await self.control.read()).registered
         self.heartbeat_s = registered.heartbeat_s
-        self.session = registered.session
+        self.connection_id = registered.session
         self.work_port = registered.work_port
         self._spawn(self._read_control())
         self._spawn(self._beat())
         await self.reopen_work()
 
     async def reopen_work(self) -> None:
-        """Open a work stream; an earlier one is left to the gateway to end."""
-        self.work = self._open_work(metadata=[("synergai-session", self.session)])
+        """Open a work stream; the gateway closes an earlier one."""
+        self.work = self._open_work(metadata=[("synergai-session", self.connection_id)])
         self._spawn(self._read_orders(self.work))
 
     async def disconnect(self) -> None:
-        """Leave as a power cut would: without a word."""
+        """Disconnect without notice, like a power cut."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -140,14 +141,14 @@ class FakeAgent:
         await self.channel.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something to have happened to this agent."""
+        """Wait until a condition on this agent holds."""
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(condition), 10)
 
     echoed = staticmethod(echoed)
 
     async def complete(self, assignment: hub_pb2.Assignment) -> None:
-        """Report every query as done."""
+        """Report all queries of an assignment as completed."""
         await self.end(
             assignment,
             done=assignment.count,
@@ -157,7 +158,7 @@ class FakeAgent:
         )
 
     async def hold(self, assignment: hub_pb2.Assignment) -> None:
-        """Do nothing until told to stop."""
+        """Wait for the order to stop an assignment, and report it as stopped."""
         await self.until(lambda: assignment.id in self.stops)
         await self.end(assignment, outcome=hub_pb2.OUTCOME_STOPPED)
 
@@ -179,7 +180,7 @@ class FakeAgent:
         await self.report(hub_pb2.WorkReports(progress=[report]))
 
     async def report(self, reports: hub_pb2.WorkReports) -> None:
-        async with self._writing:  # gRPC takes one write of a stream at a time
+        async with self._writing:  # gRPC allows one write per stream at a time
             await self.work.write(reports)
 
     def _spawn(self, coroutine: Any) -> None:
@@ -226,7 +227,7 @@ class FakeAgent:
         await self._notify()
 
     async def _answer(self, assignment: hub_pb2.Assignment) -> None:
-        # A gateway that ends the stream while this agent writes is what some tests are about.
+        # Some tests have the gateway close the stream while this agent writes.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self.answer(assignment)
 
@@ -252,7 +253,7 @@ class Caller:
         self.fleet: Any = fleet_pb2_grpc.FleetStub(self.channel)
 
     async def profile(self, qps: float = 1000.0) -> None:
-        """Let the gateway know how fast the engine is, so that it measures nothing first."""
+        """Add a profile of the engine, so that the gateway does not measure it first."""
         entry = common_pb2.ProfileEntry(
             engine=ECHO,
             worker_class="test",
@@ -262,18 +263,18 @@ class Caller:
         await self.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
 
     async def refused(self) -> None:
-        """Wait until the gateway takes nothing new."""
-        while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - the gateway's state, seen from outside
+        """Wait until the gateway refuses new requests."""
+        while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - polls the gateway's state
             await asyncio.sleep(0.005)
 
     async def recorded(self, job_id: str, queries: int) -> None:
-        """Wait until so many of a job's queries are recorded."""
+        """Wait until a number of a job's queries is recorded."""
         request = jobs_pb2.GetRequest(job_id=job_id)
         while (await self.jobs.Get(request)).queries_done < queries:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.005)
 
     async def workers(self, count: int) -> list[fleet_pb2.Worker]:
-        """The workers, once there are `count` of them."""
+        """Wait until there are `count` workers, and return them."""
         while True:
             answer = await self.fleet.ListWorkers(fleet_pb2.ListWorkersRequest())
             if len(answer.workers) == count:
@@ -281,12 +282,12 @@ class Caller:
             await asyncio.sleep(0.005)
 
     async def until(self, condition: Callable[[fleet_pb2.Worker], bool]) -> None:
-        """Wait until the only worker is as it should be."""
-        while not condition((await self.workers(1))[0]):  # noqa: ASYNC110 - the gateway's state, seen from outside
+        """Wait until a condition on the only worker holds."""
+        while not condition((await self.workers(1))[0]):  # noqa: ASYNC110 - polls the gateway's state
             await asyncio.sleep(0.005)
 
     async def failure(self, call: Any) -> grpc.aio.AioRpcError:
-        """How the call fails."""
+        """Return the error of a call that must fail."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asyncio.wait_for(_finish(call), 10)
         return caught.value
@@ -334,7 +335,7 @@ async def agent(gateway: Gateway, caller: Caller) -> AsyncIterator[FakeAgent]:
 
 @pytest.fixture
 def new_agent(gateway: Gateway) -> Callable[[str], FakeAgent]:
-    """Makes further agents, to be entered as contexts."""
+    """Return a factory of further agents, to be entered as contexts."""
     return lambda worker_id: FakeAgent(gateway.hub_address, worker_id)
 
 
@@ -353,7 +354,7 @@ def a_request() -> Callable[..., oip.ModelInferRequest]:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Callable[[Gateway], Awaitable[tuple[Caller, FakeAgent]]]]:
-    """Connects a caller and an agent to a gateway that the test itself has started."""
+    """Return a function that connects a caller and an agent to a gateway of the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def connected(gateway: Gateway) -> tuple[Caller, FakeAgent]:

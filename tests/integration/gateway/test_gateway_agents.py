@@ -1,4 +1,4 @@
-"""Agents that lie, vanish, come back, or cannot be what they say they are."""
+"""Agents that break the protocol, disconnect, reconnect, or register with invalid values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def ended(caller: Any, job_id: str) -> jobs_pb2.Job:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "progress",
     [
         {"done": 11},
         {"done": 10, "labelled": 11},
@@ -48,13 +48,13 @@ async def ended(caller: Any, job_id: str) -> jobs_pb2.Job:
         {"done": 9},
     ],
 )
-async def test_lie_about_an_assignment_costs_the_agent_its_connection(
-    agent: Any, caller: Any, new_agent: Any, lie: dict[str, Any]
+async def test_impossible_report_closes_the_agents_connection(
+    agent: Any, caller: Any, new_agent: Any, progress: dict[str, Any]
 ) -> None:
-    async def tell(assignment: hub_pb2.Assignment) -> None:
-        await agent.end(assignment, **lie)
+    async def answer(assignment: hub_pb2.Assignment) -> None:
+        await agent.end(assignment, **progress)
 
-    agent.answer = tell
+    agent.answer = answer
     job_id = await submit(caller)
     await asyncio.wait_for(agent.ended.wait(), 5)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -64,47 +64,47 @@ async def test_lie_about_an_assignment_costs_the_agent_its_connection(
     assert [(e.worker_id, e.first, e.count) for e in job.executions] == [("honest", 0, 10)]
 
 
-async def test_agent_that_always_lies_does_not_keep_a_job_for_ever(
+async def test_job_fails_after_repeated_impossible_reports(
     agent: Any, caller: Any, new_agent: Any
 ) -> None:
     job_id = await submit(caller)
     await ended(caller, job_id)
 
-    async def lie(liar: Any, assignment: hub_pb2.Assignment) -> None:
-        await liar.end(assignment, done=assignment.count + 1)
+    async def overreport(broken: Any, assignment: hub_pb2.Assignment) -> None:
+        await broken.end(assignment, done=assignment.count + 1)
 
     await agent.disconnect()
     job_id = await submit(caller)
     for number in range(3):
-        liar = new_agent(f"liar-{number}")
-        liar.answer = lambda assignment, liar=liar: lie(liar, assignment)
-        async with liar:
-            await asyncio.wait_for(liar.ended.wait(), 5)
+        broken = new_agent(f"broken-{number}")
+        broken.answer = lambda assignment, broken=broken: overreport(broken, assignment)
+        async with broken:
+            await asyncio.wait_for(broken.ended.wait(), 5)
     job = await ended(caller, job_id)
     assert job.state == jobs_pb2.JOB_STATE_FAILED
     assert "broke the protocol" in job.reason
 
 
 @pytest.mark.parametrize("responses", [[], [b"\x08"], [b"", b""]])
-async def test_result_that_is_none_is_not_passed_on(
+async def test_invalid_response_is_not_passed_on(
     agent: Any, caller: Any, a_request: Requests, responses: list[bytes]
 ) -> None:
-    async def tell(assignment: hub_pb2.Assignment) -> None:
+    async def answer(assignment: hub_pb2.Assignment) -> None:
         await agent.end(assignment, done=1, responses=responses)
 
-    agent.answer = tell
+    agent.answer = answer
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=0.5))
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await asyncio.wait_for(agent.ended.wait(), 5)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_report_under_an_id_that_is_not_outstanding_is_ignored(
+async def test_report_on_an_assignment_that_is_not_in_flight_is_ignored(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     async def twice(assignment: hub_pb2.Assignment) -> None:
-        stranger = hub_pb2.Assignment(id=assignment.id + 1000)
-        await agent.end(stranger, done=1, responses=[b"stale"])
+        unknown = hub_pb2.Assignment(id=assignment.id + 1000)
+        await agent.end(unknown, done=1, responses=[b"stale"])
         await agent.complete(assignment)
         await agent.complete(assignment)
 
@@ -114,7 +114,7 @@ async def test_report_under_an_id_that_is_not_outstanding_is_ignored(
     assert not agent.gone
 
 
-async def test_job_of_a_lost_worker_goes_on_where_its_reports_ended(
+async def test_job_of_a_lost_worker_resumes_after_its_last_report(
     agent: Any, caller: Any, new_agent: Any
 ) -> None:
     reported = asyncio.Event()
@@ -139,7 +139,7 @@ async def test_job_of_a_lost_worker_goes_on_where_its_reports_ended(
     assert (job.queries_done, job.labelled, job.correct) == (10, 10, 9)
 
 
-async def test_silent_worker_is_lost_and_its_work_done_by_another(
+async def test_silent_worker_is_lost_and_its_job_run_on_another(
     new_agent: Any, caller: Any
 ) -> None:
     silent = new_agent("silent")
@@ -157,7 +157,7 @@ async def test_silent_worker_is_lost_and_its_work_done_by_another(
         assert (await ended(caller, job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
 
 
-async def test_newer_registration_of_a_worker_wins(
+async def test_newer_registration_replaces_the_older(
     agent: Any, caller: Any, new_agent: Any, a_request: Requests
 ) -> None:
     async with new_agent("w1") as newer:
@@ -169,7 +169,7 @@ async def test_newer_registration_of_a_worker_wins(
         assert not agent.assignments
 
 
-async def test_reopened_work_stream_gets_what_is_not_done(agent: Any, caller: Any) -> None:
+async def test_reopened_work_stream_gets_the_unfinished_queries(agent: Any, caller: Any) -> None:
     agent.answer = agent.hold
     job_id = await submit(caller)
     await agent.until(lambda: len(agent.assignments) == 1)
@@ -180,7 +180,7 @@ async def test_reopened_work_stream_gets_what_is_not_done(agent: Any, caller: An
     assert agent.assignments[-1].id > earlier.id
 
 
-async def test_draining_worker_gets_nothing_new(
+async def test_draining_worker_gets_no_assignments(
     agent: Any, caller: Any, new_agent: Any, a_request: Requests
 ) -> None:
     await agent.control.write(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
@@ -236,7 +236,7 @@ async def test_first_message_must_register(new_agent: Any, first: bytes) -> None
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_work_stream_needs_a_session(new_agent: Any) -> None:
+async def test_work_stream_needs_a_connection_id(new_agent: Any) -> None:
     agent = new_agent("w1")
     call = agent.channel.stream_stream("/synergai.v1.Hub/Work")(
         iter([]), metadata=[("synergai-session", "guessed")], timeout=5
@@ -248,10 +248,10 @@ async def test_work_stream_needs_a_session(new_agent: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_malformed_report_ends_the_connection(agent: Any, caller: Any) -> None:
+async def test_malformed_report_closes_the_connection(agent: Any, caller: Any) -> None:
     call = agent.channel.stream_stream(
         "/synergai.v1.Hub/Work", response_deserializer=hub_pb2.WorkOrders.FromString
-    )(iter([b"\x08"]), metadata=[("synergai-session", agent.session)], timeout=5)
+    )(iter([b"\x08"]), metadata=[("synergai-session", agent.connection_id)], timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))
     call.cancel()
@@ -259,7 +259,7 @@ async def test_malformed_report_ends_the_connection(agent: Any, caller: Any) -> 
     await caller.workers(0)
 
 
-async def test_session_of_an_engine_that_the_worker_lacks_is_a_lie(agent: Any, caller: Any) -> None:
+async def test_session_of_an_unregistered_engine_is_a_violation(agent: Any, caller: Any) -> None:
     changed = hub_pb2.SessionChanged(session=common_pb2.Session(engine="other"), resident=True)
     await agent.control.write(hub_pb2.AgentControl(session_changed=changed))
     await asyncio.wait_for(agent.ended.wait(), 5)
@@ -280,7 +280,7 @@ async def test_engine_that_breaks_is_no_longer_served(
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_sessions_are_shown_as_they_come_and_go(agent: Any, caller: Any) -> None:
+async def test_sessions_are_listed_while_resident(agent: Any, caller: Any) -> None:
     session = common_pb2.Session(engine="echo", configuration=common_pb2.Configuration(threads=1))
     for resident in (True, False):
         changed = hub_pb2.SessionChanged(session=session, resident=resident, model_load_s=0.1)
@@ -288,9 +288,7 @@ async def test_sessions_are_shown_as_they_come_and_go(agent: Any, caller: Any) -
         await caller.until(lambda worker, wanted=resident: bool(worker.sessions) is wanted)
 
 
-async def test_engine_without_profile_is_measured_and_then_known(
-    new_agent: Any, caller: Any
-) -> None:
+async def test_unprofiled_engine_is_measured_and_then_profiled(new_agent: Any, caller: Any) -> None:
     agent = new_agent("w1")
     agent.register.worker_class = "unmeasured"
 
@@ -305,7 +303,7 @@ async def test_engine_without_profile_is_measured_and_then_known(
         assert list((await caller.workers(1))[0].unprofiled) == []
 
 
-async def test_engine_of_a_newer_release_runs_once_the_older_one_has_left(
+async def test_newer_engine_version_runs_once_the_older_one_has_left(
     agent: Any, caller: Any, new_agent: Any
 ) -> None:
     newer = new_agent("newer")

@@ -43,7 +43,7 @@ async def watched(caller: Any, job_id: str) -> list[jobs_pb2.Job]:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_job_is_done_and_tells_how(caller: Any) -> None:
+async def test_job_succeeds_and_reports_its_executions(caller: Any) -> None:
     job = await submit(caller, queries=20, qos_s=30.0, priority=3, tenant="lab")
     last = (await watched(caller, job.id))[-1]
     assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
@@ -94,7 +94,9 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: Any, caller: An
 
 
 @pytest.mark.usefixtures("agent")
-async def test_same_key_gives_the_same_job_and_other_work_under_it_is_refused(caller: Any) -> None:
+async def test_same_key_gives_the_same_job_and_another_specification_is_refused(
+    caller: Any,
+) -> None:
     jobs = await asyncio.gather(*(submit(caller, key="k") for _ in range(5)))
     assert len({job.id for job in jobs}) == 1
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -192,7 +194,7 @@ async def test_streamed_job_returns_every_result_once(caller: Any, a_request: Re
     ],
 )
 @pytest.mark.usefixtures("agent")
-async def test_streamed_job_that_breaks_the_rules_is_refused(
+async def test_invalid_streamed_job_is_refused(
     caller: Any, messages: list[jobs_pb2.RunRequest], text: str
 ) -> None:
     call = caller.jobs.Run(iter(messages), timeout=5)
@@ -204,7 +206,7 @@ async def test_streamed_job_that_breaks_the_rules_is_refused(
     assert text in (caught.value.details() or "")
 
 
-async def test_streamed_job_whose_client_leaves_is_stopped(
+async def test_streamed_job_is_cancelled_when_its_client_leaves(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     agent.answer = agent.hold
@@ -215,7 +217,7 @@ async def test_streamed_job_whose_client_leaves_is_stopped(
     await agent.until(lambda: len(agent.stops) == 1)
 
 
-async def test_restarted_gateway_finishes_what_was_accepted(
+async def test_restarted_gateway_finishes_accepted_jobs(
     settings: GatewaySettings, connect: Any
 ) -> None:
     async with Gateway(settings) as first:
@@ -267,7 +269,7 @@ async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) ->
                 pass
 
 
-async def test_stopping_gateway_lets_requests_finish_and_takes_no_new_ones(
+async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
     settings: GatewaySettings, connect: Any, a_request: Requests
 ) -> None:
     async with Gateway(settings) as gateway:
@@ -333,7 +335,7 @@ async def test_metrics_and_health_are_served_over_http(
 
 
 async def http_get(address: str, path: str) -> tuple[int, str]:
-    """Status and body; 0 if the server hung up."""
+    """Return status and body; status 0 if the server closed the connection."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""What Triton added to the protocol around engines: their configuration, statistics and control."""
+"""Triton's extensions of the protocol: model configuration, statistics and repository."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_statistics_count_what_was_answered(caller: Any, a_request: Any) -
     assert model.inference_stats.success.ns > 0
 
 
-async def test_index_tells_of_every_engine_and_why_it_is_not_ready(
+async def test_index_lists_every_engine_and_why_it_is_not_ready(
     caller: Any, new_agent: Any
 ) -> None:
     agent = new_agent("w1")
@@ -82,9 +82,7 @@ async def test_loading_prewarms_the_workers(agent: Any, caller: Any) -> None:
     assert agent.loads == list(worker.sessions)
 
 
-async def test_engine_that_no_worker_can_load_is_told_with_the_reason(
-    agent: Any, caller: Any
-) -> None:
+async def test_failed_load_reports_the_reason(agent: Any, caller: Any) -> None:
     agent.cannot_load = "it needs\nmore memory"
     failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=5))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -108,9 +106,7 @@ async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
     assert await state(caller) == "READY"
 
 
-async def test_unloaded_engine_stays_so_over_restarts_until_it_is_loaded(
-    settings: Any, connect: Any
-) -> None:
+async def test_unloaded_engine_stays_unloaded_across_restarts(settings: Any, connect: Any) -> None:
     async with Gateway(settings) as gateway:
         caller, agent = await connect(gateway)
         await caller.oip.RepositoryModelUnload(unload(), timeout=5)
@@ -125,7 +121,7 @@ async def test_unloaded_engine_stays_so_over_restarts_until_it_is_loaded(
         assert await state(caller) == "READY"
 
 
-async def test_work_accepted_before_an_engine_is_unloaded_is_done(
+async def test_requests_accepted_before_an_unload_complete(
     agent: Any, caller: Any, a_request: Any
 ) -> None:
     may_end = asyncio.Event()
@@ -143,7 +139,7 @@ async def test_work_accepted_before_an_engine_is_unloaded_is_done(
     assert len(await answers) == 3
 
 
-async def test_parameters_that_would_make_another_engine_are_not_offered(caller: Any) -> None:
+async def test_load_parameters_are_unimplemented(caller: Any) -> None:
     parameter = repository_pb2.ModelRepositoryParameter(string_param="{}")
     request = load(parameters={"config": parameter})
     failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=5))
@@ -153,7 +149,7 @@ async def test_parameters_that_would_make_another_engine_are_not_offered(caller:
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
-async def test_kserves_form_of_the_same_calls_works_too(caller: Any, method: str) -> None:
+async def test_kserve_messages_of_the_same_calls_work(caller: Any, method: str) -> None:
     named = b"\x0a\x04echo"  # KServe's message has the model's name as its first field
     answer = await caller.channel.unary_unary(f"{SERVICE}/{method}")(named, timeout=5)
     assert answer == named + b"\x10\x01"
@@ -169,7 +165,7 @@ async def test_kserves_form_of_the_same_calls_works_too(caller: Any, method: str
         ("Mistyped", "does not serve the method"),
     ],
 )
-async def test_what_is_not_offered_says_what_there_is_instead(
+async def test_unimplemented_calls_name_the_alternative(
     caller: Any, method: str, text: str
 ) -> None:
     failure = await caller.failure(caller.channel.unary_unary(f"{SERVICE}/{method}")(b""))

@@ -1,4 +1,4 @@
-"""Work sockets: of agents that keep to the protocol, of agents that do not, and of strangers."""
+"""Work sockets of valid, misbehaving and unauthenticated peers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 
-async def open_work_socket(port: int, shown: str, take: Callable[[Buffer], None]) -> WorkSocket:
+async def open_work_socket(
+    port: int, connection_id: str, on_message: Callable[[Buffer], None]
+) -> WorkSocket:
     loop = asyncio.get_running_loop()
-    _, socket = await loop.create_connection(lambda: WorkSocket(take, 1 << 24), "127.0.0.1", port)
-    socket.send((shown.encode(),))
+    _, socket = await loop.create_connection(
+        lambda: WorkSocket(on_message, 1 << 24), "127.0.0.1", port
+    )
+    socket.send((connection_id.encode(),))
     return socket
 
 
 @pytest.mark.parametrize("values", [1, 1_000_000])
-async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
+async def test_socket_replaces_the_call_and_carries_requests_of_any_size(
     agent: Any, caller: Any, a_request: Callable[..., oip.ModelInferRequest], values: int
 ) -> None:
     def answer(data: Buffer) -> None:
@@ -44,8 +48,8 @@ async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
         ]
         socket.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
 
-    socket = await open_work_socket(agent.work_port, agent.session, answer)
-    await asyncio.wait_for(agent.ended.wait(), 5)  # its call has ended: the line is in use
+    socket = await open_work_socket(agent.work_port, agent.connection_id, answer)
+    await asyncio.wait_for(agent.ended.wait(), 5)  # the gateway closed its call
     try:
         request = a_request(values)
         response = await caller.oip.ModelInfer(request, timeout=5)
@@ -55,35 +59,35 @@ async def test_line_takes_over_from_the_call_and_carries_requests_of_any_size(
         socket.close()
 
 
-async def test_stranger_without_a_session_is_shown_out(agent: Any, caller: Any) -> None:
+async def test_socket_with_an_unknown_connection_id_is_closed(agent: Any, caller: Any) -> None:
     socket = await open_work_socket(agent.work_port, "who-am-i", lambda _: None)
     await asyncio.wait_for(socket.closed, 5)
     assert len(await caller.workers(1)) == 1
 
 
-async def test_stranger_cannot_make_the_gateway_take_memory(agent: Any) -> None:
+async def test_unauthenticated_socket_cannot_allocate_memory(agent: Any) -> None:
     socket = await open_work_socket(agent.work_port, "x" * 65, lambda _: None)
     await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
     assert not agent.ended.is_set()
 
 
-async def test_nonsense_on_a_line_costs_the_agent_its_connection(agent: Any, caller: Any) -> None:
-    socket = await open_work_socket(agent.work_port, agent.session, lambda _: None)
+async def test_malformed_message_on_a_socket_closes_the_connection(agent: Any, caller: Any) -> None:
+    socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
     socket.send((b"\xff\xff\xff",))
     await caller.workers(0)
     await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
     assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_lost_line_takes_the_worker_out_of_the_fleet(agent: Any, caller: Any) -> None:
-    socket = await open_work_socket(agent.work_port, agent.session, lambda _: None)
+async def test_lost_socket_removes_the_worker(agent: Any, caller: Any) -> None:
+    socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
     await asyncio.wait_for(agent.ended.wait(), 5)
     await caller.workers(1)
     socket.close()
     await caller.workers(0)
 
 
-async def test_agent_that_reads_nothing_keeps_neither_its_line_nor_the_gateway(
+async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
     settings: GatewaySettings,
     connect: Callable[[Gateway], Awaitable[Any]],
     a_request: Callable[..., oip.ModelInferRequest],
@@ -91,7 +95,7 @@ async def test_agent_that_reads_nothing_keeps_neither_its_line_nor_the_gateway(
     async with Gateway(settings) as gateway:
         caller, agent = await connect(gateway)
         _, stuck = await asyncio.open_connection("127.0.0.1", agent.work_port, limit=1)
-        stuck.write(len(agent.session).to_bytes(4, "little") + agent.session.encode())
+        stuck.write(len(agent.connection_id).to_bytes(4, "little") + agent.connection_id.encode())
         await asyncio.wait_for(agent.ended.wait(), 5)
         await caller.workers(1)
         call = caller.oip.ModelInfer(a_request(6_000_000), timeout=1)

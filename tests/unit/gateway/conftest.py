@@ -1,4 +1,4 @@
-"""A dispatcher with the real core and journal, and a worker that is a list of orders."""
+"""A dispatcher with the real scheduling core and journal, and workers without an agent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
 
 @dataclass
 class GatewayHarness:
-    """All of a gateway but its servers."""
+    """A gateway without its servers."""
 
     journal: Journal
     clock: Clock = field(default_factory=Clock)
@@ -108,7 +108,7 @@ class GatewayHarness:
         return worker
 
     def begin_request(self, budget_s: float | None = None, **fields: Any) -> Request:
-        """A request of one value, on its way."""
+        """Begin a request with one value."""
         message = oip.ModelInferRequest(
             **{"model_name": ECHO, "raw_input_contents": [b"\0" * 4], **fields}
         )
@@ -117,12 +117,12 @@ class GatewayHarness:
         return self.inference.begin(RawRequest(data, parse_header(data)), budget_s)
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
-        """What was put into the worker's outbox and not taken yet."""
+        """Return the orders sent to the worker since the last call."""
         orders, worker.orders._items = worker.orders._items, []
         return orders
 
     def assignments(self, worker: ConnectedWorker) -> list[Assignment]:
-        """The assignments among those orders."""
+        """Return the assignments among those orders."""
         return [
             order.assignment for order in self.orders(worker) if isinstance(order, RunAssignment)
         ]
@@ -134,17 +134,17 @@ class GatewayHarness:
         responses: Sequence[bytes] = (),
         **progress: Any,
     ) -> None:
-        """Report an assignment as completed, with a response for every query of a request."""
+        """Report an assignment as completed."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
         self.dispatcher.ended(worker, ended, responses)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric."""
+        """Return the value of a metric."""
         return self.metrics.registry.get_sample_value(f"synergai_{name}", labels) or 0.0
 
     async def flush_journal(self) -> None:
-        """Wait until the journal has everything, and what follows from it has happened."""
+        """Wait until all journal operations and their callbacks are done."""
         await self.journal.engines()
 
 

@@ -22,7 +22,7 @@ from synergai.errors import (
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
-def test_engine_is_found_while_somebody_serves_it(engine: Engine) -> None:
+def test_engine_is_found_while_a_worker_serves_it(engine: Engine) -> None:
     catalogue = Catalogue()
     with pytest.raises(EngineNotFound):
         catalogue.find("echo")
@@ -34,7 +34,7 @@ def test_engine_is_found_while_somebody_serves_it(engine: Engine) -> None:
     catalogue.check_known("echo")
 
 
-def test_engine_that_everybody_has_with_a_fault_is_unusable(engine: Engine) -> None:
+def test_engine_faulty_on_every_worker_is_unusable(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, replace(engine, fault="truncated"))
     with pytest.raises(EngineUnusable, match="truncated"):
@@ -43,7 +43,7 @@ def test_engine_that_everybody_has_with_a_fault_is_unusable(engine: Engine) -> N
     assert catalogue.find("echo") == engine
 
 
-def test_second_worker_with_another_engine_of_the_name_is_not_believed(engine: Engine) -> None:
+def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
@@ -51,7 +51,7 @@ def test_second_worker_with_another_engine_of_the_name_is_not_believed(engine: E
     assert catalogue.find("echo") == engine
 
 
-def test_worker_is_believed_once_the_one_that_it_differs_from_is_gone(engine: Engine) -> None:
+def test_engine_is_usable_once_the_reference_worker_has_left(engine: Engine) -> None:
     catalogue = Catalogue()
     newer = replace(engine, version="2")
     catalogue.update(W1, engine)
@@ -60,7 +60,7 @@ def test_worker_is_believed_once_the_one_that_it_differs_from_is_gone(engine: En
     assert catalogue.find("echo") == newer
 
 
-def test_worker_that_comes_round_to_another_is_believed_with_it(engine: Engine) -> None:
+def test_engines_are_usable_once_their_interfaces_agree(engine: Engine) -> None:
     catalogue = Catalogue()
     newer = replace(engine, version="2")
     catalogue.update(W1, engine)
@@ -68,6 +68,6 @@ def test_worker_that_comes_round_to_another_is_believed_with_it(engine: Engine) 
     assert catalogue.update(W1, newer) == {W1: newer, W2: newer}
 
 
-def test_engines_of_earlier_times_are_known() -> None:
+def test_engines_of_earlier_runs_are_known() -> None:
     with pytest.raises(Unavailable):
         Catalogue([EngineName("echo")]).find("echo")

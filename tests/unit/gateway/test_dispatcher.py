@@ -1,4 +1,4 @@
-"""The dispatcher with the real core and journal: what becomes of requests, jobs and reports."""
+"""The dispatcher with the real scheduling core and journal: requests, jobs and reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def integer(**value: int) -> dict[str, oip.InferParameter]:
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_request_goes_to_the_worker_and_its_response_comes_back(harness: Any) -> None:
+async def test_request_is_dispatched_and_its_response_returned(harness: Any) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -46,7 +46,7 @@ async def test_request_goes_to_the_worker_and_its_response_comes_back(harness: A
     assert harness.metric("goodput_total", engine="echo") == 1
 
 
-async def test_deadline_is_the_lesser_of_call_and_parameter(harness: Any) -> None:
+async def test_deadline_is_the_minimum_of_call_and_parameter(harness: Any) -> None:
     harness.add_worker()
     early = harness.begin_request(10.0, parameters=integer(timeout=2_000_000))
     late = harness.begin_request(3.0, parameters=integer(timeout=20_000_000))
@@ -56,7 +56,7 @@ async def test_deadline_is_the_lesser_of_call_and_parameter(harness: Any) -> Non
 
 
 @pytest.mark.parametrize(("given", "taken"), [(0, 0), (1, 9), (2, 8), (9, 1), (10, 0), (999, 0)])
-async def test_priority_one_of_the_protocol_is_our_highest(
+async def test_priority_1_of_the_protocol_is_the_highest(
     harness: Any, given: int, taken: int
 ) -> None:
     harness.add_worker()
@@ -74,7 +74,7 @@ async def test_priority_one_of_the_protocol_is_our_highest(
         ({"parameters": integer(sequence_id=1)}, None, NotSupported),
     ],
 )
-async def test_request_that_cannot_be_served_is_refused_at_the_door(
+async def test_infeasible_request_is_refused_before_dispatch(
     harness: Any, fields: dict[str, Any], budget_s: float | None, error: type[SynergaiError]
 ) -> None:
     worker = harness.add_worker()
@@ -84,7 +84,7 @@ async def test_request_that_cannot_be_served_is_refused_at_the_door(
     assert harness.admission.requests == 0
 
 
-async def test_request_beyond_the_bound_is_shed(harness: Any) -> None:
+async def test_request_beyond_the_limit_is_shed(harness: Any) -> None:
     harness.add_worker()
     for _ in range(4):
         harness.begin_request()
@@ -93,7 +93,7 @@ async def test_request_beyond_the_bound_is_shed(harness: Any) -> None:
     assert harness.metric("requests_total", engine="echo", code="RESOURCE_EXHAUSTED") == 1
 
 
-async def test_abandoned_request_frees_its_place_and_stops_its_work(harness: Any) -> None:
+async def test_abandoned_request_releases_admission_and_stops_its_assignment(harness: Any) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -126,7 +126,7 @@ async def test_workers_fault_becomes_the_clients_error(
         await request.result
 
 
-async def test_what_a_worker_says_of_a_fault_cannot_steer_a_terminal(harness: Any) -> None:
+async def test_fault_detail_of_a_worker_is_printable(harness: Any) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -142,7 +142,7 @@ async def test_what_a_worker_says_of_a_fault_cannot_steer_a_terminal(harness: An
     assert str(failed.value).isprintable()
 
 
-async def test_request_of_a_lost_worker_is_run_by_another(harness: Any) -> None:
+async def test_request_of_a_lost_worker_is_run_on_another(harness: Any) -> None:
     first = harness.add_worker("first")
     request = harness.begin_request()
     harness.dispatcher.remove_worker(first)
@@ -152,7 +152,7 @@ async def test_request_of_a_lost_worker_is_run_by_another(harness: Any) -> None:
     assert await request.result == RESPONSE
 
 
-async def test_stopping_gateway_takes_nothing_new(harness: Any) -> None:
+async def test_stopping_gateway_refuses_requests_and_jobs(harness: Any) -> None:
     harness.add_worker()
     harness.admission.close()
     with pytest.raises(Unavailable):
@@ -164,13 +164,15 @@ async def test_stopping_gateway_takes_nothing_new(harness: Any) -> None:
 # --- reports ----------------------------------------------------------------------------------
 
 
-async def test_report_of_an_assignment_that_is_another_workers_changes_nothing(
+async def test_report_on_another_workers_assignment_is_ignored(
     harness: Any,
 ) -> None:
-    worker, thief = harness.add_worker("w1"), harness.add_worker("w2")
+    worker, other_worker = harness.add_worker("w1"), harness.add_worker("w2")
     request = harness.begin_request()
-    (assignment,) = harness.assignments(worker) or harness.assignments(thief)
-    owner, other = (worker, thief) if worker.in_flight else (thief, worker)
+    (assignment,) = harness.assignments(worker) or harness.assignments(other_worker)
+    owner, other = worker, other_worker
+    if not owner.in_flight:
+        owner, other = other, owner
     harness.complete(other, assignment, done=1, responses=[b""])
     assert not request.result.done()
     assert harness.metric("stale_reports_total") == 1
@@ -208,7 +210,7 @@ async def test_impossible_report_is_a_violation_and_the_request_is_run_again(
 # --- jobs -------------------------------------------------------------------------------------
 
 
-async def test_progress_counts_only_when_the_journal_has_it(harness: Any) -> None:
+async def test_progress_counts_only_once_the_journal_has_recorded_it(harness: Any) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -248,7 +250,7 @@ async def test_job_ends_when_all_its_queries_are_recorded(harness: Any) -> None:
     assert harness.metric("jobs_total", engine="echo", state="succeeded") == 1
 
 
-async def test_cancelled_job_takes_no_more_reports(harness: Any) -> None:
+async def test_reports_on_a_cancelled_job_are_ignored(harness: Any) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -260,7 +262,7 @@ async def test_cancelled_job_takes_no_more_reports(harness: Any) -> None:
     assert (await harness.jobs.get(status.id)).queries_done == 0
 
 
-async def test_jobs_beyond_the_bound_are_shed(harness: Any) -> None:
+async def test_jobs_beyond_the_limit_are_shed(harness: Any) -> None:
     harness.add_worker()
     for _ in range(2):
         await harness.jobs.submit(SPEC)
@@ -282,7 +284,7 @@ async def test_unfinished_jobs_are_restored_with_what_was_done(harness: Any) -> 
     later.dispatcher.close()
 
 
-async def test_request_ends_cancelled_for_whoever_still_looks(harness: Any) -> None:
+async def test_cancelled_request_fails_with_cancelled(harness: Any) -> None:
     harness.add_worker()
     request = harness.begin_request()
     harness.dispatcher.cancel(request.job.id)
@@ -290,7 +292,7 @@ async def test_request_ends_cancelled_for_whoever_still_looks(harness: Any) -> N
         await request.result
 
 
-async def test_closed_dispatcher_decides_nothing_more(harness: Any) -> None:
+async def test_closed_dispatcher_dispatches_nothing(harness: Any) -> None:
     worker = harness.add_worker()
     harness.dispatcher.close()
     request = harness.begin_request()

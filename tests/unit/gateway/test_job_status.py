@@ -52,7 +52,7 @@ def a_status(state: JobState = JobState.QUEUED, **fields: object) -> JobStatus:
         ),
     ],
 )
-def test_violation_is_a_deadline_missed_or_out_of_reach(
+def test_violation_is_a_missed_or_infeasible_deadline(
     status: JobStatus, violated: bool, excess_s: float
 ) -> None:
     assert (status.violated, status.excess_s) == (violated, excess_s)
@@ -112,12 +112,12 @@ async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
 
 
 @pytest.mark.parametrize("qos", [2.5, math.inf])
-def test_specification_survives_the_wire(qos: float) -> None:
+def test_specification_round_trips(qos: float) -> None:
     spec = JobSpec(engine=EngineName("echo"), queries=7, qos=qos, priority=9, tenant="lab")
     assert spec_from_proto(spec_to_proto(spec)) == spec
 
 
-def test_status_on_the_wire_leaves_out_what_is_not_known() -> None:
+def test_unknown_times_are_unset_on_the_wire() -> None:
     message = job_to_proto(a_status())
     assert not message.HasField("estimated_s")
     assert not message.HasField("actual_s")

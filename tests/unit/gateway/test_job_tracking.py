@@ -1,4 +1,4 @@
-"""What a job's tracker makes of its assignments and of what is recorded of them."""
+"""Executions and completion estimates of a job's tracker."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tracker() -> JobTracker:
 # --- executions -------------------------------------------------------------------------------
 
 
-def test_queries_given_out_one_by_one_are_one_execution(tracker: JobTracker) -> None:
+def test_queries_dispatched_one_by_one_are_one_execution(tracker: JobTracker) -> None:
     for number in range(QUERIES):
         assignment = an_assignment(number, number, 1)
         tracker.record_execution(assignment, done_of(assignment, 1))
@@ -96,7 +96,7 @@ def test_executions_of_different_workers_stay_apart(tracker: JobTracker) -> None
 
 
 @given(st.data())
-def test_executions_amount_to_the_last_reports(data: st.DataObject) -> None:
+def test_executions_equal_the_merged_last_reports(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, 29), max_size=6)))
     edges = [0, *cuts, 30]
     assignments = [
@@ -122,7 +122,7 @@ def test_executions_amount_to_the_last_reports(data: st.DataObject) -> None:
 # --- estimates --------------------------------------------------------------------------------
 
 
-def test_estimate_of_streamed_queries_presumes_that_the_rest_runs_alike(
+def test_estimate_of_a_streamed_job_extrapolates_to_all_queries(
     tracker: JobTracker,
 ) -> None:
     assert tracker.record_dispatch(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
@@ -130,13 +130,13 @@ def test_estimate_of_streamed_queries_presumes_that_the_rest_runs_alike(
     assert not tracker.record_dispatch(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
 
 
-def test_estimate_of_a_split_job_is_that_of_its_last_share(tracker: JobTracker) -> None:
+def test_estimate_of_a_split_job_is_its_last_assignments(tracker: JobTracker) -> None:
     tracker.record_dispatch(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
     tracker.record_dispatch(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
     assert tracker.status.estimated_s == pytest.approx(4.5)
 
 
-def test_queries_not_given_out_yet_are_shared_by_the_workers(tracker: JobTracker) -> None:
+def test_undispatched_queries_are_shared_by_the_workers(tracker: JobTracker) -> None:
     tracker.record_dispatch(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
     tracker.record_dispatch(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
     # The fast one is alone for a second and does 10 of the 30; together they do 15 a second.

@@ -1,4 +1,4 @@
-"""The journal: what it confirmed is there after a crash, and nothing is recorded twice."""
+"""The journal: confirmed operations survive a crash, and no query is recorded twice."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_same_key_gives_the_first_job(journal: Journal) -> None:
     assert await journal.find_job(JobId("b"), as_of=0.0) is None
 
 
-async def test_same_key_for_other_work_is_a_conflict(journal: Journal) -> None:
+async def test_same_key_for_another_specification_is_a_conflict(journal: Journal) -> None:
     await journal.accept(a_status("a"), "key")
     with pytest.raises(IdempotencyConflict):
         await journal.accept(a_status("b", queries=1), "key")
@@ -132,7 +132,7 @@ async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> 
         await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
 
 
-async def test_first_end_stays(journal: Journal) -> None:
+async def test_first_end_is_kept(journal: Journal) -> None:
     await journal.accept(a_status())
     await journal.record_end(ended(a_status(), JobState.CANCELLED))
     await journal.record_end(ended(a_status(), JobState.SUCCEEDED))
@@ -141,7 +141,7 @@ async def test_first_end_stays(journal: Journal) -> None:
     assert read.state is JobState.CANCELLED
 
 
-async def test_oldest_ended_jobs_are_forgotten_and_unfinished_ones_never(
+async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
     journal: Journal,
 ) -> None:
     await journal.accept(a_status("unfinished"), "kept")
@@ -161,7 +161,7 @@ async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_
         Journal(tmp_path)
 
 
-async def test_epoch_rises_with_every_start(tmp_path: Path) -> None:
+async def test_epoch_increments_with_every_start(tmp_path: Path) -> None:
     epochs = []
     for _ in range(3):
         journal = Journal(tmp_path)
@@ -170,7 +170,7 @@ async def test_epoch_rises_with_every_start(tmp_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
-async def test_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+async def test_journal_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.add_engines([EngineName("echo")])
     await journal.accept(a_status())
@@ -186,7 +186,7 @@ async def test_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
         await journal.close()
 
 
-async def test_mark_of_an_unloaded_engine_stays_until_it_is_taken_away(tmp_path: Path) -> None:
+async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.add_engines([EngineName("echo")])
     for engine in ("echo", "never remembered"):
@@ -219,13 +219,13 @@ async def test_journal_of_another_version_is_refused(
     connection.close()
 
 
-async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(JournalBroken, match="cannot be used"):
         Journal(tmp_path)
 
 
-async def test_write_that_fails_breaks_the_journal_for_good(journal: Journal) -> None:
+async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
     await journal.accept(a_status())
     journal._connection.execute("DROP TABLE executions")
     with pytest.raises(JournalBroken):
@@ -235,7 +235,7 @@ async def test_write_that_fails_breaks_the_journal_for_good(journal: Journal) ->
         await journal.accept(a_status("b"))
 
 
-async def test_fault_of_ours_breaks_the_journal_instead_of_leaving_all_to_wait(
+async def test_internal_error_breaks_the_journal_instead_of_blocking_callers(
     journal: Journal,
 ) -> None:
     beyond_sqlite = AssignmentId(1 << 64)
@@ -245,7 +245,7 @@ async def test_fault_of_ours_breaks_the_journal_instead_of_leaving_all_to_wait(
     assert journal.broken.done()
 
 
-async def test_callback_comes_after_all_that_was_asked_before(journal: Journal) -> None:
+async def test_callback_runs_after_all_earlier_operations(journal: Journal) -> None:
     seen: list[str] = []
     journal.after_pending(lambda: seen.append("nothing pending"))
     assert seen == ["nothing pending"]
@@ -270,7 +270,7 @@ steps = st.lists(
 
 
 class Model:
-    """What the journal should know, in plain Python."""
+    """Reference model of the journal in plain Python."""
 
     def __init__(self) -> None:
         self.recorded: dict[str, list[tuple[int, int]]] = {}
@@ -285,7 +285,7 @@ class Model:
         return found
 
     def record(self, job: str, first: int, count: int) -> bool:
-        """Whether it is allowed."""
+        """Record a range; return whether it is valid."""
         if self.states.get(job) is not JobState.QUEUED or first + count > QUERIES:
             return False
         if any(first < f + c and f < first + count for f, c in self.recorded[job]):
@@ -304,7 +304,7 @@ def test_journal_after_crashes_equals_the_model(
 
 
 def crashed(directory: Path, copy: Path) -> Path:
-    """What a power cut would leave of an open journal: its files as they are just now."""
+    """Copy the files of an open journal, as a power cut would leave them."""
     copy.mkdir()
     for name in ("journal.db", "journal.db-wal"):
         shutil.copy(directory / name, copy / name)

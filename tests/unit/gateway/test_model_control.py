@@ -1,4 +1,4 @@
-"""Loading and unloading engines over the fleet, with the hub's part played by the test."""
+"""Loading and unloading of engines across the fleet; the test stands in for the hub."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SESSION = Session(ECHO, Configuration(1))
 
 
 class Fleet:
-    """An office with workers, and model control over them."""
+    """A gateway harness with workers, and model control over them."""
 
     def __init__(self, harness: Any, dictionary: ConfigurationDictionary) -> None:
         self.harness = harness
@@ -43,13 +43,13 @@ class Fleet:
         return worker
 
     async def start_load(self, budget_s: float | None = None) -> asyncio.Task[None]:
-        """A load that has begun."""
+        """Start a load."""
         task = asyncio.create_task(self.control.load(ECHO, budget_s))
         await asyncio.sleep(0)
         return task
 
     def set_resident(self, worker: ConnectedWorker) -> None:
-        """The worker has loaded the engine, as the hub would tell."""
+        """Report the engine as resident on a worker, as the hub does."""
         worker.sessions.add(SESSION)
         self.control.on_session_changed(worker, SESSION, resident=True)
 
@@ -60,12 +60,12 @@ def fleet(harness: Any) -> Fleet:
 
 
 def orders(worker: ConnectedWorker) -> list[tuple[str, Session]]:
-    """What the worker was told on its control stream since last asked."""
-    told: list[tuple[str, Session]] = []
+    """Return the orders on the worker's control stream since the last call."""
+    found: list[tuple[str, Session]] = []
     for message in worker.control.get_batch_nowait():
         kind = message.WhichOneof("message") or ""
-        told.append((kind, session_from_proto(getattr(message, kind).session)))
-    return told
+        found.append((kind, session_from_proto(getattr(message, kind).session)))
+    return found
 
 
 async def error_of(task: asyncio.Task[None]) -> SynergaiError:
@@ -74,7 +74,7 @@ async def error_of(task: asyncio.Task[None]) -> SynergaiError:
     return caught.value
 
 
-async def test_load_is_ordered_of_every_worker_and_answers_when_the_first_is_ready(
+async def test_load_is_ordered_from_all_workers_and_returns_when_the_first_is_ready(
     fleet: Fleet,
 ) -> None:
     first, second = fleet.add_worker("w1"), fleet.add_worker("w2")
@@ -86,7 +86,7 @@ async def test_load_is_ordered_of_every_worker_and_answers_when_the_first_is_rea
     assert not fleet.control.is_loading(ECHO)
 
 
-async def test_load_of_what_is_resident_answers_at_once(fleet: Fleet) -> None:
+async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     worker.sessions.add(SESSION)
     await fleet.control.load(ECHO)
@@ -108,7 +108,7 @@ async def test_load_chooses_the_fastest_known_configuration(harness: Any) -> Non
     await task
 
 
-async def test_load_fails_once_no_worker_is_left_that_could(fleet: Fleet) -> None:
+async def test_load_fails_once_all_workers_have_failed(fleet: Fleet) -> None:
     first, second = fleet.add_worker("w1"), fleet.add_worker("w2")
     task = await fleet.start_load()
     fleet.control.on_session_changed(first, SESSION, resident=False, fault="out of memory")
@@ -127,7 +127,7 @@ async def test_load_fails_when_the_last_worker_leaves(fleet: Fleet) -> None:
     assert isinstance(await error_of(task), Unavailable)
 
 
-async def test_load_that_takes_longer_than_the_call_may_says_so_and_goes_on(
+async def test_load_continues_after_its_call_has_timed_out(
     fleet: Fleet,
 ) -> None:
     worker = fleet.add_worker()
@@ -141,7 +141,7 @@ async def test_load_that_takes_longer_than_the_call_may_says_so_and_goes_on(
     assert fleet.harness.catalogue.find(ECHO)
 
 
-async def test_load_that_nobody_waits_for_any_more_may_fail_in_silence(fleet: Fleet) -> None:
+async def test_load_without_a_caller_may_fail_silently(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     task = await fleet.start_load(budget_s=0.0)
     await error_of(task)
@@ -159,7 +159,7 @@ async def test_engine_unloaded_at_the_moment_it_was_loaded_stays_unloaded(fleet:
         fleet.harness.catalogue.find(ECHO)
 
 
-async def test_what_nobody_has_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
+async def test_unknown_engine_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
     with pytest.raises(EngineNotFound):
         await fleet.control.load("nobody")
     with pytest.raises(EngineNotFound):
@@ -184,7 +184,7 @@ async def test_unloaded_engine_is_out_of_service_until_it_is_loaded(fleet: Fleet
     assert fleet.harness.begin_request()
 
 
-async def test_worker_that_brings_an_unloaded_engine_does_not_put_it_back_into_service(
+async def test_worker_joining_with_an_unloaded_engine_leaves_it_out_of_service(
     fleet: Fleet,
 ) -> None:
     fleet.add_worker("w1")
@@ -194,7 +194,7 @@ async def test_worker_that_brings_an_unloaded_engine_does_not_put_it_back_into_s
         fleet.harness.catalogue.find(ECHO)
 
 
-async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> None:
+async def test_unload_is_repeated_until_the_worker_has_dropped_the_session(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     worker.sessions.add(SESSION)
     fleet.control.enforce_unloads(worker)
@@ -207,7 +207,7 @@ async def test_worker_is_reminded_of_what_it_could_not_drop(fleet: Fleet) -> Non
     assert orders(worker) == []
 
 
-async def test_what_is_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
+async def test_engine_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     await fleet.control.unload(ECHO)
     task = await fleet.start_load()
@@ -217,7 +217,7 @@ async def test_what_is_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
     assert orders(worker) == [("load", SESSION)]
 
 
-async def test_load_leaves_the_power_mode_in_force_as_it_is(harness: Any) -> None:
+async def test_load_does_not_switch_the_power_mode(harness: Any) -> None:
     slow, fast = Configuration(1, "10W"), Configuration(1, "30W")
     entries = [
         ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
@@ -232,7 +232,7 @@ async def test_load_leaves_the_power_mode_in_force_as_it_is(harness: Any) -> Non
     await task
 
 
-async def test_unloading_ends_a_load_under_way(fleet: Fleet) -> None:
+async def test_unloading_fails_a_load_in_progress(fleet: Fleet) -> None:
     fleet.add_worker()
     task = await fleet.start_load()
     await fleet.control.unload(ECHO)

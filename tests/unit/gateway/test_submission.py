@@ -1,4 +1,4 @@
-"""What a client gets that submits a job again under the same key."""
+"""Submitting a job again under the same idempotency key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from synergai.errors import IdempotencyConflict, Overloaded
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 
-async def test_job_submitted_again_at_the_same_time_is_one(harness: Any) -> None:
+async def test_job_submitted_twice_concurrently_is_one(harness: Any) -> None:
     harness.add_worker()
     statuses = await asyncio.gather(*(harness.jobs.submit(SPEC, "key") for _ in range(2)))
     assert len({status.id for status in statuses}) == 1
 
 
-async def test_job_submitted_again_is_found_even_if_no_other_would_be_taken(harness: Any) -> None:
+async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(harness: Any) -> None:
     harness.add_worker()
     first = await harness.jobs.submit(SPEC, "key")
     await harness.jobs.submit(SPEC)

@@ -1,4 +1,4 @@
-"""Which engines a machine's energy is charged to, and what monitoring sees of it."""
+"""Attribution of a machine's energy to engines, and its metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_engine_is_charged_the_machines_power_while_it_computed() -> None:
     assert (power.watts, power.joules) == (10.0, 130.0)
 
 
-def test_engines_side_by_side_are_charged_no_more_than_the_machine_used() -> None:
+def test_concurrent_engines_are_charged_no_more_than_the_machine_used() -> None:
     power = WorkerPower(meter="INA3221")
     power.update(draw(0.0), now=0.0)
     power.add_compute(DIGITS, 3.0)
@@ -45,7 +45,7 @@ def test_engines_side_by_side_are_charged_no_more_than_the_machine_used() -> Non
     assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
 
 
-def test_what_was_used_before_the_worker_joined_is_charged_to_no_engine() -> None:
+def test_energy_used_before_joining_is_charged_to_no_engine() -> None:
     power = WorkerPower(meter="INA3221")
     power.add_compute(DIGITS, 0.5)
     power.update(draw(1e6), now=1.0)
@@ -53,12 +53,12 @@ def test_what_was_used_before_the_worker_joined_is_charged_to_no_engine() -> Non
     assert power.engines == {}
 
 
-@pytest.mark.parametrize("nonsense", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
-def test_energy_that_cannot_be_is_a_violation(nonsense: hub_pb2.Draw) -> None:
+@pytest.mark.parametrize("impossible", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
+def test_impossible_energy_is_a_violation(impossible: hub_pb2.Draw) -> None:
     power = WorkerPower(meter="INA3221")
     power.update(draw(10.0), now=1.0)
     with pytest.raises(ProtocolViolation):
-        power.update(nonsense, now=2.0)
+        power.update(impossible, now=2.0)
     assert power.joules == 10.0
 
 
@@ -72,7 +72,7 @@ def test_a_registration_with_an_impossible_mode_or_meter_is_refused(field: dict[
         worker_from_registration(message, 0.0)
 
 
-def test_monitoring_sees_what_is_measured_and_nothing_of_other_machines() -> None:
+def test_metrics_cover_only_measured_machines() -> None:
     registered = [
         hub_pb2.Register(protocol_version=1, worker_id=name, worker_class="c", meter=meter)
         for name, meter in (("board", "INA3221"), ("cloud", ""))

@@ -277,7 +277,7 @@ def test_truncated_database_is_refused(tmp_path: Path, kept: int) -> None:
         load_dictionary(path)
 
 
-def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     path.write_text("engine,worker_class,qps\n" * 100)
 
