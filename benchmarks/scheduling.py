@@ -1,9 +1,9 @@
-"""What a decision of the scheduling core costs, and how that grows with jobs and workers.
+"""CPU cost of a decision of the scheduling core, by number of jobs and workers.
 
 Run with ``python benchmarks/scheduling.py``. Three tables:
 
-* requests: a single request on a small fleet, from its arrival to its end;
-* decisions: 24 jobs that wait for 3 workers;
+* requests: a single request on a small fleet, from arrival to end;
+* decisions: 24 jobs waiting for 3 workers;
 * growth: events on fleets of up to 1,000 busy workers with up to 10,000 waiting jobs.
 """
 
@@ -49,8 +49,8 @@ CONFIGURATION = Configuration(4)
 POLICIES = ("synergai", "malleable")
 
 
-def a_core(policy: str, workers: int) -> SchedulerCore:
-    """A core with a fleet of all classes, its sessions warm."""
+def make_core(policy: str, workers: int) -> SchedulerCore:
+    """Return a core with workers of all classes and half of their sessions warm."""
     dictionary = ConfigurationDictionary(
         ProfileEntry(
             engine=engine,
@@ -77,40 +77,43 @@ def a_core(policy: str, workers: int) -> SchedulerCore:
 
 
 class Traffic:
-    """Makes events for a core, and follows what it answers.
+    """Generates events for a core and tracks its assignments.
 
     Attributes:
-        costs_s: CPU time that each event took, so that other processes do not count.
+        core: the core under test.
+        now: the current virtual time.
+        costs_s: CPU time of each event, so that other processes do not count.
+        in_flight: dispatched assignments by id.
     """
 
     def __init__(self, core: SchedulerCore, seed: int = 1) -> None:
         self.core = core
         self.now = 0.0
         self.costs_s: list[float] = []
-        self.out: dict[int, Assignment] = {}
+        self.in_flight: dict[int, Assignment] = {}
         self._random = random.Random(seed)
         self._jobs = 0
 
-    def tell(self, event: Event) -> None:
-        """Tell the core, and time it together with the question when to wake up."""
-        began = thread_time()
+    def handle(self, event: Event) -> None:
+        """Pass an event to the core, timed together with the call to ``wakeup``."""
+        started = thread_time()
         commands = self.core.handle(event, self.now)
         self.core.wakeup()
-        self.costs_s.append(thread_time() - began)
+        self.costs_s.append(thread_time() - started)
         self._follow(commands)
 
     def _follow(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Dispatch(assignment):
-                    self.out[assignment.id] = assignment
+                    self.in_flight[assignment.id] = assignment
                 case Stop(assignment_id):
-                    del self.out[assignment_id]
+                    del self.in_flight[assignment_id]
                     ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
                     self._follow(self.core.handle(ended, self.now))
 
-    def arrive(self, queries: int | None = None, budget_s: float | None = None) -> None:
-        """A job comes."""
+    def submit(self, queries: int | None = None, budget_s: float | None = None) -> None:
+        """Submit a job."""
         self._jobs += 1
         queries = queries or self._random.choice((488, 975, 1950, 3900))
         budget_s = budget_s or self._random.uniform(20.0, 400.0)
@@ -121,61 +124,61 @@ class Traffic:
             arrival=self.now,
             deadline=self.now + budget_s,
         )
-        self.tell(JobArrived(job, ready=queries))
+        self.handle(JobArrived(job, ready=queries))
 
     def report(self) -> None:
-        """A worker is half through."""
-        assignment = self._random.choice(list(self.out.values()))
-        self.tell(QueriesDone(assignment.id, assignment.count // 2))
+        """Report a random assignment as half done."""
+        assignment = self._random.choice(list(self.in_flight.values()))
+        self.handle(QueriesDone(assignment.id, assignment.count // 2))
 
     def end(self) -> None:
-        """A worker is through."""
-        assignment_id = self._random.choice(list(self.out))
-        assignment = self.out.pop(assignment_id)
-        self.tell(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
+        """Complete a random assignment."""
+        assignment_id = self._random.choice(list(self.in_flight))
+        assignment = self.in_flight.pop(assignment_id)
+        self.handle(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank."""
+    """Return the nearest-rank percentile."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
 
 
 def requests(policy: str, count: int) -> None:
-    """Single requests, one after the other, on three workers."""
-    core = a_core(policy, 3)
+    """Measure single requests in sequence on three workers."""
+    core = make_core(policy, 3)
     traffic = Traffic(core)
     for _ in range(200):
-        traffic.arrive(1, 1.0)
+        traffic.submit(1, 1.0)
         traffic.end()
     traffic.costs_s.clear()
     for _ in range(count):
         traffic.now += 0.001
-        traffic.arrive(1, 1.0)
+        traffic.submit(1, 1.0)
         traffic.end()
     pairs = [a + b for a, b in zip(*[iter(traffic.costs_s)] * 2, strict=True)]
     print(f"{policy:>10} {percentile(pairs, 50) * 1e6:10.1f} {percentile(pairs, 99) * 1e6:10.1f}")
 
 
 def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
-    """Arrivals, reports and ends while so many jobs wait for so many busy workers.
+    """Measure arrivals, reports and ends with a constant number of waiting jobs.
 
-    A job comes only when one has gone: a policy that splits jobs ends many assignments for each
-    job, and would have more and more jobs waiting otherwise.
+    A job arrives only when one has been dispatched: a policy that splits jobs ends many
+    assignments per job, so the queue would otherwise grow without bound.
     """
-    core = a_core(policy, workers)
+    core = make_core(policy, workers)
     traffic = Traffic(core)
     while core.queued < jobs:
-        traffic.arrive()
+        traffic.submit()
     gc.collect()
     traffic.costs_s.clear()
     for _ in range(rounds):
         traffic.now += 0.05
         while core.queued < jobs:
-            traffic.arrive()
-        if traffic.out:
+            traffic.submit()
+        if traffic.in_flight:
             traffic.report()
-        if traffic.out:
+        if traffic.in_flight:
             traffic.end()
     costs = traffic.costs_s
     print(
@@ -189,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=1000, help="events per figure, in thousands")
+    parser.add_argument("--rounds", type=int, default=1000, help="rounds per row")
     rounds = parser.parse_args().rounds
     print("one request, arrival and end together, 3 workers (µs)")
     print(f"{'policy':>10} {'p50':>10} {'p99':>10}")

@@ -1,4 +1,4 @@
-"""A small experiment through a real gateway, agents and engine hosts."""
+"""A small experiment on a real gateway with agents and engine hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_live_jobs_take_what_simulated_ones_take(workload: Workload, tmp_path: P
     simulated = summarize(simulate(workload, scheduling_settings("malleable")))
     assert recording.mismatches == 0
     assert recording.run.finished.keys() == {job.id for job in workload.jobs}
-    # Half a second of wall time, for a machine that has other things to do.
+    # Half a second of wall time, to tolerate a loaded machine.
     assert live.e2e_mean_s == pytest.approx(simulated.e2e_mean_s, abs=0.5 * SCALE)
     events = [step.event for step in replay(tmp_path / "run" / "events.jsonl", time.thread_time)]
     joined = [event.worker for event in events if isinstance(event, WorkerJoined)]

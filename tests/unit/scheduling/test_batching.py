@@ -1,4 +1,4 @@
-"""Single queries of an engine whose profile knows batches."""
+"""Single queries of an engine with profiled batches."""
 
 from __future__ import annotations
 
@@ -60,13 +60,15 @@ JOINED = WorkerJoined(
 )
 
 
-def a_core() -> SchedulerCore:
+def make_core() -> SchedulerCore:
     core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(ENTRIES))
     core.handle(JOINED, 0.0)
     return core
 
 
-def a_request(number: int, engine: EngineName = BATCHED, deadline: float = math.inf) -> JobArrived:
+def make_request(
+    number: int, engine: EngineName = BATCHED, deadline: float = math.inf
+) -> JobArrived:
     job = Job(
         id=JobId(f"r{number}"),
         engine=engine,
@@ -83,52 +85,52 @@ def dispatched(commands: Sequence[Command]) -> list[Assignment]:
     return [command.assignment for command in commands if isinstance(command, Dispatch)]
 
 
-def test_worker_gets_a_batch_while_it_computes_one_and_not_more() -> None:
-    core = a_core()
-    given = [len(dispatched(core.handle(a_request(number), 0.0))) for number in range(12)]
+def test_worker_gets_one_batch_ahead() -> None:
+    core = make_core()
+    given = [len(dispatched(core.handle(make_request(number), 0.0))) for number in range(12)]
     assert given == [1] * 8 + [0] * 4
 
 
-def test_worker_gets_no_more_of_an_engine_without_batches_than_ever() -> None:
-    core = a_core()
-    given = [len(dispatched(core.handle(a_request(number, SINGLE), 0.0))) for number in range(3)]
+def test_engine_without_batches_is_not_assigned_ahead() -> None:
+    core = make_core()
+    given = [len(dispatched(core.handle(make_request(number, SINGLE), 0.0))) for number in range(3)]
     assert given == [1, 0, 0]
 
 
-def test_another_engine_between_ends_the_gathering() -> None:
-    core = a_core()
+def test_assignment_of_another_engine_ends_batching() -> None:
+    core = make_core()
     for number, engine in enumerate((BATCHED, SINGLE)):
-        assert dispatched(core.handle(a_request(number, engine), 0.0))
-    assert not dispatched(core.handle(a_request(2), 0.0))
+        assert dispatched(core.handle(make_request(number, engine), 0.0))
+    assert not dispatched(core.handle(make_request(2), 0.0))
 
 
-def test_assignment_says_what_batches_take_and_until_when() -> None:
-    core = a_core()
-    [first] = dispatched(core.handle(a_request(0, deadline=9.0), 0.0))
+def test_assignment_carries_batch_times_and_compute_by() -> None:
+    core = make_core()
+    [first] = dispatched(core.handle(make_request(0, deadline=9.0), 0.0))
     assert first.batch_times is not None
     assert first.batch_times.by_size == pytest.approx((0.1, 0.125, 0.2))
     assert first.compute_by == 9.0
-    [other] = dispatched(a_core().handle(a_request(1, SINGLE, deadline=9.0), 0.0))
+    [other] = dispatched(make_core().handle(make_request(1, SINGLE, deadline=9.0), 0.0))
     assert (other.batch_times, other.compute_by) == (None, math.inf)
 
 
-def test_what_waits_for_a_batch_is_expected_to_take_its_share_of_one() -> None:
-    core = a_core()
+def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
+    core = make_core()
     for number in range(4):
-        core.handle(a_request(number), 0.0)
+        core.handle(make_request(number), 0.0)
     assert core.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
 
 
-def test_jobs_are_run_one_query_after_the_other() -> None:
+def test_multi_query_jobs_are_not_batched() -> None:
     job = Job(id=JobId("job"), engine=BATCHED, queries=9, arrival=0.0)
-    [assignment] = dispatched(a_core().handle(JobArrived(job, ready=9), 0.0))
+    [assignment] = dispatched(make_core().handle(JobArrived(job, ready=9), 0.0))
     assert assignment.batch_times is None
 
 
-def test_pace_is_that_of_the_machine_whatever_the_size_of_the_batch() -> None:
-    """At half the profiled speed, a query alone is expected to take twice what it did."""
-    core = a_core()
-    given = [a for number in range(4) for a in dispatched(core.handle(a_request(number), 0.0))]
+def test_pace_is_independent_of_batch_size() -> None:
+    """At half the profiled speed, a single query is estimated at twice its profiled time."""
+    core = make_core()
+    given = [a for number in range(4) for a in dispatched(core.handle(make_request(number), 0.0))]
     for _ in range(300):
         now = core._now + 0.4
         for assignment in given:
@@ -140,7 +142,7 @@ def test_pace_is_that_of_the_machine_whatever_the_size_of_the_batch() -> None:
         given = [
             assignment
             for index in range(4)
-            for assignment in dispatched(core.handle(a_request(number * 10 + index), now))
+            for assignment in dispatched(core.handle(make_request(number * 10 + index), now))
         ]
     assert given[0].batch_times is not None
     assert given[0].batch_times.by_size == pytest.approx((0.2, 0.25, 0.4), rel=0.02)
@@ -148,7 +150,7 @@ def test_pace_is_that_of_the_machine_whatever_the_size_of_the_batch() -> None:
 
 def test_recorded_batches_replay(tmp_path: Path) -> None:
     core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(ENTRIES), epoch=1)
-    events: list[Event] = [JOINED, *(a_request(number, deadline=5.0) for number in range(3))]
+    events: list[Event] = [JOINED, *(make_request(number, deadline=5.0) for number in range(3))]
     with EventLog(
         tmp_path / "log", SchedulingSettings(), ConfigurationDictionary(ENTRIES), epoch=1
     ) as log:

@@ -50,7 +50,7 @@ FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
 FAST_1, SLOW_1 = WorkerId("fast-1"), WorkerId("slow-1")
 
 
-def an_entry(
+def make_entry(
     worker_class: WorkerClass, qps: float, configuration: Configuration = ONE, t_pre: float = 0.0
 ) -> ProfileEntry:
     return ProfileEntry(
@@ -62,12 +62,12 @@ def an_entry(
     )
 
 
-def a_core(*entries: ProfileEntry, **settings: Any) -> SchedulerCore:
-    chosen = entries or (an_entry(FAST, 100.0), an_entry(SLOW, 10.0))
+def make_core(*entries: ProfileEntry, **settings: Any) -> SchedulerCore:
+    chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
     return SchedulerCore(SchedulingSettings(**settings), ConfigurationDictionary(chosen))
 
 
-def a_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
+def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
     sessions = frozenset({Session(DIGITS, ONE), Session(DIGITS, TWO)}) if warm else frozenset()
     return WorkerJoined(
         Worker(
@@ -80,7 +80,7 @@ def a_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
     )
 
 
-def a_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
+def make_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
     job = Job(
         id=JobId(name), engine=DIGITS, queries=queries, arrival=0.0, deadline=deadline, **fields
     )
@@ -92,64 +92,64 @@ def dispatched(commands: Sequence[Command]) -> list[Assignment]:
 
 
 def test_job_goes_to_the_fastest_acceptable_worker() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 50, deadline=10.0), 0.0))
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 50, deadline=10.0), 0.0))
     assert assignment.worker_id == FAST_1
     assert (assignment.first, assignment.count) == (0, 50)
     assert assignment.estimate_s == 0.5
 
 
 def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    core.handle(a_job("a", 500, deadline=10.0), 0.0)
-    [assignment] = dispatched(core.handle(a_job("b", 50, deadline=10.0), 0.0))
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("a", 500, deadline=10.0), 0.0)
+    [assignment] = dispatched(core.handle(make_job("b", 50, deadline=10.0), 0.0))
     assert assignment.worker_id == SLOW_1
 
 
-def test_job_waits_for_an_acceptable_worker_rather_than_miss_its_deadline_at_once() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    [first] = dispatched(core.handle(a_job("a", 500, deadline=100.0), 0.0))
-    assert dispatched(core.handle(a_job("b", 50, deadline=4.9), 0.0)) == []
+def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() -> None:
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(make_job("a", 500, deadline=100.0), 0.0))
+    assert dispatched(core.handle(make_job("b", 50, deadline=4.9), 0.0)) == []
     commands = core.handle(AssignmentEnded(first.id, 500, Outcome.COMPLETED), 4.0)
     assert commands[0] == Finish(JobId("a"))
     [assignment] = dispatched(commands)
     assert assignment.worker_id == FAST_1
 
 
-def test_least_slack_goes_first_whatever_the_order_of_arrival() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
-    core.handle(a_job("loose", 100, deadline=20.0), 0.0)
-    core.handle(a_job("tight", 300, deadline=5.0), 0.0)
+def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
+    core.handle(make_job("loose", 100, deadline=20.0), 0.0)
+    core.handle(make_job("tight", 300, deadline=5.0), 0.0)
     [next_one] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert next_one.job_id == "tight"
 
 
-def test_doomed_job_runs_after_all_that_can_still_be_met() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
-    core.handle(a_job("doomed", 300, deadline=0.5), 0.0)
-    core.handle(a_job("met", 100, deadline=50.0), 0.0)
+def test_doomed_job_runs_after_all_feasible_jobs() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
+    core.handle(make_job("doomed", 300, deadline=0.5), 0.0)
+    core.handle(make_job("met", 100, deadline=50.0), 0.0)
     [second] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert second.job_id == "met"
     [third] = dispatched(core.handle(AssignmentEnded(second.id, 100, Outcome.COMPLETED), 2.0))
     assert third.job_id == "doomed"
 
 
-def test_job_that_becomes_doomed_while_it_waits_takes_any_worker_then() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    core.handle(a_job("long", 1000, deadline=100.0), 0.0)
-    core.handle(a_job("tight", 50, deadline=3.0), 0.0)
+def test_job_that_becomes_doomed_while_waiting_takes_any_worker() -> None:
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("long", 1000, deadline=100.0), 0.0)
+    core.handle(make_job("tight", 50, deadline=3.0), 0.0)
     wakeup = core.wakeup()
     assert wakeup is not None
     assert math.isclose(wakeup, 2.5)
@@ -157,47 +157,47 @@ def test_job_that_becomes_doomed_while_it_waits_takes_any_worker_then() -> None:
     assert (assignment.job_id, assignment.worker_id) == (JobId("tight"), SLOW_1)
 
 
-def test_job_no_worker_can_finish_in_time_is_rejected_when_told_so() -> None:
-    core = a_core(infeasible="reject")
-    core.handle(a_worker(FAST), 0.0)
-    [command] = core.handle(a_job("late", 100, deadline=0.5), 0.0)
+def test_infeasible_job_is_rejected_if_so_configured() -> None:
+    core = make_core(infeasible="reject")
+    core.handle(make_worker(FAST), 0.0)
+    [command] = core.handle(make_job("late", 100, deadline=0.5), 0.0)
     assert isinstance(command, Reject)
     assert command.job_id == "late"
 
 
-def test_configuration_with_the_highest_profiled_qps_is_taken() -> None:
-    core = a_core(an_entry(FAST, 100.0, ONE), an_entry(FAST, 170.0, TWO))
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 10), 0.0))
+def test_configuration_with_the_highest_profiled_qps_is_used() -> None:
+    core = make_core(make_entry(FAST, 100.0, ONE), make_entry(FAST, 170.0, TWO))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
     assert assignment.configuration == TWO
 
 
 def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
-    core = a_core(an_entry(FAST, 100.0, t_pre=3.0))
-    core.handle(a_worker(FAST, warm=False), 0.0)
-    [cold] = dispatched(core.handle(a_job("a", 100), 0.0))
+    core = make_core(make_entry(FAST, 100.0, t_pre=3.0))
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [cold] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert (cold.setup_s, cold.estimate_s) == (3.0, 4.0)
     core.handle(AssignmentStarted(cold.id, 3.0), 3.0)
     core.handle(AssignmentEnded(cold.id, 100, Outcome.COMPLETED), 4.0)
-    [warm] = dispatched(core.handle(a_job("b", 100), 4.0))
+    [warm] = dispatched(core.handle(make_job("b", 100), 4.0))
     assert (warm.setup_s, warm.estimate_s) == (0.0, 1.0)
 
 
 def test_observed_pace_corrects_the_profile() -> None:
-    core = a_core(an_entry(FAST, 100.0), pace_trust=1.0)
-    core.handle(a_worker(FAST), 0.0)
-    [slow] = dispatched(core.handle(a_job("a", 1000), 0.0))
+    core = make_core(make_entry(FAST, 100.0), pace_trust=1.0)
+    core.handle(make_worker(FAST), 0.0)
+    [slow] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
     core.handle(AssignmentEnded(slow.id, 1000, Outcome.COMPLETED), 20.0)
-    [assignment] = dispatched(core.handle(a_job("b", 100), 20.0))
+    [assignment] = dispatched(core.handle(make_job("b", 100), 20.0))
     assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.01)
 
 
-def test_what_a_lost_worker_had_reported_stays_done_and_the_rest_runs_elsewhere() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    [lost] = dispatched(core.handle(a_job("a", 100), 0.0))
+def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -> None:
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    [lost] = dispatched(core.handle(make_job("a", 100), 0.0))
     core.handle(QueriesDone(lost.id, 40), 0.4)
     [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
     assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
@@ -207,30 +207,30 @@ def test_what_a_lost_worker_had_reported_stays_done_and_the_rest_runs_elsewhere(
     assert core.handle(AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [Finish(JobId("a"))]
 
 
-def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_says_so() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [running] = dispatched(core.handle(a_job("a", 1000), 0.0))
-    core.handle(a_job("b", 10), 0.0)
+def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    core.handle(make_job("b", 10), 0.0)
     [stop, *_] = core.handle(JobCancelled(JobId("a")), 1.0)
     assert stop == Stop(running.id, FAST_1)
     core.handle(AssignmentEnded(running.id, 100, Outcome.STOPPED), 1.1)
     assert core.queued == 0
 
 
-def test_perishable_job_leaves_at_its_deadline_not_when_a_worker_frees() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    core.handle(a_job("running", 10_000), 0.0)
-    core.handle(a_job("request", 1, deadline=2.0, perishable=True), 0.0)
+def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("running", 10_000), 0.0)
+    core.handle(make_job("request", 1, deadline=2.0, perishable=True), 0.0)
     assert core.handle(TimePassed(), 2.0) == [Expire(JobId("request"))]
     assert core.queued == 0
 
 
 def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
-    core = a_core(an_entry(SLOW, 10.0), probe_queries=16)
-    core.handle(a_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(a_job("a", 116), 0.0))
+    core = make_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
     assert probe.probe
     assert (probe.first, probe.count, probe.configuration) == (0, 16, TWO)
     core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
@@ -245,43 +245,43 @@ def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
     assert math.isclose(dispatch.assignment.estimate_s, 3.125)
 
 
-def test_longer_assignment_in_service_replaces_what_a_short_probe_taught() -> None:
-    core = a_core(an_entry(SLOW, 10.0), probe_queries=16)
-    core.handle(a_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(a_job("a", 16), 0.0))
+def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() -> None:
+    core = make_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", 16), 0.0))
     core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
     core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
-    [longer] = dispatched(core.handle(a_job("b", 1000), 3.0))
+    [longer] = dispatched(core.handle(make_job("b", 1000), 3.0))
     core.handle(AssignmentStarted(longer.id, 0.0), 3.0)
     [learned, *_] = core.handle(AssignmentEnded(longer.id, 1000, Outcome.COMPLETED), 4.0)
     assert isinstance(learned, Learned)
     assert (learned.entry.qps, learned.entry.queries) == (1000.0, 1000)
     assert learned.entry.t_pre_s == 2.0
-    [after] = dispatched(core.handle(a_job("c", 500), 4.0))
+    [after] = dispatched(core.handle(make_job("c", 500), 4.0))
     assert math.isclose(after.estimate_s, 0.5)
 
 
-def test_what_the_profiler_measured_is_not_replaced_by_service() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 1000), 0.0))
+def test_profiler_measurements_are_not_replaced_by_service() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
     commands = core.handle(AssignmentEnded(assignment.id, 1000, Outcome.COMPLETED), 1.0)
     assert commands == [Finish(JobId("a"))]
 
 
-def test_clients_bad_input_fails_the_job_without_another_try() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 1), 0.0))
+def test_bad_input_fails_the_job_without_retry() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1), 0.0))
     ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
     assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
 
 
-def test_engine_host_that_keeps_dying_fails_the_job_after_three_tries() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    commands = core.handle(a_job("a", 10), 0.0)
+def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    commands = core.handle(make_job("a", 10), 0.0)
     for _ in range(3):
         [assignment] = dispatched(commands)
         ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.HOST_DIED, "killed")
@@ -289,67 +289,67 @@ def test_engine_host_that_keeps_dying_fails_the_job_after_three_tries() -> None:
     assert commands == [Fail(JobId("a"), "killed", Fault.HOST_DIED)]
 
 
-def test_engine_broken_on_one_worker_is_run_by_another() -> None:
-    core = a_core()
-    core.handle(a_worker(SLOW), 0.0)
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 10), 0.0))
+def test_engine_broken_on_one_worker_runs_on_another() -> None:
+    core = make_core()
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
     ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
     [again] = dispatched(core.handle(ended, 0.1))
     assert again.worker_id == SLOW_1
 
 
-def test_nearly_idle_worker_gets_its_next_small_assignments_ahead() -> None:
-    core = a_core(an_entry(FAST, 1000.0), prefetch_s=0.005)
-    core.handle(a_worker(FAST), 0.0)
-    sent = [dispatched(core.handle(a_job(str(i), 1), 0.0)) for i in range(10)]
+def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
+    core = make_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
+    core.handle(make_worker(FAST), 0.0)
+    sent = [dispatched(core.handle(make_job(str(i), 1), 0.0)) for i in range(10)]
     assert [len(s) for s in sent] == [1] * 6 + [0] * 4
 
 
 def test_higher_priority_goes_first() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
-    core.handle(a_job("tight", 100, deadline=3.0), 0.0)
-    core.handle(a_job("vip", 100, deadline=50.0, priority=5), 0.0)
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
+    core.handle(make_job("tight", 100, deadline=3.0), 0.0)
+    core.handle(make_job("vip", 100, deadline=50.0, priority=5), 0.0)
     [following] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert following.job_id == "vip"
 
 
 def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    job = a_job("a", 100).job
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    job = make_job("a", 100).job
     [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
     assert (assignment.first, assignment.count) == (30, 30)
 
 
 def test_second_arrival_of_a_job_changes_nothing() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [assignment] = dispatched(core.handle(a_job("a", 100), 0.0))
-    assert core.handle(a_job("a", 100), 0.1) == []
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
+    assert core.handle(make_job("a", 100), 0.1) == []
     ended = AssignmentEnded(assignment.id, 100, Outcome.COMPLETED)
     assert core.handle(ended, 1.0) == [Finish(JobId("a"))]
 
 
-def test_deadline_of_a_finished_request_does_not_expire_a_later_one_of_its_name() -> None:
-    core = a_core(an_entry(FAST, 100.0))
-    core.handle(a_worker(FAST), 0.0)
-    [first] = dispatched(core.handle(a_job("r", 1, deadline=2.0, perishable=True), 0.0))
+def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
     core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)
-    core.handle(a_job("running", 10_000), 0.2)
-    core.handle(a_job("r", 1, deadline=9.0, perishable=True), 0.3)
+    core.handle(make_job("running", 10_000), 0.2)
+    core.handle(make_job("r", 1, deadline=9.0, perishable=True), 0.3)
     assert core.handle(TimePassed(), 2.0) == []
     assert core.handle(TimePassed(), 9.0) == [Expire(JobId("r"))]
 
 
-def test_overdue_worker_is_not_asked_after_again_and_again() -> None:
-    core = a_core(an_entry(FAST, 100.0), prefetch_s=0.02)
-    core.handle(a_worker(FAST), 0.0)
+def test_overdue_worker_causes_no_repeated_wakeups() -> None:
+    core = make_core(make_entry(FAST, 100.0), prefetch_s=0.02)
+    core.handle(make_worker(FAST), 0.0)
     for name in ("head", "behind"):
-        core.handle(a_job(name, 2), 0.0)
-    core.handle(a_job("waiting", 100), 0.0)
+        core.handle(make_job(name, 2), 0.0)
+    core.handle(make_job("waiting", 100), 0.0)
     wakeups = 0
     while (wakeup := core.wakeup()) is not None:
         core.handle(TimePassed(), wakeup)
@@ -357,10 +357,10 @@ def test_overdue_worker_is_not_asked_after_again_and_again() -> None:
     assert wakeups <= 2
 
 
-def test_worker_that_reports_completion_of_too_little_is_at_fault() -> None:
-    core = a_core(an_entry(FAST, 100.0), max_faults=2)
-    core.handle(a_worker(FAST), 0.0)
-    [first] = dispatched(core.handle(a_job("a", 10), 0.0))
+def test_premature_completion_report_counts_as_a_fault() -> None:
+    core = make_core(make_entry(FAST, 100.0), max_faults=2)
+    core.handle(make_worker(FAST), 0.0)
+    [first] = dispatched(core.handle(make_job("a", 10), 0.0))
     [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
     assert (second.first, second.count) == (4, 6)
     [failed] = core.handle(AssignmentEnded(second.id, 1, Outcome.COMPLETED), 0.2)
@@ -368,19 +368,19 @@ def test_worker_that_reports_completion_of_too_little_is_at_fault() -> None:
     assert failed.reason == "worker fast-1 reported completion after 1 of 6 queries"
 
 
-def test_what_is_left_in_pieces_is_given_to_one_worker_as_several_assignments() -> None:
-    core = a_core(an_entry(FAST, 100.0, t_pre=3.0))
-    core.handle(a_worker(FAST, warm=False), 0.0)
-    job = a_job("a", 100).job
+def test_remaining_ranges_go_to_one_worker_as_several_assignments() -> None:
+    core = make_core(make_entry(FAST, 100.0, t_pre=3.0))
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    job = make_job("a", 100).job
     pieces = dispatched(core.handle(JobArrived(job, 100, done=((20, 50),)), 0.0))
     assert [(p.first, p.count, p.setup_s) for p in pieces] == [(0, 20, 3.0), (50, 50, 0.0)]
 
 
-def test_late_job_is_rejected_by_timer_whatever_the_order_of_the_queue() -> None:
-    core = a_core(an_entry(FAST, 100.0), policy="fifo", infeasible="reject")
-    core.handle(a_worker(FAST), 0.0)
-    core.handle(a_job("running", 10_000), 0.0)
-    core.handle(a_job("late", 100, deadline=5.0), 0.0)
+def test_late_job_is_rejected_by_timer_regardless_of_queue_order() -> None:
+    core = make_core(make_entry(FAST, 100.0), policy="fifo", infeasible="reject")
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("running", 10_000), 0.0)
+    core.handle(make_job("late", 100, deadline=5.0), 0.0)
     wakeup = core.wakeup()
     assert wakeup is not None
     assert math.isclose(wakeup, 4.0)
@@ -389,54 +389,54 @@ def test_late_job_is_rejected_by_timer_whatever_the_order_of_the_queue() -> None
     assert rejected.job_id == "late"
 
 
-def test_worker_is_given_nothing_else_while_it_measures() -> None:
-    core = a_core(an_entry(SLOW, 10.0))
-    core.handle(a_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(a_job("a", 116), 0.0))
+def test_probing_worker_gets_no_other_assignment() -> None:
+    core = make_core(make_entry(SLOW, 10.0))
+    core.handle(make_worker(FAST, warm=False), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
     assert probe.probe
-    assert core.handle(a_job("b", 1), 0.1) == []
+    assert core.handle(make_job("b", 1), 0.1) == []
 
 
-def test_unprofiled_engine_is_measured_even_though_others_always_wait() -> None:
-    core = a_core()
+def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
+    core = make_core()
     new = EngineName("new")
-    core.handle(a_worker(FAST), 0.0)
-    joined = a_worker(FAST).worker
+    core.handle(make_worker(FAST), 0.0)
+    joined = make_worker(FAST).worker
     core.handle(WorkerJoined(replace(joined, engines=frozenset({DIGITS, new}))), 0.0)
-    [running] = dispatched(core.handle(a_job("running", 100), 0.0))
+    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     job = Job(id=JobId("new"), engine=new, queries=100, arrival=0.0)
     core.handle(JobArrived(job, ready=100), 0.0)
-    core.handle(a_job("tight", 100, deadline=2.5), 0.0)
+    core.handle(make_job("tight", 100, deadline=2.5), 0.0)
     [probe, *_] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert (probe.job_id, probe.probe) == (JobId("new"), True)
 
 
-def test_tenant_beyond_its_share_yields_to_the_others_of_its_priority() -> None:
-    core = a_core(an_entry(FAST, 100.0), fair_burst_s=5.0)
-    core.handle(a_worker(FAST), 0.0)
-    [greedy] = dispatched(core.handle(a_job("g1", 2000, tenant="greedy"), 0.0))
-    core.handle(a_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
-    core.handle(a_job("m1", 100, deadline=90.0, tenant="modest"), 0.0)
+def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
+    core = make_core(make_entry(FAST, 100.0), fair_burst_s=5.0)
+    core.handle(make_worker(FAST), 0.0)
+    [greedy] = dispatched(core.handle(make_job("g1", 2000, tenant="greedy"), 0.0))
+    core.handle(make_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
+    core.handle(make_job("m1", 100, deadline=90.0, tenant="modest"), 0.0)
     ended = AssignmentEnded(greedy.id, 2000, Outcome.COMPLETED)
     [following] = dispatched(core.handle(ended, 20.0))
     assert following.job_id == "m1"
 
 
-def test_tenant_that_is_alone_gets_all_there_is() -> None:
-    core = a_core(an_entry(FAST, 100.0), fair_burst_s=0.0)
-    core.handle(a_worker(FAST), 0.0)
-    [running] = dispatched(core.handle(a_job("a", 2000, tenant="greedy"), 0.0))
-    core.handle(a_job("b", 100, tenant="greedy"), 0.0)
+def test_single_tenant_gets_all_capacity() -> None:
+    core = make_core(make_entry(FAST, 100.0), fair_burst_s=0.0)
+    core.handle(make_worker(FAST), 0.0)
+    [running] = dispatched(core.handle(make_job("a", 2000, tenant="greedy"), 0.0))
+    core.handle(make_job("b", 100, tenant="greedy"), 0.0)
     ended = AssignmentEnded(running.id, 2000, Outcome.COMPLETED)
     assert len(dispatched(core.handle(ended, 20.0))) == 1
 
 
-def test_energy_takes_the_thriftiest_configuration_that_meets_the_deadline() -> None:
-    minimizes_energy = replace(an_entry(FAST, 50.0, ONE), watts=5.0)
-    hungry = replace(an_entry(FAST, 100.0, TWO), watts=30.0)
-    core = a_core(minimizes_energy, hungry, objective="energy")
-    core.handle(a_worker(FAST), 0.0)
-    [loose] = dispatched(core.handle(a_job("loose", 100, deadline=2.5), 0.0))
+def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None:
+    minimizes_energy = replace(make_entry(FAST, 50.0, ONE), watts=5.0)
+    hungry = replace(make_entry(FAST, 100.0, TWO), watts=30.0)
+    core = make_core(minimizes_energy, hungry, objective="energy")
+    core.handle(make_worker(FAST), 0.0)
+    [loose] = dispatched(core.handle(make_job("loose", 100, deadline=2.5), 0.0))
     core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
-    [tight] = dispatched(core.handle(a_job("tight", 100, deadline=3.2), 2.0))
+    [tight] = dispatched(core.handle(make_job("tight", 100, deadline=3.2), 2.0))
     assert (loose.configuration, tight.configuration) == (ONE, TWO)

@@ -1,7 +1,7 @@
-"""Whatever happens, in whatever order: the invariants that core.py opens with.
+"""The invariants that core.py opens with, under random event sequences.
 
-Random fleets and jobs live through random events, with worker losses, stops, failures,
-duplicated and stale reports among them.
+Random fleets and jobs go through random events, including worker losses, stops, failures,
+duplicate and stale reports.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CONFIGURATIONS = (Configuration(1), Configuration(4, "maxn"))
 MAX_QUERIES = 40
 
 
-def a_dictionary() -> ConfigurationDictionary:
+def make_dictionary() -> ConfigurationDictionary:
     return ConfigurationDictionary(
         ProfileEntry(
             engine=engine,
@@ -82,26 +82,26 @@ def a_dictionary() -> ConfigurationDictionary:
 
 @dataclass
 class World:
-    """The core, and what an observer knows from its commands alone."""
+    """A core, and the state that an observer derives from its commands alone."""
 
     core: SchedulerCore
     now: float = 0.0
     log: list[tuple[float, Event, list[Command]]] = field(default_factory=list)
     jobs: dict[JobId, Job] = field(default_factory=dict)
     recorded: dict[JobId, set[int]] = field(default_factory=dict)
-    out: dict[AssignmentId, Assignment] = field(default_factory=dict)
+    in_flight: dict[AssignmentId, Assignment] = field(default_factory=dict)
     done: dict[AssignmentId, int] = field(default_factory=dict)
-    ended: dict[JobId, Command | None] = field(default_factory=dict)
+    outcomes: dict[JobId, Command | None] = field(default_factory=dict)
     workers: set[WorkerId] = field(default_factory=set)
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         if isinstance(event, AssignmentEnded | QueriesDone):
             self._record(event)
         if isinstance(event, AssignmentEnded):
-            self.out.pop(event.assignment_id, None)
+            self.in_flight.pop(event.assignment_id, None)
         if isinstance(event, WorkerLeft | WorkerJoined):
             gone = event.worker_id if isinstance(event, WorkerLeft) else event.worker.id
-            self.out = {i: a for i, a in self.out.items() if a.worker_id != gone}
+            self.in_flight = {i: a for i, a in self.in_flight.items() if a.worker_id != gone}
         last_id = max(self.done, default=0)
         commands = self.core.handle(event, self.now)
         self.log.append((self.now, event, commands))
@@ -112,20 +112,20 @@ class World:
                     assert assignment.id > last_id
                     last_id = assignment.id
                     assert assignment.worker_id in self.workers
-                    self.out[assignment.id] = assignment
+                    self.in_flight[assignment.id] = assignment
                     self.done[assignment.id] = 0
                 case Stop(assignment_id):
-                    assert assignment_id in self.out
+                    assert assignment_id in self.in_flight
                 case Finish(job_id) | Fail(job_id) | Reject(job_id) | Expire(job_id):
-                    assert job_id not in self.ended, "a job ends once"
-                    self.ended[job_id] = command
+                    assert job_id not in self.outcomes, "a job ends once"
+                    self.outcomes[job_id] = command
                     if isinstance(command, Finish):
                         assert len(self.recorded[job_id]) == self.jobs[job_id].queries
         self.check()
 
     def _record(self, event: AssignmentEnded | QueriesDone) -> None:
-        assignment = self.out.get(event.assignment_id)
-        if assignment is None or assignment.job_id in self.ended:
+        assignment = self.in_flight.get(event.assignment_id)
+        if assignment is None or assignment.job_id in self.outcomes:
             return
         before = self.done[assignment.id]
         if before <= event.done <= assignment.count:
@@ -149,10 +149,10 @@ class World:
             assert sum(map(len, places)) == job.job.queries
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
-        assert set(core._jobs) == set(self.jobs) - set(self.ended)
-        assert set(core._leases) == set(self.out)
+        assert set(core._jobs) == set(self.jobs) - set(self.outcomes)
+        assert set(core._leases) == set(self.in_flight)
         held = {id_ for worker in core.workers.values() for id_ in worker.leases}
-        assert held == set(self.out)
+        assert held == set(self.in_flight)
         for worker in core.workers.values():
             heads = [lease.head_at is not None for lease in worker.leases.values()]
             assert heads == [True] + [False] * (len(heads) - 1) if heads else True
@@ -162,17 +162,17 @@ class World:
         assert wakeup is None or wakeup > self.now
 
 
-def send_open_loop(world: World, data: Any, steps: int) -> None:
-    """Let `steps` random things happen."""
+def drive(world: World, data: Any, steps: int) -> None:
+    """Apply `steps` random events."""
     for number in range(steps):
         world.now += data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0]), label="gap")
         choice = data.draw(st.sampled_from(ACTIONS), label="action")
         event = choice(world, data, number)
         if event is not None:
-            world.tell(event)
+            world.handle(event)
 
 
-def _arrive(world: World, data: Any, number: int) -> Event:
+def _submit(world: World, data: Any, number: int) -> Event:
     draw = data.draw
     queries = draw(st.integers(1, MAX_QUERIES))
     perishable = draw(st.booleans())
@@ -194,15 +194,15 @@ def _arrive(world: World, data: Any, number: int) -> Event:
     return JobArrived(job, ready=draw(st.integers(0, queries)), done=done)
 
 
-def _arrive_again(world: World, data: Any, _: int) -> Event | None:
-    waiting = sorted(set(world.jobs) - set(world.ended))
+def _submit_again(world: World, data: Any, _: int) -> Event | None:
+    waiting = sorted(set(world.jobs) - set(world.outcomes))
     if not waiting:
         return None
     job = world.jobs[data.draw(st.sampled_from(waiting))]
     return JobArrived(job, ready=job.queries)
 
 
-def _more_ready(world: World, data: Any, _: int) -> Event | None:
+def _make_ready(world: World, data: Any, _: int) -> Event | None:
     if not world.jobs:
         return None
     job_id = data.draw(st.sampled_from(sorted(world.jobs)))
@@ -213,7 +213,7 @@ def _cancel(world: World, data: Any, _: int) -> Event | None:
     if not world.jobs:
         return None
     job_id = data.draw(st.sampled_from(sorted(world.jobs)))
-    world.ended.setdefault(job_id, None)
+    world.outcomes.setdefault(job_id, None)
     return JobCancelled(job_id)
 
 
@@ -231,7 +231,7 @@ def _join(world: World, data: Any, _: int) -> Event:
     return WorkerJoined(worker)
 
 
-def _of_worker(_world: World, data: Any, _: int) -> Event | None:
+def _change_worker(_world: World, data: Any, _: int) -> Event | None:
     worker_id = WorkerId(data.draw(st.sampled_from(["w1", "w2", "w3", "never-seen"])))
     session = Session(data.draw(st.sampled_from(ENGINES)), CONFIGURATIONS[1])
     return data.draw(  # type: ignore[no-any-return]  # hypothesis' data object is untyped here
@@ -249,14 +249,14 @@ def _of_worker(_world: World, data: Any, _: int) -> Event | None:
 
 
 def _assignment(world: World, data: Any) -> tuple[AssignmentId, int]:
-    """An outstanding assignment, or rarely one that is over; and how many queries it has."""
+    """Return an assignment in flight or, rarely, an ended one; and its number of queries."""
     known = sorted(world.done)
-    if world.out and data.draw(st.integers(0, 5)):
-        known = sorted(world.out)
+    if world.in_flight and data.draw(st.integers(0, 5)):
+        known = sorted(world.in_flight)
     if not known:
         return AssignmentId(999_999), 1
     assignment_id = data.draw(st.sampled_from(known))
-    assignment = world.out.get(assignment_id)
+    assignment = world.in_flight.get(assignment_id)
     return assignment_id, assignment.count if assignment else MAX_QUERIES
 
 
@@ -297,21 +297,21 @@ def _wake(world: World, _data: Any, _: int) -> Event:
 
 
 ACTIONS = [
-    *[_arrive] * 6,
+    *[_submit] * 6,
     *[_end] * 6,
     *[_progress] * 3,
     *[_start] * 2,
     *[_join] * 3,
     *[_wake] * 3,
-    _arrive_again,
-    _more_ready,
+    _submit_again,
+    _make_ready,
     _cancel,
-    _of_worker,
+    _change_worker,
     _profile,
 ]
 
 
-def a_world(data: Any, policy: str) -> World:
+def make_world(data: Any, policy: str) -> World:
     chosen = SchedulingSettings(
         policy=policy,
         infeasible=data.draw(st.sampled_from(["defer", "reject"])),
@@ -320,21 +320,21 @@ def a_world(data: Any, policy: str) -> World:
         prefetch_count=data.draw(st.sampled_from([1, 3, 64])),
         fair_burst_s=data.draw(st.sampled_from([0.0, 60.0])),
     )
-    return World(SchedulerCore(chosen, a_dictionary()))
+    return World(SchedulerCore(chosen, make_dictionary()))
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_queries_are_conserved_and_nothing_is_lost_whatever_happens(policy: str, data: Any) -> None:
-    world = a_world(data, policy)
-    send_open_loop(world, data, data.draw(st.integers(1, 40)))
+def test_queries_are_conserved_under_any_events(policy: str, data: Any) -> None:
+    world = make_world(data, policy)
+    drive(world, data, data.draw(st.integers(1, 40)))
     finish(world)
-    assert set(world.jobs) == set(world.ended)
+    assert set(world.jobs) == set(world.outcomes)
 
 
 def finish(world: World) -> None:
-    """Let an honest worker come and finish all that is left."""
+    """Add a reliable worker and let it finish all remaining jobs."""
     honest = Worker(
         id=WorkerId("honest"),
         worker_class=CLASSES[0],
@@ -343,51 +343,51 @@ def finish(world: World) -> None:
     )
     world.workers.add(honest.id)
     for worker_id in sorted(world.workers):
-        world.tell(WorkerLeft(worker_id))
-    world.tell(WorkerJoined(honest))
+        world.handle(WorkerLeft(worker_id))
+    world.handle(WorkerJoined(honest))
     for job in world.jobs.values():
-        world.tell(QueriesReady(job.id, job.queries))
+        world.handle(QueriesReady(job.id, job.queries))
     for _ in range(40 * (len(world.jobs) + 1)):
-        if world.out:
+        if world.in_flight:
             world.now += 0.1
-            assignment = world.out[min(world.out)]
-            world.tell(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
+            assignment = world.in_flight[min(world.in_flight)]
+            world.handle(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
         elif wakeup := world.core.wakeup():
             world.now = wakeup
-            world.tell(TimePassed())
+            world.handle(TimePassed())
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_time_alone_comes_to_rest(policy: str, data: Any) -> None:
-    world = a_world(data, policy)
-    send_open_loop(world, data, 25)
+def test_wakeups_stop_without_events(policy: str, data: Any) -> None:
+    world = make_world(data, policy)
+    drive(world, data, 25)
     for _ in range(8 * (len(world.jobs) + len(world.workers)) + 20):
         wakeup = world.core.wakeup()
         if wakeup is None:
             return
         world.now = wakeup
-        world.tell(TimePassed())
-    raise AssertionError(f"it keeps waking up, next at {world.core.wakeup()}")
+        world.handle(TimePassed())
+    raise AssertionError(f"wakeups do not stop, the next is at {world.core.wakeup()}")
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_same_events_at_the_same_times_give_the_same_commands(policy: str, data: Any) -> None:
-    world = a_world(data, policy)
-    send_open_loop(world, data, 30)
-    again = SchedulerCore(world.core._settings, a_dictionary())
+def test_same_events_at_the_same_times_produce_the_same_commands(policy: str, data: Any) -> None:
+    world = make_world(data, policy)
+    drive(world, data, 30)
+    again = SchedulerCore(world.core._settings, make_dictionary())
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands
 
 
-def test_invariants_are_checked_by_something_that_can_fail() -> None:
-    world = World(SchedulerCore(SchedulingSettings(), a_dictionary()))
+def test_invariant_check_detects_a_violation() -> None:
+    world = World(SchedulerCore(SchedulingSettings(), make_dictionary()))
     job = Job(id=JobId("job"), engine=ENGINES[0], queries=3, arrival=0.0)
     world.jobs[job.id], world.recorded[job.id] = job, set()
-    world.tell(JobArrived(job, ready=3))
+    world.handle(JobArrived(job, ready=3))
     world.core._jobs[job.id].pending.take(1, 3)
     with pytest.raises(AssertionError):
         world.check()

@@ -1,4 +1,4 @@
-"""What a worker's power modes mean for where and how work is run."""
+"""Effect of power modes on placement and estimates."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from synergai.scheduling.events import (
 ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")
 FRUGAL, FAST = Configuration(1, "10W"), Configuration(1, "30W")
 WATTS = {FRUGAL: (10.0, 5.0), FAST: (40.0, 30.0)}
-"""Queries per second, and watts: a query takes 0.5 J in the one mode and 0.75 J in the other."""
+"""QPS and watts by configuration: a query takes 0.5 J in frugal mode, 0.75 J in fast mode."""
 
 
 class Board:
-    """A core with one board, whose sessions are all in memory, and the time."""
+    """A core with one board, all of its sessions resident, and a clock."""
 
     def __init__(self, power_mode: str = "") -> None:
         entries = [
@@ -63,7 +63,7 @@ class Board:
         self.core.handle(WorkerJoined(worker), self.now)
 
     def run(self, queries: int, qos: float) -> Assignment:
-        """Have a job run to its end; how that was assigned."""
+        """Run a job to its end and return its assignment."""
         self._jobs += 1
         job = Job(
             id=JobId(f"job-{self._jobs}"),
@@ -83,7 +83,7 @@ class Board:
         return assignment
 
 
-def test_a_tight_deadline_makes_a_worker_leave_its_frugal_mode() -> None:
+def test_tight_deadline_switches_to_the_fast_mode() -> None:
     board = Board("10W")
     assert board.run(10, qos=60).configuration == FRUGAL
     tight = board.run(80, qos=7.5)
@@ -91,19 +91,19 @@ def test_a_tight_deadline_makes_a_worker_leave_its_frugal_mode() -> None:
     assert board.run(10, qos=60).configuration == FRUGAL
 
 
-def test_the_mode_that_a_worker_joins_in_costs_no_switch() -> None:
+def test_mode_at_joining_costs_no_switch() -> None:
     assert Board("30W").run(80, qos=7.5).setup_s == 0.0
-    assert Board().run(80, qos=7.5).setup_s == 0.0  # nobody knows: the benefit of the doubt
+    assert Board().run(80, qos=7.5).setup_s == 0.0  # unknown: no switch is assumed
 
 
-def test_what_switches_took_replaces_what_was_supposed() -> None:
+def test_observed_switch_times_replace_the_default() -> None:
     board = Board("10W")
     board.core.handle(ModeChanged(BOARD, "30W", 1.0), board.now)
     board.core.handle(ModeChanged(BOARD, "10W", 2.0), board.now)
     assert board.run(80, qos=6).setup_s == pytest.approx(1.5)
 
 
-def test_a_switch_by_somebody_else_tells_the_mode_but_not_what_switching_takes() -> None:
+def test_external_switch_updates_the_mode_but_not_the_switch_time() -> None:
     board = Board("10W")
     board.core.handle(ModeChanged(BOARD, "30W"), board.now)
     assert board.run(80, qos=7.5).setup_s == 0.0

@@ -1,4 +1,4 @@
-"""Water-filling, and the plans that are searched by it."""
+"""Water-filling, and plan search based on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ready_times = st.floats(0.0, 100.0)
 rates = st.floats(0.1, 50.0)
 
 
-def a_problem(
+def make_problem(
     queries: list[float],
     deadlines: list[float],
     speeds: list[float],
@@ -35,12 +35,12 @@ def a_problem(
     )
 
 
-def a_planner(problem: Problem) -> Planner:
+def make_planner(problem: Problem) -> Planner:
     return Planner(problem, Weights(), effort=12)
 
 
 @given(st.floats(1.0, 5000.0), st.lists(st.tuples(ready_times, rates), min_size=1, max_size=6))
-def test_poured_work_is_all_there_and_ends_everywhere_at_once(
+def test_water_fill_conserves_work_and_ends_simultaneously(
     queries: float, workers: list[tuple[float, float]]
 ) -> None:
     ready = sorted((at, number) for number, (at, _) in enumerate(workers))
@@ -55,14 +55,14 @@ def test_poured_work_is_all_there_and_ends_everywhere_at_once(
     st.lists(st.tuples(ready_times, rates), min_size=1, max_size=4),
     st.floats(0.0, 20.0),
 )
-def test_plans_poured_many_at_a_time_agree_with_one_poured_by_itself(
+def test_vectorised_plan_costs_agree_with_a_single_plan(
     queries: list[float], workers: list[tuple[float, float]], setup: float
 ) -> None:
     deadlines = [60.0 + number for number in range(len(queries))]
-    problem = a_problem(
+    problem = make_problem(
         queries, deadlines, [rate for _, rate in workers], setup, [at for at, _ in workers]
     )
-    planner = a_planner(problem)
+    planner = make_planner(problem)
     plan = planner.search([list(range(len(queries)))])
     allocations = planner.allocations(plan)
     for job, wanted in enumerate(queries):
@@ -73,24 +73,24 @@ def test_plans_poured_many_at_a_time_agree_with_one_poured_by_itself(
     assert math.isclose(float(again[0]), plan.cost, rel_tol=1e-9)
 
 
-def test_tight_job_goes_before_a_lax_one_wherever_the_search_begins() -> None:
-    problem = a_problem([100.0, 100.0, 100.0], [500.0, 400.0, 12.0], [10.0])
-    plan = a_planner(problem).search([[0, 1, 2]])
+def test_tight_job_goes_before_a_loose_one_from_any_starting_order() -> None:
+    problem = make_problem([100.0, 100.0, 100.0], [500.0, 400.0, 12.0], [10.0])
+    plan = make_planner(problem).search([[0, 1, 2]])
     assert plan.order.tolist()[0] == 2
 
 
 def test_worker_whose_setup_takes_longer_than_the_job_is_not_used() -> None:
-    problem = a_problem([100.0], [50.0], [10.0, 10.0])
+    problem = make_problem([100.0], [50.0], [10.0, 10.0])
     problem.setup[0, 1] = 30.0
-    planner = a_planner(problem)
+    planner = make_planner(problem)
     allocations = planner.allocations(planner.search([[0]]))
     assert [(a.worker, a.queries) for a in allocations] == [(0, 100.0)]
 
 
-def test_setup_that_is_saved_by_going_on_counts_only_for_the_first_job() -> None:
-    problem = a_problem([100.0, 100.0], [20.0, 90.0], [10.0], setup=5.0)
+def test_saved_setup_counts_only_for_the_workers_first_job() -> None:
+    problem = make_problem([100.0, 100.0], [20.0, 90.0], [10.0], setup=5.0)
     problem.saved[0, 0] = 5.0
-    planner = a_planner(problem)
+    planner = make_planner(problem)
     allocations = planner.allocations(planner.search([[0, 1]]))
     assert [(a.job, a.begins) for a in allocations] == [
         (0, 0.0),

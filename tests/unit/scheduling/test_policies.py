@@ -1,4 +1,4 @@
-"""What each policy is about, on a server that is ten times as fast as its two boards."""
+"""The characteristic behaviour of each policy, on a server ten times as fast as its two boards."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ QPS = {"server": 100.0, "board": 10.0}
 ONE, FOUR = Configuration(1), Configuration(4)
 
 
-class Fleet:
-    """A core whose workers are called s (the server), b1 and b2 (the boards)."""
+class Harness:
+    """A core with a clock and workers s (the server), b1 and b2 (the boards)."""
 
     def __init__(self, policy: str, t_pre: float = 0.0, **options: str) -> None:
         dictionary = ConfigurationDictionary(
@@ -64,7 +64,7 @@ class Fleet:
         self.now = 0.0
         self._jobs = 0
         for name in ("b1", "s", "b2"):
-            self.core.handle(WorkerJoined(a_worker(name, warm=not t_pre)), 0.0)
+            self.core.handle(WorkerJoined(make_worker(name, warm=not t_pre)), 0.0)
 
     def submit(self, queries: int = 100, budget: float = math.inf) -> list[Command]:
         self._jobs += 1
@@ -83,7 +83,7 @@ class Fleet:
         return self.core.handle(AssignmentEnded(assignment.id, done, outcome), self.now)
 
 
-def a_worker(name: str, *, warm: bool) -> Worker:
+def make_worker(name: str, *, warm: bool) -> Worker:
     return Worker(
         id=WorkerId(name),
         worker_class=WorkerClass("server" if name == "s" else "board"),
@@ -93,101 +93,101 @@ def a_worker(name: str, *, warm: bool) -> Worker:
     )
 
 
-def given(commands: Iterable[Command]) -> list[Assignment]:
+def dispatched(commands: Iterable[Command]) -> list[Assignment]:
     return [command.assignment for command in commands if isinstance(command, Dispatch)]
 
 
-def places(assignments: Sequence[Assignment]) -> list[str]:
+def worker_ids(assignments: Sequence[Assignment]) -> list[str]:
     return [str(assignment.worker_id) for assignment in assignments]
 
 
-def test_round_robin_goes_on_in_a_circle_over_whoever_is_available() -> None:
-    fleet = Fleet("rr")
-    first, second, third = (given(fleet.submit())[0] for _ in range(3))
-    assert places([first, second, third]) == ["b1", "s", "b2"]
-    fleet.end(second)
-    [fourth] = given(fleet.submit())
-    assert places([fourth]) == ["s"]
+def test_round_robin_cycles_over_available_workers() -> None:
+    harness = Harness("rr")
+    first, second, third = (dispatched(harness.submit())[0] for _ in range(3))
+    assert worker_ids([first, second, third]) == ["b1", "s", "b2"]
+    harness.end(second)
+    [fourth] = dispatched(harness.submit())
+    assert worker_ids([fourth]) == ["s"]
 
 
-def test_strict_round_robin_waits_for_the_worker_whose_turn_it_is() -> None:
-    fleet = Fleet("srr")
-    first, second, _ = (given(fleet.submit())[0] for _ in range(3))
-    assert given(fleet.submit()) == []
-    assert given(fleet.end(second)) == []
-    [fourth] = given(fleet.end(first))
-    assert places([fourth]) == ["b1"]
+def test_strict_round_robin_waits_for_the_next_worker_in_turn() -> None:
+    harness = Harness("srr")
+    first, second, _ = (dispatched(harness.submit())[0] for _ in range(3))
+    assert dispatched(harness.submit()) == []
+    assert dispatched(harness.end(second)) == []
+    [fourth] = dispatched(harness.end(first))
+    assert worker_ids([fourth]) == ["b1"]
 
 
-def idle_in_the_order(fleet: Fleet, order: Sequence[str]) -> None:
-    running = {a.worker_id: a for _ in range(3) for a in given(fleet.submit())}
+def finish_in_order(harness: Harness, order: Sequence[str]) -> None:
+    running = {a.worker_id: a for _ in range(3) for a in dispatched(harness.submit())}
     for name in order:
-        fleet.now += 1.0
-        fleet.end(running[WorkerId(name)])
+        harness.now += 1.0
+        harness.end(running[WorkerId(name)])
 
 
-def test_least_recently_used_takes_the_worker_that_is_idle_longest() -> None:
-    fleet = Fleet("lru")
-    idle_in_the_order(fleet, ["b2", "s", "b1"])
-    assert places(given(fleet.submit())) == ["b2"]
+def test_least_recently_used_selects_the_worker_idle_longest() -> None:
+    harness = Harness("lru")
+    finish_in_order(harness, ["b2", "s", "b1"])
+    assert worker_ids(dispatched(harness.submit())) == ["b2"]
 
 
-def test_most_recently_used_takes_the_worker_that_was_active_last() -> None:
-    fleet = Fleet("mru")
-    idle_in_the_order(fleet, ["s", "b2", "b1"])
-    assert places(given(fleet.submit())) == ["b1"]
+def test_most_recently_used_selects_the_worker_active_last() -> None:
+    harness = Harness("mru")
+    finish_in_order(harness, ["s", "b2", "b1"])
+    assert worker_ids(dispatched(harness.submit())) == ["b1"]
 
 
-def test_best_effort_goes_from_the_strongest_to_the_weakest() -> None:
-    fleet = Fleet("be")
-    assert places([given(fleet.submit())[0] for _ in range(2)]) == ["s", "b1"]
+def test_best_effort_prefers_the_strongest_worker() -> None:
+    harness = Harness("be")
+    assert worker_ids([dispatched(harness.submit())[0] for _ in range(2)]) == ["s", "b1"]
 
 
-def test_best_effort_keeps_to_the_operators_order() -> None:
-    fleet = Fleet("be", order="board server")
-    assert places([given(fleet.submit())[0] for _ in range(3)]) == ["b1", "b2", "s"]
+def test_best_effort_follows_the_configured_order() -> None:
+    harness = Harness("be", order="board server")
+    assert worker_ids([dispatched(harness.submit())[0] for _ in range(3)]) == ["b1", "b2", "s"]
 
 
 @pytest.mark.parametrize("policy", ["rr", "srr", "lru", "mru", "be", "slo_mael"])
-def test_schedulers_that_know_no_profile_run_in_the_predefined_configuration(policy: str) -> None:
-    fleet = Fleet(policy, board="threads=1", server="threads=1")
-    [assignment] = given(fleet.submit())
+def test_profile_agnostic_policies_use_the_predefined_configuration(policy: str) -> None:
+    harness = Harness(policy, board="threads=1", server="threads=1")
+    [assignment] = dispatched(harness.submit())
     assert assignment.configuration == ONE
 
 
-def test_predefined_configuration_that_is_none_is_refused() -> None:
+def test_invalid_predefined_configuration_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="is not a configuration"):
-        Fleet("rr", board="fast")
+        Harness("rr", board="fast")
 
 
 def test_earliest_deadline_goes_first() -> None:
-    fleet = Fleet("edf")
-    running = [given(fleet.submit(1000))[0] for _ in range(3)]
-    fleet.submit(10, budget=50.0)
-    fleet.submit(1000, budget=40.0)
-    [following] = given(fleet.end(running[0]))
+    harness = Harness("edf")
+    running = [dispatched(harness.submit(1000))[0] for _ in range(3)]
+    harness.submit(10, budget=50.0)
+    harness.submit(1000, budget=40.0)
+    [following] = dispatched(harness.end(running[0]))
     assert following.job_id == "job-5"
 
 
 def test_slo_mael_binds_on_arrival_and_never_rebinds() -> None:
-    fleet = Fleet("slo_mael")
-    [first] = given(fleet.submit(1000, budget=20.0))
-    assert places([first]) == ["s"]
-    assert given(fleet.submit(500, budget=16.0)) == []
-    fleet.now = 9.0
-    assert given(fleet.core.handle(TimePassed(), fleet.now)) == []
-    fleet.now = 10.0
-    [second] = given(fleet.end(first))
-    assert places([second]) == ["s"]
+    harness = Harness("slo_mael")
+    [first] = dispatched(harness.submit(1000, budget=20.0))
+    assert worker_ids([first]) == ["s"]
+    assert dispatched(harness.submit(500, budget=16.0)) == []
+    harness.now = 9.0
+    assert dispatched(harness.core.handle(TimePassed(), harness.now)) == []
+    harness.now = 10.0
+    [second] = dispatched(harness.end(first))
+    assert worker_ids([second]) == ["s"]
 
 
-def test_slo_mael_takes_the_least_slack_of_those_that_are_bound_to_an_idle_device() -> None:
-    fleet = Fleet("slo_mael")
-    [running] = given(fleet.submit(1000, budget=20.0))
-    fleet.submit(300, budget=29.0)
-    fleet.submit(300, budget=19.0)
-    fleet.now = 10.0
-    [following] = given(fleet.end(running))
+def test_slo_mael_runs_the_bound_job_with_the_least_slack() -> None:
+    harness = Harness("slo_mael")
+    [running] = dispatched(harness.submit(1000, budget=20.0))
+    harness.submit(300, budget=29.0)
+    harness.submit(300, budget=19.0)
+    harness.now = 10.0
+    [following] = dispatched(harness.end(running))
     assert following.job_id == "job-3"
 
 
@@ -195,53 +195,53 @@ def test_slo_mael_takes_the_least_slack_of_those_that_are_bound_to_an_idle_devic
 
 
 def test_malleable_splits_a_job_so_that_all_workers_finish_together() -> None:
-    fleet = Fleet("malleable")
-    shares = given(fleet.submit(1200))
+    harness = Harness("malleable")
+    shares = dispatched(harness.submit(1200))
     assert {str(a.worker_id): a.count for a in shares} == {"s": 1000, "b1": 100, "b2": 100}
     assert max(a.first + a.count for a in shares) == 1200
 
 
-def test_malleable_does_not_split_where_setup_would_cost_more_than_it_gains() -> None:
-    fleet = Fleet("malleable", t_pre=30.0)
-    assert places(given(fleet.submit(200))) == ["s"]
+def test_malleable_does_not_split_if_setup_exceeds_the_gain() -> None:
+    harness = Harness("malleable", t_pre=30.0)
+    assert worker_ids(dispatched(harness.submit(200))) == ["s"]
 
 
-def test_malleable_stops_a_lax_job_for_a_tight_one_and_resumes_it() -> None:
-    fleet = Fleet("malleable")
-    lax = given(fleet.submit(12_000, budget=1000.0))
-    fleet.now = 10.0
+def test_malleable_stops_a_loose_job_for_a_tight_one_and_resumes_it() -> None:
+    harness = Harness("malleable")
+    lax = dispatched(harness.submit(12_000, budget=1000.0))
+    harness.now = 10.0
     for part in lax:
         share = part.count // 10
-        fleet.core.handle(QueriesDone(part.id, share), fleet.now)
-    commands = fleet.submit(1200, budget=14.0)
+        harness.core.handle(QueriesDone(part.id, share), harness.now)
+    commands = harness.submit(1200, budget=14.0)
     stopped = {c.assignment_id for c in commands if isinstance(c, Stop)}
     assert stopped == {part.id for part in lax}
-    tight = [a for a in given(commands) if a.job_id == "job-2"]
+    tight = [a for a in dispatched(commands) if a.job_id == "job-2"]
     assert sum(a.count for a in tight) == 1200
     for part in lax:
-        fleet.end(part, part.count // 10)
-    fleet.now = 20.0
-    commands = [command for part in tight for command in fleet.end(part)]
+        harness.end(part, part.count // 10)
+    harness.now = 20.0
+    commands = [command for part in tight for command in harness.end(part)]
     assert Finish(JobId("job-2")) in commands
-    resumed = [a for a in given(commands) if a.job_id == "job-1"]
+    resumed = [a for a in dispatched(commands) if a.job_id == "job-1"]
     assert sum(a.count for a in resumed) == 12_000 - sum(part.count // 10 for part in lax)
 
 
-def test_malleable_lets_a_job_run_that_leaves_everybody_in_time() -> None:
-    fleet = Fleet("malleable")
-    fleet.submit(1200, budget=20.0)
-    fleet.now = 2.0
-    commands = fleet.submit(120, budget=100.0)
+def test_malleable_does_not_stop_a_job_if_all_deadlines_are_met() -> None:
+    harness = Harness("malleable")
+    harness.submit(1200, budget=20.0)
+    harness.now = 2.0
+    commands = harness.submit(120, budget=100.0)
     assert not [command for command in commands if isinstance(command, Stop)]
 
 
-def test_malleable_plans_around_a_worker_whose_work_ends_nobody_knows_when() -> None:
-    digits, new = DIGITS, EngineName("new")  # the dictionary lacks it: it is measured first
+def test_malleable_plans_around_a_worker_with_unknown_end() -> None:
+    digits, new = DIGITS, EngineName("new")  # unprofiled: it is probed first
     entry = ProfileEntry(
         engine=digits, worker_class=WorkerClass("board"), configuration=ONE, qps=10.0
     )
     core = SchedulerCore(
-        # A worker is given more while it is still at work.
+        # Workers accept further assignments while busy.
         SchedulingSettings(policy="malleable", prefetch_s=1e6),
         ConfigurationDictionary([entry]),
     )
@@ -254,27 +254,27 @@ def test_malleable_plans_around_a_worker_whose_work_ends_nobody_knows_when() -> 
             sessions=frozenset({Session(digits, ONE)}),
         )
         core.handle(WorkerJoined(worker), 0.0)
-    given: dict[str, int] = {}
+    dispatched: dict[str, int] = {}
     for number, engine in enumerate((digits, new, digits)):
         job = Job(
             id=JobId(str(number)), engine=engine, queries=500, arrival=number, deadline=math.inf
         )
         for command in core.handle(JobArrived(job, ready=500), float(number)):
             if isinstance(command, Dispatch):
-                given[job.id] = given.get(job.id, 0) + command.assignment.count
+                dispatched[job.id] = dispatched.get(job.id, 0) + command.assignment.count
 
-    assert given["0"] == 500
-    assert given["1"] > 0
-    assert "2" in given
+    assert dispatched["0"] == 500
+    assert dispatched["1"] > 0
+    assert "2" in dispatched
 
 
-def test_malleable_gives_a_request_to_whoever_is_soonest_done() -> None:
-    fleet = Fleet("malleable")
-    assert places(given(fleet.submit(1, budget=1.0))) == ["s"]
-    assert places(given(fleet.submit(1, budget=1.0))) == ["b1"]
+def test_malleable_assigns_a_request_to_the_earliest_completion() -> None:
+    harness = Harness("malleable")
+    assert worker_ids(dispatched(harness.submit(1, budget=1.0))) == ["s"]
+    assert worker_ids(dispatched(harness.submit(1, budget=1.0))) == ["b1"]
 
 
 @pytest.mark.parametrize("options", [{"gain": "much"}, {"speed": "1"}])
-def test_malleable_refuses_options_that_it_does_not_have(options: dict[str, Any]) -> None:
+def test_malleable_rejects_unknown_options(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=r"options of policy 'malleable'|no option 'speed'"):
-        Fleet("malleable", **options)
+        Harness("malleable", **options)

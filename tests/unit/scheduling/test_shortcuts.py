@@ -1,4 +1,4 @@
-"""The quick ways through the core lead where the long ones do."""
+"""Fast paths of the core agree with the general ones."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ CONFIGURATIONS = (Configuration(1), Configuration(2))
 SECONDS = st.floats(0.0, 10.0)
 
 
-def a_record(name: str, engine: EngineName = ENGINE, deadline: float = math.inf) -> JobRecord:
+def make_record(name: str, engine: EngineName = ENGINE, deadline: float = math.inf) -> JobRecord:
     job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
     return JobRecord(job, 0, Ranges([(0, 1)]), 1)
 
 
-def a_dictionary() -> ConfigurationDictionary:
+def make_dictionary() -> ConfigurationDictionary:
     return ConfigurationDictionary(
         ProfileEntry(
             engine=ENGINE,
@@ -62,7 +62,7 @@ def a_dictionary() -> ConfigurationDictionary:
     )
 
 
-def a_worker() -> Worker:
+def make_worker() -> Worker:
     return Worker(
         id=WorkerId("worker"),
         worker_class=CLASS,
@@ -73,29 +73,29 @@ def a_worker() -> Worker:
 
 
 @given(rank=SECONDS, now=st.none() | SECONDS, priority=st.integers(0, 9), asked=st.booleans())
-def test_who_waits_alone_is_found_as_among_others(
+def test_single_queued_job_is_found_as_among_others(
     rank: float, now: float | None, priority: int, asked: bool
 ) -> None:
     found = []
     for bystanders in (0, 1):
         queue = JobQueue()
-        record = a_record("job")
+        record = make_record("job")
         record.job, record.rank = replace(record.job, priority=priority), rank
         queue.add(record)
         for number in range(bystanders):
-            queue.add(a_record(f"bystander-{number}", OTHER))
+            queue.add(make_record(f"bystander-{number}", OTHER))
         engines = {ENGINE} if asked else set()
         found.append([one.job.id for one in queue.in_order(engines, now)])
     assert found[0] == found[1] == (["job"] if asked else [])
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 5.0), st.none() | st.floats(1e-6, 5.0)), max_size=8))
-def test_estimates_that_drifted_are_those_computed_anew(
+def test_refreshed_estimates_equal_recomputed_ones(
     seen: list[tuple[float, float | None]],
 ) -> None:
     settings = SchedulingSettings()
-    estimator = Estimator(a_dictionary(), settings)
-    worker = Fleet(settings).add(a_worker(), 0.0)
+    estimator = Estimator(make_dictionary(), settings)
+    worker = Fleet(settings).add(make_worker(), 0.0)
     estimate = estimator.estimate(ENGINE, worker)
     assert estimate is not None
     for engine_s, transfer_s in seen:
@@ -108,17 +108,17 @@ def test_estimates_that_drifted_are_those_computed_anew(
             first=0,
             count=1,
         )
-        lease = Lease(assignment, a_record("job"), estimate, 1.0, 0.0, done=1)
+        lease = Lease(assignment, make_record("job"), estimate, 1.0, 0.0, done=1)
         estimator.observe_queries(lease, worker, engine_s, transfer_s)
         drifted = estimator.estimates(ENGINE, worker)
         worker.estimates.clear()
         assert drifted == estimator.estimates(ENGINE, worker)
 
 
-def test_deadlines_of_jobs_that_have_ended_do_not_pile_up() -> None:
+def test_deadlines_of_ended_jobs_do_not_accumulate() -> None:
     expiries = Expiries()
     for number in range(10_000):
-        record = a_record(f"job-{number}", deadline=3600.0 + number)
+        record = make_record(f"job-{number}", deadline=3600.0 + number)
         expiries.add(record, active_jobs=2)
         record.removed = number > 0
     assert len(expiries._heap) < 30
@@ -127,11 +127,11 @@ def test_deadlines_of_jobs_that_have_ended_do_not_pile_up() -> None:
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
-def test_lone_requests_are_given_out_at_once_and_leave_nothing_behind(
+def test_single_requests_are_dispatched_at_once_and_leave_no_state(
     steps: list[tuple[float, float]],
 ) -> None:
-    core = SchedulerCore(SchedulingSettings(), a_dictionary())
-    core.handle(WorkerJoined(a_worker()), 0.0)
+    core = SchedulerCore(SchedulingSettings(), make_dictionary())
+    core.handle(WorkerJoined(make_worker()), 0.0)
     now = 0.0
     for number, (pause_s, compute_s) in enumerate(steps):
         now += pause_s

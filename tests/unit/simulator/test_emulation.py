@@ -1,4 +1,4 @@
-"""A workload's machines as files for a real fleet."""
+"""A workload's emulated workers as files for a live fleet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def emulation(profile: Profile, tmp_path: Path) -> Emulation:
     return made
 
 
-def test_numbered_profile_differs_by_names_alone(profile: Profile) -> None:
+def test_numbering_configurations_changes_only_names(profile: Profile) -> None:
     same = number_configurations(profile)
     assert (same.engines, same.classes) == (profile.engines, profile.classes)
     for worker_class in profile.classes:
@@ -52,7 +52,7 @@ def test_numbered_profile_differs_by_names_alone(profile: Profile) -> None:
             ]
 
 
-def test_modes_keep_the_order_of_their_numbers(profile: Profile) -> None:
+def test_modes_are_numbered_in_numeric_order(profile: Profile) -> None:
     modes = {"agx": "mode=6", "nx": "mode=5"}
     assert predefined_configurations(profile, modes) == {
         "x86": "threads=5",
@@ -61,18 +61,18 @@ def test_modes_keep_the_order_of_their_numbers(profile: Profile) -> None:
     }
 
 
-def test_largest_configuration_is_predefined_where_nothing_else_is(profile: Profile) -> None:
+def test_largest_configuration_is_the_default(profile: Profile) -> None:
     assert predefined_configurations(profile, {})["nx"] == "threads=9"
 
 
-def test_model_folders_can_be_served(emulation: Emulation) -> None:
+def test_model_directories_are_valid(emulation: Emulation) -> None:
     for worker_class in emulation.workload.profile.classes:
         definitions = ModelDirectory(emulation.models(worker_class)).engines()
         assert [definition.name for definition in definitions] == emulation.engines()
         assert {(d.backend, d.fault) for d in definitions} == {("emulated", "")}
 
 
-def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulation) -> None:
+def test_engines_run_at_profiled_times_divided_by_the_scale(emulation: Emulation) -> None:
     name = emulation.engines()[0]
     folder = emulation.models(NX) / name
     job = next(job for job in emulation.workload.jobs if job.engine == name)
@@ -94,7 +94,7 @@ def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulati
     )
     assert sleeps == [pytest.approx(entry.t_pre_s / SCALE)]
     inputs = {"x": np.zeros(1, np.float32)}
-    now += 60.0  # the job is not the one that it was loaded for
+    now += 60.0  # not the job it was loaded for
     started = now
     engine.begin("f00d")
     for _ in range(1000):
@@ -103,7 +103,7 @@ def test_engines_take_the_profiles_times_divided_by_the_scale(emulation: Emulati
     assert now - started == pytest.approx(expected, abs=0.002)
 
 
-def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
+def test_dictionary_is_scaled(emulation: Emulation) -> None:
     believed = {
         (e.engine, e.worker_class, e.configuration): e
         for e in load_dictionary(emulation.dictionary)
@@ -115,14 +115,14 @@ def test_dictionary_says_the_same_at_the_scale(emulation: Emulation) -> None:
         assert found.label == "emulated"
 
 
-def test_wanted_configuration_is_preloaded_and_else_the_fastest(emulation: Emulation) -> None:
+def test_preferred_configuration_is_preloaded_or_else_the_fastest(emulation: Emulation) -> None:
     best = emulation.workload.profile.best(MOBILENET, X86).configuration
     assert emulation.preload_options(X86)[MOBILENET] == str(best)
     assert emulation.preload_options(X86, "threads=1")[MOBILENET] == "threads=1"
     assert emulation.preload_options(X86, "threads=77")[MOBILENET] == str(best)
 
 
-def test_cold_sessions_cannot_be_had_live(emulation: Emulation, tmp_path: Path) -> None:
+def test_live_experiment_rejects_cold_sessions(emulation: Emulation, tmp_path: Path) -> None:
     cold = replace(emulation.workload, sessions="cold")
     with pytest.raises(InvalidInput, match="keep sessions loaded"):
         run_live(cold, "synergai", SCALE, tmp_path / "other", {})

@@ -1,4 +1,4 @@
-"""An event log read back tells the same story as the simulation that wrote it."""
+"""An event log read back gives the same result as the simulation that wrote it."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def simulated(
     return workload, run, path
 
 
-def in_order(run: Run) -> list[Span]:
-    """Spans by time; those that were stopped before their first query tie, but for rounding."""
+def sorted_spans(run: Run) -> list[Span]:
+    """Return spans by time; spans stopped before their first query tie, except for rounding."""
     return sorted(
         run.spans,
         key=lambda s: (s.worker_id, round(s.started, 6), round(s.ended, 6), s.job_id, s.first),
     )
 
 
-def test_recording_has_the_spans_and_figures_of_the_run(simulated: Simulated) -> None:
+def test_recording_reproduces_spans_and_figures_of_the_run(simulated: Simulated) -> None:
     workload, run, path = simulated
     jobs = {str(job.id): job for job in workload.jobs}
     recording = read_recording(path, workload, run.policy, 1.0, jobs)
     assert recording.mismatches == 0
-    for span, again in zip(in_order(run), in_order(recording.run), strict=True):
+    for span, again in zip(sorted_spans(run), sorted_spans(recording.run), strict=True):
         assert (again.job_id, again.first, again.done) == (span.job_id, span.first, span.done)
         expected = (span.started, span.ready, span.ended)
         assert (again.started, again.ready, again.ended) == pytest.approx(expected)
@@ -87,7 +87,7 @@ def test_scale_stretches_times_around_the_first_arrival(simulated: Simulated) ->
     )
 
 
-def test_other_commands_than_recorded_are_counted(simulated: Simulated) -> None:
+def test_mismatching_commands_are_counted(simulated: Simulated) -> None:
     workload, run, path = simulated
     lines = path.read_text().splitlines(keepends=True)
     dispatch = next(i for i, line in enumerate(lines) if '"Dispatch"' in line)

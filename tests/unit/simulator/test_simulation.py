@@ -1,4 +1,4 @@
-"""Whole simulations of the thesis's experiments, and the audit that watches over them."""
+"""Full simulations of the thesis's experiments, and their audit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def profile() -> Profile:
     return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
 
 
-def a_run(
+def make_run(
     profile: Profile,
     policy: str,
     experiment: str = "DH-FH",
@@ -61,10 +61,10 @@ def test_strongest_class_comes_first(profile: Profile) -> None:
     assert profile.classes == ["x86", "agx", "nx"]
 
 
-def test_two_demands_of_the_low_and_six_of_the_high_kind_can_be_met_by_no_single_worker(
+def test_two_low_and_six_high_demands_are_infeasible_for_any_single_worker(
     profile: Profile,
 ) -> None:
-    def hopeless(percentile: float) -> int:
+    def infeasible(percentile: float) -> int:
         return sum(
             min(
                 entry.t_pre_s + queries / entry.qps
@@ -76,7 +76,7 @@ def test_two_demands_of_the_low_and_six_of_the_high_kind_can_be_met_by_no_single
             for queries in QUERY_COUNTS
         )
 
-    assert (hopeless(50.0), hopeless(25.0)) == (2, 6)
+    assert (infeasible(50.0), infeasible(25.0)) == (2, 6)
 
 
 def test_seed_gives_the_same_jobs_and_deviations_in_every_experiment(profile: Profile) -> None:
@@ -87,7 +87,7 @@ def test_seed_gives_the_same_jobs_and_deviations_in_every_experiment(profile: Pr
     assert np.allclose(gaps[0] / gaps[1], profile.mean_gap_s(50.0) / profile.mean_gap_s(25.0))
 
 
-def test_profile_without_an_engine_known_everywhere_is_refused(profile: Profile) -> None:
+def test_profile_without_a_common_engine_is_rejected(profile: Profile) -> None:
     entries = [
         *profile.entries(profile.engines[0], WorkerClass("x86")),
         *profile.entries(profile.engines[1], WorkerClass("nx")),
@@ -104,7 +104,7 @@ def test_seeds_are_numbers_and_ranges(text: str, seeds: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-99999999", "1;2"])
-def test_what_is_no_range_of_seeds_is_refused(text: str) -> None:
+def test_invalid_seeds_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_seeds(text)
 
@@ -118,35 +118,35 @@ def test_what_is_no_range_of_seeds_is_refused(text: str) -> None:
 def test_every_policy_finishes_all_jobs_and_passes_the_audit(
     profile: Profile, policy: str, sessions: Sessions, t_pre: TPre
 ) -> None:
-    run = a_run(profile, policy, sessions=sessions, t_pre=t_pre)
+    run = make_run(profile, policy, sessions=sessions, t_pre=t_pre)
     audit(run)
     assert len(run.finished) == len(run.workload.jobs)
 
 
 def test_same_workload_gives_the_same_run(profile: Profile) -> None:
-    one, other = (a_run(profile, "malleable") for _ in range(2))
+    one, other = (make_run(profile, "malleable") for _ in range(2))
     assert one.spans == other.spans
 
 
-def test_refused_jobs_count_as_violations(profile: Profile) -> None:
+def test_rejected_jobs_count_as_violations(profile: Profile) -> None:
     workload = draw(profile, EXPERIMENTS["DH-FH"], 3)
     run = simulate(workload, SchedulingSettings(mode_switch_s=0.0, infeasible="reject"))
     audit(run)
-    refused = len(workload.jobs) - len(run.finished)
-    assert refused > 0
-    assert summarize(run).violations >= refused
+    rejected = len(workload.jobs) - len(run.finished)
+    assert rejected > 0
+    assert summarize(run).violations >= rejected
 
 
 def test_only_the_malleable_policy_splits_jobs(profile: Profile) -> None:
     for policy in POLICIES.names():
-        run = a_run(profile, policy)
+        run = make_run(profile, policy)
         split = len({span.job_id for span in run.spans}) < len(run.spans)
         assert split == (policy == "malleable"), policy
 
 
 def test_malleable_meets_every_deadline_once_sessions_are_loaded(profile: Profile) -> None:
     for experiment in EXPERIMENTS:
-        run = a_run(profile, "malleable", experiment, sessions="prewarmed")
+        run = make_run(profile, "malleable", experiment, sessions="prewarmed")
         assert summarize(run).violations == 0
 
 
@@ -155,35 +155,35 @@ def test_malleable_has_no_more_violations_and_a_shorter_mean_than_the_thesis(
     profile: Profile, sessions: Sessions
 ) -> None:
     for seed in (0, 1):
-        ours, theirs = (
-            [summarize(a_run(profile, policy, name, seed, sessions)) for name in EXPERIMENTS]
+        ours, thesis = (
+            [summarize(make_run(profile, policy, name, seed, sessions)) for name in EXPERIMENTS]
             for policy in ("malleable", "synergai")
         )
-        assert sum(r.violations for r in ours) <= sum(r.violations for r in theirs)
-        assert sum(r.e2e_mean_s for r in ours) < sum(r.e2e_mean_s for r in theirs)
+        assert sum(r.violations for r in ours) <= sum(r.violations for r in thesis)
+        assert sum(r.e2e_mean_s for r in ours) < sum(r.e2e_mean_s for r in thesis)
 
 
 @pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])
 def test_no_run_is_below_its_lower_bound(profile: Profile, sessions: Sessions) -> None:
     for policy in ("malleable", "synergai"):
-        run = a_run(profile, policy, "DH-FL", 1, sessions)
+        run = make_run(profile, policy, "DH-FL", 1, sessions)
         assert violations_at_least(run.workload) <= summarize(run).violations
 
 
-def test_bound_counts_the_jobs_that_nobody_could_finish(profile: Profile) -> None:
+def test_bound_counts_infeasible_jobs(profile: Profile) -> None:
     workload = draw(profile, EXPERIMENTS["DL-FL"], 0, sessions="prewarmed")
-    hopeless = {workload.jobs[0].id, workload.jobs[5].id}
+    infeasible = {workload.jobs[0].id, workload.jobs[5].id}
     jobs = tuple(
-        replace(job, deadline=job.arrival + 0.1) if job.id in hopeless else job
+        replace(job, deadline=job.arrival + 0.1) if job.id in infeasible else job
         for job in workload.jobs
     )
-    assert violations_at_least(replace(workload, jobs=jobs)) == len(hopeless)
+    assert violations_at_least(replace(workload, jobs=jobs)) == len(infeasible)
 
 
 # --- the audit --------------------------------------------------------------------------
 
 
-def late(span: Span, seconds: float) -> Span:
+def shifted(span: Span, seconds: float) -> Span:
     return replace(
         span, started=span.started + seconds, ready=span.ready + seconds, ended=span.ended + seconds
     )
@@ -194,51 +194,51 @@ def with_first_span(run: Run, *spans: Span) -> Run:
 
 
 def test_audit_finds_a_query_that_is_never_run(profile: Profile) -> None:
-    run = a_run(profile, "synergai")
+    run = make_run(profile, "synergai")
     with pytest.raises(AuditFailed, match="finished after"):
         audit(with_first_span(run, replace(run.spans[0], done=run.spans[0].done - 1)))
 
 
 def test_audit_finds_a_query_that_is_run_twice(profile: Profile) -> None:
-    run = a_run(profile, "synergai")
+    run = make_run(profile, "synergai")
     with pytest.raises(AuditFailed, match="run twice"):
-        audit(with_first_span(run, run.spans[0], late(run.spans[0], 10_000.0)))
+        audit(with_first_span(run, run.spans[0], shifted(run.spans[0], 10_000.0)))
 
 
-def test_audit_finds_a_worker_that_does_two_things_at_once(profile: Profile) -> None:
-    run = a_run(profile, "synergai")
+def test_audit_finds_overlapping_spans_on_a_worker(profile: Profile) -> None:
+    run = make_run(profile, "synergai")
     second = run.spans[1]
     overlapping = replace(second, started=run.spans[0].ended - 1.0)
     with pytest.raises(AuditFailed, match="at once"):
         audit(replace(run, spans=(run.spans[0], overlapping, *run.spans[2:])))
 
 
-def test_audit_finds_work_before_its_arrival(profile: Profile) -> None:
-    run = a_run(profile, "synergai")
+def test_audit_finds_a_job_that_ran_before_its_arrival(profile: Profile) -> None:
+    run = make_run(profile, "synergai")
     job = next(job for job in run.workload.jobs if job.id == run.spans[0].job_id)
-    early = replace(run.spans[0], started=job.arrival - 1.0)
+    premature = replace(run.spans[0], started=job.arrival - 1.0)
     with pytest.raises(AuditFailed, match="before it arrived"):
-        audit(with_first_span(run, early))
+        audit(with_first_span(run, premature))
 
 
-def test_audit_finds_a_setup_that_was_not_paid(profile: Profile) -> None:
-    run = a_run(profile, "synergai")
+def test_audit_finds_an_unpaid_setup(profile: Profile) -> None:
+    run = make_run(profile, "synergai")
     with pytest.raises(AuditFailed, match="did not pay"):
         audit(with_first_span(run, replace(run.spans[0], ready=run.spans[0].started)))
 
 
-def test_audit_finds_queries_that_were_run_faster_than_possible(profile: Profile) -> None:
-    run = a_run(profile, "synergai", sessions="prewarmed")
+def test_audit_finds_queries_faster_than_possible(profile: Profile) -> None:
+    run = make_run(profile, "synergai", sessions="prewarmed")
     first = run.spans[0]
-    hasty = replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
+    too_fast = replace(first, ready=first.ended - 0.9 * (first.ended - first.ready))
     with pytest.raises(AuditFailed, match="faster than possible"):
-        audit(with_first_span(run, hasty))
+        audit(with_first_span(run, too_fast))
 
 
-def test_audit_finds_a_job_that_finished_at_another_time_than_its_last_query(
+def test_audit_finds_a_finish_time_other_than_the_last_query(
     profile: Profile,
 ) -> None:
-    run = a_run(profile, "synergai")
+    run = make_run(profile, "synergai")
     job_id = run.workload.jobs[0].id
     finished = {**run.finished, job_id: run.finished[job_id] - 1.0}
     with pytest.raises(AuditFailed, match="its last query at"):
@@ -248,7 +248,7 @@ def test_audit_finds_a_job_that_finished_at_another_time_than_its_last_query(
 # --- many runs --------------------------------------------------------------------------
 
 
-def test_sweep_has_one_record_per_run_with_the_promised_fields(profile: Profile) -> None:
+def test_sweep_returns_one_record_per_run_with_the_documented_fields(profile: Profile) -> None:
     settings = SimulatorSettings(
         experiments=("DL-FL", "DH-FH"), policies=("rr", "synergai"), seeds="0-1"
     )
@@ -277,6 +277,6 @@ def test_table_shows_mean_and_spread_and_the_sum_of_the_means(profile: Profile) 
     assert float(total) == pytest.approx(sum(means))
 
 
-def test_unknown_policy_is_refused_with_those_that_exist() -> None:
+def test_unknown_policy_is_rejected_with_a_list_of_policies() -> None:
     with pytest.raises(InvalidInput, match="there is no policy 'best'; there are: be, "):
         SimulatorSettings.load({"policies": "best"})

@@ -1,7 +1,7 @@
-"""The policy `synergai` beside a plain transcription of the thesis's text, run for run.
+"""The policy `synergai` against a plain transcription of the thesis, run by run.
 
-The transcription knows nothing of the core: no queue lanes, no learning, no incremental state. With
-exact estimates there is nothing to learn, so that both must do the same to the last assignment.
+The transcription is independent of the core: no queue lanes, no learning, no incremental state.
+With exact estimates there is nothing to learn, so both must make identical assignments.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def profile() -> Profile:
     return Profile(load_dictionary(Path(package) / "data" / "reconstructed_profile.csv"))
 
 
-def transcription(workload: Workload) -> dict[JobId, tuple[WorkerClass, float]]:
-    """Who ran each job, and when it was done: chapter 6, equations 6.1 to 6.4."""
+def reference_schedule(workload: Workload) -> dict[JobId, tuple[WorkerClass, float]]:
+    """Return each job's worker and completion time: chapter 6, equations 6.1 to 6.4."""
     profile = workload.profile
 
     def estimated(job: Job, worker: WorkerClass) -> float:
@@ -42,25 +42,25 @@ def transcription(workload: Workload) -> dict[JobId, tuple[WorkerClass, float]]:
         return t_pre + job.queries / best.qps
 
     def urgency(job: Job) -> tuple[bool, float, list[WorkerClass]]:
-        """Whether it is doomed, its slack, and the workers that it may go to, fastest first."""
+        """Return whether it is doomed, its slack, and its candidate workers, fastest first."""
         remaining = job.deadline - now
         by_time = sorted(profile.classes, key=lambda worker: estimated(job, worker))
         acceptable = [worker for worker in by_time if remaining >= estimated(job, worker)]
         slack = remaining - estimated(job, by_time[0])
         return not acceptable, slack, acceptable or by_time
 
-    # What happens, in order of time: arrivals, jobs that become doomed, and workers that get free.
-    agenda: list[tuple[float, int, Job | None, WorkerClass | None]] = []
+    # Timers: arrivals, jobs that become doomed, and workers that become free.
+    timers: list[tuple[float, int, Job | None, WorkerClass | None]] = []
     for number, job in enumerate(workload.jobs):
         latest_start = job.deadline - min(estimated(job, worker) for worker in profile.classes)
-        agenda.append((job.arrival, 4 * number, job, None))
-        agenda.append((latest_start + AFTER, 4 * number + 1, None, None))
-    heapq.heapify(agenda)
+        timers.append((job.arrival, 4 * number, job, None))
+        timers.append((latest_start + AFTER, 4 * number + 1, None, None))
+    heapq.heapify(timers)
     waiting: list[Job] = []
     available = set(profile.classes)
     done: dict[JobId, tuple[WorkerClass, float]] = {}
-    while agenda:
-        now, number, arrived, freed = heapq.heappop(agenda)
+    while timers:
+        now, number, arrived, freed = heapq.heappop(timers)
         if arrived is not None:
             waiting.append(arrived)
         if freed is not None:
@@ -73,20 +73,20 @@ def transcription(workload: Workload) -> dict[JobId, tuple[WorkerClass, float]]:
                 waiting.remove(job)
                 ends = now + estimated(job, worker)
                 done[job.id] = (worker, ends)
-                heapq.heappush(agenda, (ends, number + 2, None, worker))
+                heapq.heappush(timers, (ends, number + 2, None, worker))
     return done
 
 
 @pytest.mark.parametrize("sessions", ["cold", "prewarmed"])
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_synergai_does_what_the_thesis_says_when_estimates_are_exact(
+def test_synergai_matches_the_thesis_with_exact_estimates(
     profile: Profile, experiment: str, sessions: Sessions
 ) -> None:
     for seed in SEEDS:
         workload = draw(
             profile, EXPERIMENTS[experiment], seed, sessions=sessions, estimate_error=0.0
         )
-        expected = transcription(workload)
+        expected = reference_schedule(workload)
 
         run = simulate(workload, scheduling_settings("synergai"))
 
