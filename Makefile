@@ -22,8 +22,8 @@ install: $(VENV)/.installed  ## create .venv with every pinned dependency
 demo: install  ## build, profile, serve and measure on this machine; see README
 	$(BIN)/python -m demo
 
-example: install  ## one machine plays three unlike workers; see examples/README.md
-	$(BIN)/python -m examples.unlike_fleet
+example: install  ## one machine plays three heterogeneous workers; see examples/README.md
+	$(BIN)/python -m examples.heterogeneous_fleet
 
 proto: install  ## regenerate the stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from benchmarks import batching, identity, large, photographs
+from benchmarks import batching, identity, large_requests, mobilenet
 from benchmarks.client import WrongAnswer
 from benchmarks.report import Place, Section, machine, preamble
 from synergai.errors import SynergaiError
@@ -32,8 +32,8 @@ class Part:
 
 PARTS: Final = {
     "identity": Part(identity.measure, 1.0),
-    "photographs": Part(photographs.measure, 3.0),
-    "large": Part(large.measure, 1.0),
+    "photographs": Part(mobilenet.measure, 3.0),
+    "large": Part(large_requests.measure, 1.0),
     "batching": Part(batching.measure, 1.0),
 }
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.contenders import THREADS, ours
+from benchmarks.call_patterns import STREAM_1, STREAM_16, probes
+from benchmarks.interleaving import in_turns
 from benchmarks.report import Comparison, Section
-from benchmarks.turns import in_turns
-from benchmarks.ways import STREAM_1, STREAM_16, probes
+from benchmarks.servers import THREADS, ours
 from benchmarks.workloads import LAYERS, WIDTH, layers
 from synergai.errors import SynergaiError
 

@@ -6,10 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from benchmarks import client
-from benchmarks.contenders import AGENT, APART, GATEWAY, bare, ours
+from benchmarks.call_patterns import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
+from benchmarks.interleaving import in_turns
 from benchmarks.report import Comparison, Section
-from benchmarks.turns import in_turns
-from benchmarks.ways import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
+from benchmarks.servers import AGENT, APART, GATEWAY, bare, ours
 from benchmarks.workloads import identity
 
 if TYPE_CHECKING:

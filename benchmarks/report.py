@@ -15,7 +15,7 @@ from synergai.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.turns import Measured
+    from benchmarks.interleaving import Measured
 
 BUSY = 0.5
 """A load average from which on others are measured as well."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from benchmarks.client import WrongAnswer
-from benchmarks.contenders import ours
-from benchmarks.peers.beside import QUESTIONS, Setting, measure
-from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.comparison import QUESTIONS, Setting, measure
+from benchmarks.peers.registry import PEERS
 from benchmarks.report import Place, machine, preamble
+from benchmarks.servers import ours
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from synergai.errors import Unavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.peers.catalogue import Peer
+    from benchmarks.peers.registry import Peer
 
 STAMP = "installed.txt"
 """A copy of the requirements that an environment was made from, written last."""

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import Figure, WrongAnswer, unwrapped
+from benchmarks.interleaving import Measured, Probe, in_turns
 from benchmarks.report import Comparison, Place, Section, table
-from benchmarks.turns import Measured, Probe, in_turns
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
 from worker_agent.power.cgroup_versions import CpuLimit
+from worker_agent.power.cpu_cgroup import LimitedGroup
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.limited_group import LimitedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

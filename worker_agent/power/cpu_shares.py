@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit
 from worker_agent.power.controller import PowerMode, Reading, Switch, SwitchFailed, find_mode
+from worker_agent.power.cpu_cgroup import LimitedGroup
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.limited_group import LimitedGroup
 from worker_agent.power.switching import Patience, switch
 
 if TYPE_CHECKING:

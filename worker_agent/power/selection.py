@@ -20,7 +20,7 @@ CONTROLLERS: Final = Registry[PowerController](
     {
         "cgroup": "worker_agent.power.cpu_shares:ProcessorShares",
         "cpufreq": "worker_agent.power.cpufreq:CpuFrequency",
-        "none": "worker_agent.power.none:NoModes",
+        "none": "worker_agent.power.no_modes:NoModes",
         "nvpmodel": "worker_agent.power.nvpmodel:Nvpmodel",
     },
 )

@@ -20,7 +20,7 @@ from synergai.testing import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from benchmarks.peers.catalogue import Peer
+    from benchmarks.peers.registry import Peer
     from benchmarks.workloads import Workload
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""``python -m examples.unlike_fleet``: profile, serve, and let deadlines switch power modes."""
+"""Profile, serve, and let deadlines switch power modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from demo import report
 from demo.steps import console, exit_code_of, step
-from examples.unlike_fleet import rounds, workers
+from examples.heterogeneous_fleet import rounds, workers
 from synergai import Client
 from synergai.cli.output import format_joules, format_rate, format_seconds
 from synergai.profiles.files import load_dictionary
@@ -18,7 +18,7 @@ from synergai.testing import LocalFleet
 from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
-    from examples.unlike_fleet.rounds import Round
+    from examples.heterogeneous_fleet.rounds import Round
 
 
 def run(models: Path, directory: Path) -> list[Round]:

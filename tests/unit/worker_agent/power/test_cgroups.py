@@ -10,9 +10,9 @@ import pytest
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit
 from worker_agent.power.controller import Reading, SwitchFailed
+from worker_agent.power.cpu_cgroup import LimitedGroup
 from worker_agent.power.cpu_shares import ProcessorShares, parse_share
 from worker_agent.power.files import Files
-from worker_agent.power.limited_group import LimitedGroup
 
 if TYPE_CHECKING:
     from pathlib import Path

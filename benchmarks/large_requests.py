@@ -6,10 +6,10 @@ import contextlib
 import operator
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import AGENT, GATEWAY, ours
+from benchmarks.call_patterns import STREAM_1, STREAM_4, UNARY_1, UNARY_4, probes
+from benchmarks.interleaving import in_turns
 from benchmarks.report import Comparison, Section
-from benchmarks.turns import in_turns
-from benchmarks.ways import STREAM_1, STREAM_4, UNARY_1, UNARY_4, probes
+from benchmarks.servers import AGENT, GATEWAY, ours
 from benchmarks.workloads import large
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ THREADS = 1
 def bare(role: str, target: str = "") -> Iterator[str]:
     """Run a bare grpc.aio server, ``echo`` or ``proxy``; yields its address."""
     address = f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen([sys.executable, str(HERE / "bare.py"), role, address, target])
+    process = subprocess.Popen([sys.executable, str(HERE / "bare_grpc.py"), role, address, target])
     try:
         wait_for_port(address)
         yield address
@@ -115,7 +115,7 @@ async def plain(engine: str, models: Path) -> AsyncIterator[Plain]:
     """Run `engine` in a plain loop."""
     model = ModelDirectory(models).get(engine).file
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(HERE / "plain.py"), str(model), str(THREADS)),
+        *(sys.executable, str(HERE / "plain_onnx.py"), str(model), str(THREADS)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

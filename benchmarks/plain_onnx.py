@@ -3,7 +3,7 @@
 A process that waits while others are measured. For every line with a number of seconds it runs
 the model for so long, and prints the median in milliseconds and the runs per second.
 
-    python benchmarks/plain.py MODEL THREADS
+    python benchmarks/plain_onnx.py MODEL THREADS
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import AGENT, APART, GATEWAY, PLAIN, Job, ours, plain
+from benchmarks.call_patterns import STREAM_3, UNARY_1, probes
+from benchmarks.interleaving import Probe, in_turns
 from benchmarks.report import Comparison, Section
-from benchmarks.turns import Probe, in_turns
-from benchmarks.ways import STREAM_3, UNARY_1, probes
+from benchmarks.servers import AGENT, APART, GATEWAY, PLAIN, Job, ours, plain
 from benchmarks.workloads import photograph
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from demo.plan import PlannedJob
-from examples.unlike_fleet.workers import ENGINE, WORKERS
+from examples.heterogeneous_fleet.workers import ENGINE, WORKERS
 from synergai.domain import Configuration
 
 if TYPE_CHECKING:

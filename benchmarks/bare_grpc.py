@@ -3,7 +3,7 @@
 Neither parses anything; they answer the Open Inference Protocol's two inference methods with
 bytes, so that what they cost is what grpc.aio itself costs.
 
-    python benchmarks/bare.py echo|proxy ADDRESS [TARGET]
+    python benchmarks/bare_grpc.py echo|proxy ADDRESS [TARGET]
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.steps import exit_code_of
-from examples.unlike_fleet import workers
-from examples.unlike_fleet.__main__ import main, run
+from examples.heterogeneous_fleet import workers
+from examples.heterogeneous_fleet.__main__ import main, run
 from synergai.errors import NotSupported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from examples.unlike_fleet.rounds import Round
+    from examples.heterogeneous_fleet.rounds import Round
 
 
 def modes_of(each: Round) -> list[str]:

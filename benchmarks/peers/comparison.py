@@ -6,20 +6,20 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.contenders import APART, GATEWAY, Ours
+from benchmarks.call_patterns import STREAM_1, STREAM_3, STREAM_16, UNARY_1, UNARY_16, Way, probes
+from benchmarks.interleaving import in_turns
 from benchmarks.peers.environment import installed
-from benchmarks.peers.running import RunningPeer, running
+from benchmarks.peers.peer_process import RunningPeer, running
 from benchmarks.report import Comparison, Section
-from benchmarks.turns import in_turns
-from benchmarks.ways import STREAM_1, STREAM_3, STREAM_16, UNARY_1, UNARY_16, Way, probes
+from benchmarks.servers import APART, GATEWAY, Ours
 from benchmarks.workloads import Workload, identity, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from benchmarks.peers.catalogue import Peer
-    from benchmarks.turns import Unit
+    from benchmarks.interleaving import Unit
+    from benchmarks.peers.registry import Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

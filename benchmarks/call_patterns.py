@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from benchmarks.client import TRITON, Client, Dialect
-from benchmarks.turns import Probe
+from benchmarks.interleaving import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
