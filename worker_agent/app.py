@@ -25,7 +25,7 @@ from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.power.files import Files
-from worker_agent.power.manager import Power
+from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.runner import Runner
 from worker_agent.standalone.server import StandaloneServer
@@ -98,7 +98,7 @@ class Agent:
         self._settings.state.mkdir(parents=True, exist_ok=True)
         try:
             files = Files(self._settings.root)
-            power = await Power.open(
+            power = await PowerManager.open(
                 self._settings.power,
                 self._settings.power_modes,
                 files,

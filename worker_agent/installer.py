@@ -1,6 +1,6 @@
-"""Puts the agent under systemd's care, and takes it out again.
+"""Installation and removal of the agent as a systemd service.
 
-What is to be done is planned first, as a list of steps; ``--dry-run`` prints it instead.
+Both are planned as a list of steps, which ``--dry-run`` prints instead of executing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _DROP_IN: Final = f"{UNITS}/synergai-agent.service.d/cgroup.conf"
 _SERVICE: Final = "synergai-agent.service"
 _SOCKET: Final = "synergai-power.socket"
 _UNIT_NAMES: Final = (_SERVICE, _SOCKET, "synergai-power@.service")
-_SHIPPED_PREFIX: Final = "/opt/synergai/bin/"
+_DEFAULT_PREFIX: Final = "/opt/synergai/bin/"
 _HUB_PORT: Final = 8010
-_HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  # not used
+_PRIVATE_PATHS: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  # not used
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Put a text into a file; one that is there already is kept, or saved as ``.old``."""
+class WriteFile:
+    """Write a file. An existing one is kept (`keep`) or backed up as ``.old``."""
 
     path: str
     text: str
@@ -47,14 +47,14 @@ class Write:
     keep: bool = False
 
     def __str__(self) -> str:
-        kept = ", unless it is there" if self.keep else ""
+        kept = ", unless it exists" if self.keep else ""
         text = "".join(f"    {line}\n" for line in self.text.splitlines() if line)
         return f"write {self.path} ({self.mode:o}){kept}:\n{text.rstrip()}"
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove a file or a directory, if it is there."""
+class RemovePath:
+    """Remove a file or directory if it exists."""
 
     path: str
 
@@ -63,8 +63,8 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Run a command; `may_fail` where it only undoes what may never have been done."""
+class RunCommand:
+    """Run a command; `may_fail` if it only undoes a step that may not have been executed."""
 
     command: tuple[str, ...]
     may_fail: bool = False
@@ -73,23 +73,23 @@ class Run:
         return f"run {' '.join(self.command)}"
 
 
-Step: TypeAlias = Write | Remove | Run
+Step: TypeAlias = WriteFile | RemovePath | RunCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What the owner of a machine wants.
+    """Options of an installation.
 
     Attributes:
         gateway: the gateway's hub, ``HOST`` or ``HOST:PORT``.
-        worker_class: what identical machines share a profile under.
-        worker_id: this worker's name; empty means the host's.
-        models: the model directory.
-        power: how power modes are controlled; see ``worker_agent.power.selection``.
-        programs: where ``synergai`` and ``synergai-power`` are.
+        worker_class: name under which identical machines share a profile.
+        worker_id: this worker's name; empty means the host name.
+        models: model directory.
+        power: power mode controller; see ``worker_agent.power.selection``.
+        programs: directory of ``synergai`` and ``synergai-power``.
 
     Raises:
-        InvalidInput: on construction, if something of it cannot be.
+        InvalidInput: on construction, if a value is invalid.
     """
 
     gateway: str
@@ -106,51 +106,53 @@ class Installation:
             validate_name(self.worker_id, "worker id")
         if self.power not in (AUTO, *CONTROLLERS.names()):
             raise InvalidInput(
-                f"there is no power controller {self.power!r}; there are: "
+                f"unknown power controller {self.power!r}; choose from: "
                 f"{', '.join((AUTO, *CONTROLLERS.names()))}"
             )
         for path in (self.models, str(self.programs)):
             if not path.startswith("/") or any(c in path for c in "\n\"'\\$% "):
-                raise InvalidInput(f"{path!r} must be an absolute path of plain characters")
-            if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN)):
                 raise InvalidInput(
-                    f"the service cannot see {path}, which is in a private place; use another one, "
+                    f"{path!r} must be an absolute path without spaces, quotes, '$' and '%'"
+                )
+            if path.startswith(tuple(f"{private}/" for private in _PRIVATE_PATHS)):
+                raise InvalidInput(
+                    f"the service cannot access {path}, a private directory; use another one, "
                     f"such as {STATE} for models and /opt/synergai for programs"
                 )
 
     @property
     def hub(self) -> str:
-        """The gateway's hub, with its port."""
+        """The gateway's hub, including the port."""
         return self.gateway if ":" in self.gateway else f"{self.gateway}:{_HUB_PORT}"
 
     def steps(self, files: Files) -> Iterator[Step]:
-        """All that has to be done on the machine `files`, in order.
+        """Yield the steps that install the agent on the machine `files`.
 
         Raises:
-            NotFound: the units are not part of this installation of SynergAI.
-            NotSupported: the machine does not have what the power controller needs.
+            NotFound: this installation of SynergAI lacks the unit files.
+            NotSupported: the machine lacks what the power controller needs.
         """
         power = detect(files) if self.power == AUTO else self.power
-        yield Write(SYSUSERS, _shipped("synergai.conf"))
-        yield Run(("systemd-sysusers", SYSUSERS))
-        yield Write(ENVIRONMENT, self._environment(), mode=0o640)
+        yield WriteFile(SYSUSERS, _read_unit("synergai.conf"))
+        yield RunCommand(("systemd-sysusers", SYSUSERS))
+        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640)
         if power in ("cpufreq", "nvpmodel"):
             modes = [
                 mode.name for mode in open_controller(power, files).modes() if not mode.refused
             ]
-            text = "# Power modes that the agent may ask for, one per line.\n"
-            yield Write(ALLOWED, text + "".join(f"{name}\n" for name in modes), keep=True)
+            text = "# Power modes that the agent may request, one per line.\n"
+            yield WriteFile(ALLOWED, text + "".join(f"{name}\n" for name in modes), keep=True)
         for name in _UNIT_NAMES:
-            text = _shipped(name).replace(_SHIPPED_PREFIX, f"{self.programs}/")
+            text = _read_unit(name).replace(_DEFAULT_PREFIX, f"{self.programs}/")
             if name == "synergai-power@.service" and self.power != AUTO:
                 text = text.replace("synergai-power\n", f"synergai-power --controller {power}\n", 1)
-            yield Write(f"{UNITS}/{name}", text)
+            yield WriteFile(f"{UNITS}/{name}", text)
         if power == "cgroup":
-            yield Write(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
-        yield Run(("systemctl", "daemon-reload"))
-        yield Run(("systemctl", "enable", "--now", _SOCKET, _SERVICE))
-        # Had it been running, it would still run with what was written before.
-        yield Run(("systemctl", "try-restart", _SERVICE))
+            yield WriteFile(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
+        yield RunCommand(("systemctl", "daemon-reload"))
+        yield RunCommand(("systemctl", "enable", "--now", _SOCKET, _SERVICE))
+        # A service that was already running still uses the previous files.
+        yield RunCommand(("systemctl", "try-restart", _SERVICE))
 
     def _environment(self) -> str:
         values = {
@@ -163,45 +165,45 @@ class Installation:
         return "".join(f"SYNERGAI_AGENT_{key}={value}\n" for key, value in values.items() if value)
 
 
-def removal(*, purge: bool = False) -> Iterator[Step]:
-    """All that has to be done to take the agent out again.
+def removal_steps(*, purge: bool = False) -> Iterator[Step]:
+    """Yield the steps that remove the agent.
 
     Args:
-        purge: its settings, its state and the models in it go as well.
+        purge: also remove its settings, state and models.
     """
-    yield Run(("systemctl", "disable", "--now", _SERVICE, _SOCKET), may_fail=True)
+    yield RunCommand(("systemctl", "disable", "--now", _SERVICE, _SOCKET), may_fail=True)
     for name in _UNIT_NAMES:
-        yield Remove(f"{UNITS}/{name}")
-    yield Remove(_DROP_IN)
-    yield Run(("systemctl", "daemon-reload"))
+        yield RemovePath(f"{UNITS}/{name}")
+    yield RemovePath(_DROP_IN)
+    yield RunCommand(("systemctl", "daemon-reload"))
     if purge:
-        yield Remove(ENVIRONMENT)
-        yield Remove(ALLOWED)
-        yield Remove(STATE)
-        yield Remove(SYSUSERS)
+        yield RemovePath(ENVIRONMENT)
+        yield RemovePath(ALLOWED)
+        yield RemovePath(STATE)
+        yield RemovePath(SYSUSERS)
 
 
-def carry_out(steps: Sequence[Step], files: Files) -> None:
-    """Do it.
+def execute(steps: Sequence[Step], files: Files) -> None:
+    """Execute the steps.
 
     Raises:
-        Unavailable: a command failed; what was done before stays, and doing all again is safe.
-        OSError: a file cannot be written, for lack of root's rights most likely.
+        Unavailable: a command failed; earlier steps remain, and executing all again is safe.
+        OSError: a file cannot be written, most likely because the process is not root.
     """
     for step in steps:
         match step:
-            case Write():
+            case WriteFile():
                 _write(step, files.path(step.path))
-            case Remove():
+            case RemovePath():
                 path = files.path(step.path)
                 if path.is_dir():
                     shutil.rmtree(path)
                 path.unlink(missing_ok=True)
-            case Run():
+            case RunCommand():
                 _run(step)
 
 
-def _write(step: Write, path: Path) -> None:
+def _write(step: WriteFile, path: Path) -> None:
     if path.exists():
         if step.keep or path.read_text("utf-8") == step.text:
             return
@@ -214,10 +216,10 @@ def _write(step: Write, path: Path) -> None:
     new.replace(path)
 
 
-def _run(step: Run) -> None:
+def _run(step: RunCommand) -> None:
     program = shutil.which(step.command[0])
     if program is None:
-        raise NotSupported(f"{step.command[0]} is not here; this needs a machine with systemd")
+        raise NotSupported(f"{step.command[0]} not found; this needs a machine with systemd")
     done = subprocess.run(
         [program, *step.command[1:]], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -226,10 +228,10 @@ def _run(step: Run) -> None:
         raise Unavailable(f"{' '.join(step.command)} failed: {reason}")
 
 
-def _shipped(name: str) -> str:
-    """A file of ``deploy/systemd``, from the package or a checkout."""
+def _read_unit(name: str) -> str:
+    """Return the content of a file of ``deploy/systemd``, from the package or a checkout."""
     here = Path(__file__).parent
     for folder in (here / "systemd", here.parent / "deploy" / "systemd"):
         if (folder / name).is_file():
             return (folder / name).read_text("utf-8")
-    raise NotFound(f"{name} is not part of this installation; install SynergAI from its wheel")
+    raise NotFound(f"this installation lacks {name}; install SynergAI from its wheel")

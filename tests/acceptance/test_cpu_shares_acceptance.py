@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from worker_agent.power.cpu_shares import ProcessorShares
+from worker_agent.power.cpu_shares import CpuShareController
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_a_group_goes_with_its_command_however_that_ends() -> None:
 
 
 def test_modes_slow_this_process_and_what_it_starts() -> None:
-    power = ProcessorShares(Files(), ["1cpu", "0.2cpu"])
+    power = CpuShareController(Files(), ["1cpu", "0.2cpu"])
     try:
         power.switch("0.2cpu")
         done = subprocess.run(

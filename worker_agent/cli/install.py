@@ -13,33 +13,36 @@ if TYPE_CHECKING:
 
     from worker_agent.installer import Step
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, no more.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the steps.")]
 
 
 def install(
     gateway: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="The gateway's hub, which the agent dials.")
+        str, typer.Option(metavar="HOST[:PORT]", help="Address of the gateway's hub.")
     ],
     worker_class: Annotated[
         str, typer.Option("--class", metavar="NAME", help="The worker class, such as agx-xavier.")
     ],
-    worker_id: Annotated[str, typer.Option(help="This worker's name. Default: the host's.")] = "",
+    worker_id: Annotated[
+        str, typer.Option(help="This worker's name. Default: the host name.")
+    ] = "",
     models: Annotated[
         Path | None, typer.Option(help="Model directory. Default: in the service's state.")
     ] = None,
     power: Annotated[
-        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto chooses by the board.")
+        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto selects by the board.")
     ] = "auto",
     programs: Annotated[
-        Path | None, typer.Option(help="Folder of the synergai program. Default: that of this one.")
+        Path | None,
+        typer.Option(help="Directory of the synergai program. Default: that of this program."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Install the agent as a service of systemd, and start it; again is an update."""
+    """Install the agent as a systemd service and start it. Run it again to update."""
     from worker_agent.installer import MODELS, Installation
     from worker_agent.power.files import Files
 
-    wanted = Installation(
+    installation = Installation(
         gateway=gateway,
         worker_class=worker_class,
         worker_id=worker_id,
@@ -47,28 +50,28 @@ def install(
         power=power,
         programs=programs or Path(sys.executable).parent,
     )
-    _do(list(wanted.steps(Files())), dry_run=dry_run)
+    _print_or_execute(list(installation.steps(Files())), dry_run=dry_run)
 
 
 def uninstall(
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove its settings, state and models as well.")
+        bool, typer.Option("--purge", help="Also remove its settings, state and models.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop the agent's service, and remove it."""
-    from worker_agent.installer import removal
+    """Stop and remove the agent's service."""
+    from worker_agent.installer import removal_steps
 
-    _do(list(removal(purge=purge)), dry_run=dry_run)
+    _print_or_execute(list(removal_steps(purge=purge)), dry_run=dry_run)
 
 
-def _do(steps: Sequence[Step], *, dry_run: bool) -> None:
-    from worker_agent.installer import carry_out
+def _print_or_execute(steps: Sequence[Step], *, dry_run: bool) -> None:
+    from worker_agent.installer import execute
     from worker_agent.power.files import Files
 
     if dry_run:
         for step in steps:
             typer.echo(str(step))
     else:
-        carry_out(steps, Files())
-        typer.echo("done; systemctl status synergai-agent shows how it is")
+        execute(steps, Files())
+        typer.echo("done; see systemctl status synergai-agent")

@@ -16,8 +16,8 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 
 def _run(settings: AgentSettings) -> None:
-    """Make this machine's engines available: dial a gateway and run what it assigns."""
-    from worker_agent.app import Agent  # gRPC, which the help can do without
+    """Connect to a gateway and run the assignments for this machine's engines."""
+    from worker_agent.app import Agent  # imports gRPC, which --help does not need
 
     run_service(lambda: Agent(settings), settings.log_level)
 

@@ -1,4 +1,4 @@
-"""``synergai agent modes``: what this machine can be switched to, and what it is in."""
+"""``synergai agent modes``: list this machine's power modes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def modes(
     power: Annotated[
-        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto chooses by the board.")
+        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto selects by the board.")
     ] = "auto",
     root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder that stands for /, as an emulated board.")
+        Path, typer.Option(metavar="DIR", help="Directory instead of /, such as an emulated board.")
     ] = Path("/"),
     as_json: AsJson = False,
 ) -> None:
-    """List this machine's power modes, and read back which is in force."""
+    """List this machine's power modes and the one in force."""
     from worker_agent.power.files import Files
     from worker_agent.power.selection import open_controller
 
@@ -34,7 +34,7 @@ def modes(
     finally:
         controller.close()
     if as_json:
-        # Imported here: what an agent itself never prints with would cost it 2 MB.
+        # Imported here: an agent never needs it, and it takes 2 MB.
         from synergai.cli.output import print_json
 
         print_json({"modes": found, "in_force": reading})
@@ -61,4 +61,4 @@ def _print(found: Sequence[PowerMode], reading: Reading) -> None:
         )
     Console().print(table)
     if not reading.mode:
-        typer.echo(f"in no mode: {reading.detail}")
+        typer.echo(f"no known mode: {reading.detail}")

@@ -1,1 +1,1 @@
-"""Jetson boards as a folder: for the tests, and to try power modes where no board is at hand."""
+"""Emulation of Jetson boards in a directory, for tests and for trying power modes without one."""

@@ -1,4 +1,4 @@
-"""``python -m worker_agent.emulated_board KIND DIR`` makes a board to try things on."""
+"""``python -m worker_agent.emulated_board KIND DIR`` creates an emulated board."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from worker_agent.emulated_board.kinds import KINDS
 
 
 def main() -> None:
-    """Make an emulated board."""
+    """Create an emulated board."""
     parser = argparse.ArgumentParser(
         prog="python -m worker_agent.emulated_board",
-        description="Make a folder that `synergai agent modes --root` takes for a board.",
+        description="Create a directory that `synergai agent modes --root` treats as a board.",
     )
     parser.add_argument("kind", choices=sorted(KINDS))
-    parser.add_argument("folder", type=Path, help="created; must not exist yet")
+    parser.add_argument("folder", type=Path, help="directory to create; must not exist")
     parser.add_argument("--jetpack", type=int, choices=[4, 5], default=4)
     options = parser.parse_args()
     if options.folder.exists():
-        sys.exit(f"error: {options.folder} exists; choose a new folder")
+        sys.exit(f"error: {options.folder} exists; choose a new directory")
     try:
         EmulatedBoard.create(KINDS[options.kind], options.folder, options.jetpack)
     except OSError as error:
-        sys.exit(f"error: {error.filename} cannot be written: {error.strerror}")
+        sys.exit(f"error: cannot write {error.filename}: {error.strerror}")
 
 
 if __name__ == "__main__":

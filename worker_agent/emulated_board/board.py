@@ -1,4 +1,4 @@
-"""A folder that looks like a Jetson board's ``/`` to all that reads and switches power modes."""
+"""A directory with the files and programs of a Jetson board that concern power modes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EMULATION: Final = "/emulation"
 
 @dataclass(frozen=True, slots=True)
 class EmulatedBoard:
-    """An emulated board, made by `create`.
+    """An emulated board. Created by `create`.
 
     Attributes:
-        kind: which board it is.
-        root: its folder.
-        jetpack: 4 or 5; files differ between them.
+        kind: the kind of board.
+        root: its directory.
+        jetpack: JetPack release, 4 or 5, which determines the layout of the files.
     """
 
     kind: BoardKind
@@ -38,7 +38,7 @@ class EmulatedBoard:
 
     @classmethod
     def create(cls, kind: BoardKind, root: Path, jetpack: int = 4) -> EmulatedBoard:
-        """Make the board's folder, in its default mode, as freshly booted."""
+        """Create the board's directory in the state after a boot, in the default mode."""
         board = cls(kind, root, jetpack)
         board._write("/etc/nvpmodel.conf", board._conf())
         board._write_sysfs()
@@ -46,40 +46,40 @@ class EmulatedBoard:
         board._write("/proc/device-tree/model", f"NVIDIA Jetson {kind.name} (emulated)\0")
         program = Path(__file__).with_name("programs.py").read_text("utf-8")
         for name in ("/usr/sbin/nvpmodel", "/usr/bin/jetson_clocks"):
-            # -I -S: it is started for every question, so it should not look for packages.
+            # -I -S: it is started for every query, so it should not search for packages.
             board._write(name, f"#!{sys.executable} -IS\n{program}")
             board.files.path(name).chmod(0o755)
-        board._write(f"{EMULATION}/board.json", json.dumps(board._for_programs(), indent=1))
+        board._write(f"{EMULATION}/board.json", json.dumps(board._program_data(), indent=1))
         board._write(STATUS, f"pmode:{kind.default:04d}")
-        board.run_default()
+        board.apply_default_mode()
         return board
 
     @property
     def files(self) -> Files:
-        """The board, for controllers and sensors."""
+        """File access to the board, for controllers and sensors."""
         return Files(self.root)
 
-    def run_default(self) -> None:
-        """Put the default mode in force, as the board's service does at boot."""
+    def apply_default_mode(self) -> None:
+        """Apply the default mode, as the board's service does at boot."""
         for path, value in self._values(self.kind.mode(self.kind.default)):
             self.set(path, str(value))
         online = range(self.kind.mode(self.kind.default).cores)
         self.set(f"{_CPU}/online", format_cpus(online))
 
     def set(self, path: str, value: str) -> None:
-        """Change one file, as if the kernel or somebody else did."""
+        """Change one file, as the kernel or another program would."""
         self._write(path, f"{value}\n")
 
-    def fail(self, fault: str, *, once: bool = False) -> None:
-        """Let the board's programs misbehave from now on; see ``programs.py`` for the ways."""
+    def inject_fault(self, fault: str, *, once: bool = False) -> None:
+        """Inject a fault into the board's programs; ``programs.py`` lists the faults."""
         self._write(f"{EMULATION}/fault", f"{fault}{' once' if once else ''}\n")
 
-    def use_gpu(self) -> None:
-        """Let the GPU's context exist: from now on another mask asks for a reboot."""
+    def create_gpu_context(self) -> None:
+        """Create the GPU's context, after which a change of the mask needs a reboot."""
         self._write(f"{EMULATION}/golden", "")
 
     def calls(self) -> list[str]:
-        """The command lines that the board's programs were called with."""
+        """Return the command lines of all calls of the board's programs."""
         log = self.files.path(f"{EMULATION}/calls")
         return log.read_text().splitlines() if log.exists() else []
 
@@ -130,7 +130,7 @@ class EmulatedBoard:
         return any(mode.oc_warn_ma for mode in self.kind.modes)
 
     def _values(self, mode: BoardMode) -> list[tuple[str, int]]:
-        """What the kernel's files show when `mode` is in force."""
+        """Return paths and values of the kernel's files with `mode` in force."""
         values = [(f"{_CPU}/cpu{core}/online", int(core < mode.cores)) for core in self._cores()]
         cpu = _step(self.kind.cpu_steps_khz, mode.cpu_khz)
         for core in range(mode.cores):
@@ -148,7 +148,7 @@ class EmulatedBoard:
     def _cores(self) -> range:
         return range(self.kind.cores)
 
-    def _for_programs(self) -> dict[str, object]:
+    def _program_data(self) -> dict[str, object]:
         return {
             "cpu": _CPU,
             "cores": self.kind.cores,
@@ -162,7 +162,7 @@ class EmulatedBoard:
         }
 
     def _conf(self) -> str:
-        """A file in the grammar of the board's, with the numbers of `kind`."""
+        """Return the content of ``/etc/nvpmodel.conf`` for `kind`."""
         lines = ["# Emulated.", "", "< PARAM TYPE=FILE NAME=CPU_ONLINE >"]
         lines += [f"CORE_{core} {_CPU}/cpu{core}/online" for core in self._cores()]
         lines += ["", "< PARAM TYPE=FILE NAME=TPC_POWER_GATING >", f"TPC_PG_MASK {TPC}"]
@@ -205,7 +205,7 @@ class EmulatedBoard:
 
 
 def _step(steps: tuple[int, ...], wanted: int) -> int:
-    """The step of a clock that the kernel takes for a bound; -1 is none."""
+    """Return the frequency step that the kernel selects for a bound; -1 means no bound."""
     if wanted < 0:
         return steps[-1]
     return max((step for step in steps if step <= wanted), default=steps[0])

@@ -1,4 +1,4 @@
-"""The numbers of the two boards: modes, steps of the clocks, power sensors."""
+"""Data of the two boards: modes, frequency steps and power sensors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ UNCAPPED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class BoardMode:
-    """One power mode, as the board's own file has it.
+    """One power mode, as defined in the board's own file.
 
     Attributes:
-        number: the board's id of it.
-        name: the board's name of it.
-        cores: how many cores are online, counted from the first.
-        cpu_khz: cap of the cores' clock; -1 is none.
-        gpu_hz: cap of the GPU's clock; -1 is none.
-        emc_hz: cap of the memory's clock; 0 is none.
-        tpc_mask: which parts of the GPU are off.
-        gpu_min_hz: lower bound of the GPU's clock.
-        oc_warn_ma: current at which the board warns; 0 where modes do not set it.
+        number: the board's id of the mode.
+        name: the board's name of the mode.
+        cores: number of online cores, counted from the first.
+        cpu_khz: CPU clock cap; -1 means none.
+        gpu_hz: GPU clock cap; -1 means none.
+        emc_hz: memory clock cap; 0 means none.
+        tpc_mask: mask of the GPU parts that are off.
+        gpu_min_hz: lower bound of the GPU clock.
+        oc_warn_ma: overcurrent warning threshold; 0 if the modes do not set it.
     """
 
     number: int
@@ -41,13 +41,13 @@ class BoardKind:
 
     Attributes:
         name: the worker class.
-        cores: how many it has.
-        cpu_min_khz: the lower bound that all of its modes set.
-        cpu_steps_khz: what the cores' clock can be.
-        gpu_steps_hz: what the GPU's clock can be.
-        modes: all of its power modes.
-        default: number of the mode that it boots with.
-        rails: power in mW by rail, by I2C address of the sensor that has it.
+        cores: number of CPU cores.
+        cpu_min_khz: lower bound of the CPU clock in all modes.
+        cpu_steps_khz: frequency steps of the CPU.
+        gpu_steps_hz: frequency steps of the GPU.
+        modes: all power modes.
+        default: id of the default mode at boot.
+        rails: power in mW by rail, by I2C address of the sensor.
     """
 
     name: str
@@ -60,7 +60,7 @@ class BoardKind:
     rails: dict[str, dict[str, int]]
 
     def mode(self, number: int) -> BoardMode:
-        """The mode with the board's id `number`."""
+        """Return the mode with this id."""
         return next(mode for mode in self.modes if mode.number == number)
 
 

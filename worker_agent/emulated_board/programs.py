@@ -1,19 +1,20 @@
-"""``nvpmodel`` and ``jetson_clocks`` of an emulated board; it finds its root by its own place.
+"""``nvpmodel`` and ``jetson_clocks`` of an emulated board.
 
-It stands alone, so that nothing of what it is to test is used to make it. Its ways to fail, by
-the first word in ``/emulation/fault`` (``once`` after it: the next time only):
+The program derives the board's root from its own location, and shares no code with the
+controllers that it tests. Faults, selected by the first word in ``/emulation/fault`` (followed by
+``once``: for the next call only):
 
-``refuses``         ends with an error, nothing done
-``complains``       does everything, and ends with an error nevertheless
-``hangs``           does nothing and does not end
-``hangs-midway``    does half and does not end
-``no-effect``       reports success, nothing done
-``half-cores``      reports success, but half of the cores that should be online are
-``killed-midway``   is killed after half of its work
-``other=ID``        somebody else switches to mode ID right after it
-``asks``            asks for a reboot whatever the mode
-``mute``            a question for the mode is not answered
-``query-hangs``     a question for the mode does not end
+``fails``           exits with an error without any effect
+``warns``           takes full effect, but exits with an error
+``hangs``           hangs without any effect
+``hangs-midway``    hangs after half of the work
+``no-effect``       reports success without any effect
+``half-cores``      reports success with half of the cores offline that should be online
+``killed-midway``   is killed after half of the work
+``other=ID``        takes effect, then another program switches to mode ID
+``needs-reboot``    prompts for a reboot, whatever the mode
+``query-fails``     a query of the mode fails
+``query-hangs``     a query of the mode hangs
 """
 
 import json
@@ -50,7 +51,7 @@ def _write(path: str, value: object) -> None:
 def _fault(*, of_query: bool) -> str:
     file = ROOT / "emulation/fault"
     words = file.read_text().split() if file.exists() else []
-    if not words or (words[0] in ("mute", "query-hangs")) != of_query:
+    if not words or (words[0] in ("query-fails", "query-hangs")) != of_query:
         return ""
     if "once" in words:
         file.unlink()
@@ -61,7 +62,7 @@ def _current() -> int:
     return int(_read(BOARD["status"]).partition("pmode:")[2].split()[0])
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -73,28 +74,30 @@ def _hang() -> NoReturn:
 
 
 def _query() -> int:
-    trouble = _fault(of_query=True)
-    if trouble == "query-hangs":
+    fault = _fault(of_query=True)
+    if fault == "query-hangs":
         _hang()
-    _say("NVPM WARN: fan mode is not set!")
-    _say("NVPM ERROR: Error opening /sys/kernel/nvpmodel_emc_cap/emc_iso_cap: 13")
-    if trouble == "mute":
+    _print_lines("NVPM WARN: fan mode is not set!")
+    _print_lines("NVPM ERROR: Error opening /sys/kernel/nvpmodel_emc_cap/emc_iso_cap: 13")
+    if fault == "query-fails":
         return FAILURE
-    _say(f"NV Power Mode: {BOARD['modes'][str(_current())]['name']}", str(_current()))
+    _print_lines(f"NV Power Mode: {BOARD['modes'][str(_current())]['name']}", str(_current()))
     return 0
 
 
-def _ask_for_reboot(number: int) -> int:
-    _say("NVPM WARN: Golden image context is already created")
-    _say(f"NVPM WARN: Reboot required for changing to this power mode: {number}")
-    _say("NVPM WARN: DO YOU WANT TO REBOOT NOW? enter YES/yes to confirm: ")
+def _prompt_for_reboot(number: int) -> int:
+    _print_lines("NVPM WARN: Golden image context is already created")
+    _print_lines(f"NVPM WARN: Reboot required for changing to this power mode: {number}")
+    _print_lines("NVPM WARN: DO YOU WANT TO REBOOT NOW? enter YES/yes to confirm: ")
     answer = sys.stdin.readline().strip()
     if answer in ("YES", "yes"):
         (ROOT / "emulation/rebooted").touch()
-        _say("NVPM WARN: rebooting")
+        _print_lines("NVPM WARN: rebooting")
         return 0
     if not answer:
-        _say("NVPM ERROR: bad input!", "NVPM ERROR: optMask is 1, no request for power mode")
+        _print_lines(
+            "NVPM ERROR: bad input!", "NVPM ERROR: optMask is 1, no request for power mode"
+        )
     return BAD_INPUT
 
 
@@ -111,30 +114,30 @@ def _apply(number: int, portion: float = 1.0, cores: float = 1.0) -> None:
 
 def _switch(number: int) -> int:
     if str(number) not in BOARD["modes"]:
-        _say(f"NVPM ERROR: invalid power mode id {number}")
+        _print_lines(f"NVPM ERROR: invalid power mode id {number}")
         return FAILURE
-    trouble = _fault(of_query=False)
+    fault = _fault(of_query=False)
     differs = BOARD["modes"][str(number)]["tpc"] != int(_read(BOARD["tpc"]))
-    if trouble == "asks" or (differs and (ROOT / "emulation/golden").exists()):
-        return _ask_for_reboot(number)
-    if trouble == "refuses":
-        _say("NVPM ERROR: failed to write PARAM CPU_ONLINE: ARG CORE_3")
+    if fault == "needs-reboot" or (differs and (ROOT / "emulation/golden").exists()):
+        return _prompt_for_reboot(number)
+    if fault == "fails":
+        _print_lines("NVPM ERROR: failed to write PARAM CPU_ONLINE: ARG CORE_3")
         return FAILURE
-    if trouble == "hangs":
+    if fault == "hangs":
         _hang()
-    elif trouble in ("hangs-midway", "killed-midway"):
+    elif fault in ("hangs-midway", "killed-midway"):
         _apply(number, portion=0.5)
-        if trouble == "hangs-midway":
+        if fault == "hangs-midway":
             _hang()
         os.kill(os.getpid(), signal.SIGKILL)
-    elif trouble == "half-cores":
+    elif fault == "half-cores":
         _apply(number, cores=0.5)
-    elif trouble != "no-effect":
+    elif fault != "no-effect":
         _apply(number)
-    if trouble.startswith("other="):
-        _apply(int(trouble.partition("=")[2]))
-    if trouble == "complains":
-        _say("NVPM ERROR: cannot set fan mode")
+    if fault.startswith("other="):
+        _apply(int(fault.partition("=")[2]))
+    if fault == "warns":
+        _print_lines("NVPM ERROR: cannot set fan mode")
         return FAILURE
     return 0
 
@@ -144,7 +147,7 @@ def _clocks(arguments: list[str]) -> int:
     folders.append(f"{BOARD['gpu']}/")
     if arguments[:1] == ["--store"]:
         if Path(arguments[1]).exists():
-            _say("File already exists. Can I overwrite it? Y/N: ")
+            _print_lines("File already exists. Can I overwrite it? Y/N: ")
             return 0 if sys.stdin.readline().strip() == "Y" else 1
         lowest = {folder: _read(f"{folder}min_freq") for folder in folders}
         Path(arguments[1]).parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +171,7 @@ def _main() -> int:
         return _query()
     if len(arguments) == 2 and arguments[0] == "-m" and arguments[1].isdecimal():
         return _switch(int(arguments[1]))
-    _say("NVPM ERROR: optMask is 0, no request for power mode")
+    _print_lines("NVPM ERROR: optMask is 0, no request for power mode")
     return FAILURE
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from worker_agent.hosts.pool import HostPool
     from worker_agent.hosts.process import HostProcess
     from worker_agent.power.controller import PowerMode
-    from worker_agent.power.manager import Power
+    from worker_agent.power.manager import PowerManager
 
 
 class PowerModeHosts:
@@ -29,10 +29,10 @@ class PowerModeHosts:
 
     def __init__(self, hosts: HostPool) -> None:
         self._hosts = hosts
-        self._power: Power | None = None
+        self._power: PowerManager | None = None
         self._loads: set[asyncio.Task[HostProcess]] = set()
 
-    def use(self, power: Power) -> None:
+    def use(self, power: PowerManager) -> None:
         """From now on, switch with `power`."""
         self._power = power
 

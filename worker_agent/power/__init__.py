@@ -1,1 +1,1 @@
-"""Power modes of the machine: listed, switched and read back."""
+"""Power modes and power telemetry of the machine."""

@@ -1,7 +1,7 @@
-"""Run a command with a share of the processor, so that one machine can play several unlike ones.
+"""Run a command with limited CPU time, to emulate heterogeneous workers on one machine.
 
-``python -m worker_agent.power.cgroup --cpus 0.3 -- COMMAND…`` makes a control group, becomes the
-command inside it, and has the group removed when the last process has left it.
+``python -m worker_agent.power.cgroup --cpus 0.3 -- COMMAND…`` creates a cgroup, executes the
+command in it, and removes the group once its last process has exited.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
 from worker_agent.power.cgroup_versions import CpuLimit
-from worker_agent.power.cpu_cgroup import LimitedGroup
+from worker_agent.power.cpu_cgroup import CpuCgroup
 from worker_agent.power.files import parse_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-_LOOK_AGAIN_S: Final = 0.1
+_REMOVE_RETRY_S: Final = 0.1
 _CANNOT_RUN: Final = 127
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command with at most so much of the processor."""
+    """Run a command with limited CPU time."""
     parser = argparse.ArgumentParser(
         prog="python -m worker_agent.power.cgroup",
-        description="Run a command, and all that it starts, with at most so much of the processor.",
+        description="Run a command and its child processes with limited CPU time.",
         epilog="Example: python -m worker_agent.power.cgroup --cpus 0.3 -- synergai agent …",
     )
     parser.add_argument("--cpus", type=float, default=0.0, help="0.3 is 30%% of one core")
-    parser.add_argument("--cpuset", default="", help="cores it may run on, such as 0-1,3")
+    parser.add_argument("--cpuset", default="", help="allowed cores, such as 0-1,3")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
     options = parser.parse_args(arguments)
     try:
-        group = LimitedGroup(CpuLimit(options.cpus, parse_cpus(options.cpuset)))
+        group = CpuCgroup(CpuLimit(options.cpus, parse_cpus(options.cpuset)))
     except SynergaiError as error:
         sys.exit(f"error: {error}")
     try:
         group.enter()
-        _become(options.command, group)
+        _exec_in_group(options.command, group)
     except SynergaiError as error:
         group.remove()
         sys.exit(f"error: {error}")
 
 
-def _become(command: list[str], group: LimitedGroup) -> NoReturn:
-    """Replace this process by `command`: signals, output and exit status are its own.
+def _exec_in_group(command: list[str], group: CpuCgroup) -> NoReturn:
+    """Replace this process with `command`, so that signals and exit status need no forwarding.
 
-    A grandchild of init stays behind outside the group and removes it in the end; a parent
-    process could not do so if it were killed.
+    A daemonised child stays outside the group and removes it at the end. A parent process could
+    be killed before it removed the group.
     """
     child = os.fork()
     if child == 0:
@@ -62,21 +62,21 @@ def _become(command: list[str], group: LimitedGroup) -> NoReturn:
         os._exit(0)
     os.waitpid(child, 0)
     try:
-        os.execvp(command[0], command)  # noqa: S606  # to become the command is the purpose
+        os.execvp(command[0], command)  # noqa: S606  # the purpose of this program
     except OSError as error:
         sys.stderr.write(f"error: cannot run {command[0]}: {error.strerror}\n")
         sys.exit(_CANNOT_RUN)
 
 
-def _remove_when_empty(group: LimitedGroup) -> NoReturn:
-    """Wait, holding nothing of the command's open, until the group can be removed."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+def _remove_when_empty(group: CpuCgroup) -> NoReturn:
+    """Close all inherited descriptors and wait until the group can be removed."""
+    devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
+        os.dup2(devnull, descriptor)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     group.leave()
     while not group.remove():
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_REMOVE_RETRY_S)
     os._exit(0)
 
 

@@ -1,6 +1,6 @@
-"""Limits of processor time in both versions of cgroups.
+"""CPU time limits in cgroup v1 and v2.
 
-v1 is also found beside an idle v2 hierarchy, as many boards and container hosts have it.
+Many boards and container hosts mount v1 controllers next to an idle v2 hierarchy.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from worker_agent.power.files import Files
 
 PERIOD_US: Final = 10_000
-"""Short, so that a limited process is slowed down evenly instead of stopped for long."""
-LEAST_QUOTA_US: Final = 1_000
-"""The kernel takes no less; smaller shares get a longer period."""
+"""Short, so that a limited process is throttled evenly instead of stopped for long intervals."""
+MIN_QUOTA_US: Final = 1_000
+"""The kernel's minimum; smaller shares get a longer period."""
 _MOUNT: Final = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLimit:
-    """How much of the processor a group may use.
+    """CPU time and cores that a cgroup may use.
 
     Attributes:
-        cpus: processor time per time; 0.3 is 30% of one core, 0 no limit.
-        cpuset: the cores that it may run on; empty means all.
+        cpus: CPU seconds per second; 0.3 is 30% of one core, 0 means no limit.
+        cpuset: allowed cores; empty means all.
 
     Raises:
-        InvalidInput: on construction, if `cpus` is negative, too small or not a number.
+        InvalidInput: on construction, if `cpus` is out of range or not a number.
     """
 
     cpus: float = 0.0
@@ -42,42 +42,42 @@ class CpuLimit:
 
     @property
     def period_us(self) -> int:
-        """The time over which the quota counts."""
-        return max(PERIOD_US, round(LEAST_QUOTA_US / self.cpus)) if self.cpus else PERIOD_US
+        """Accounting period of the quota, in microseconds."""
+        return max(PERIOD_US, round(MIN_QUOTA_US / self.cpus)) if self.cpus else PERIOD_US
 
     @property
     def quota_us(self) -> int:
-        """Processor time per period; -1 for no limit, as v1 writes it."""
-        return max(LEAST_QUOTA_US, round(self.cpus * self.period_us)) if self.cpus else -1
+        """CPU time per period, in microseconds; -1 for no limit, as in v1."""
+        return max(MIN_QUOTA_US, round(self.cpus * self.period_us)) if self.cpus else -1
 
 
 class Hierarchy(Protocol):
-    """Where groups are made, in one version of cgroups."""
+    """File operations on groups, in one version of cgroups."""
 
     def own_groups(self) -> tuple[str, ...]:
-        """The process's own groups, below which others are made."""
+        """Return the directories of the process's current groups, the parents of new ones."""
 
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
-        """The directories that make up the group `name` below the process's own."""
+        """Return the directories of the group `name` below the process's current groups."""
 
     def prepare(self, folder: str) -> None:
-        """Make a just created directory fit to be entered."""
+        """Initialise a newly created directory so that a process can enter it."""
 
-    def entered(self, limit: CpuLimit) -> None:
-        """The process has left its own group for the new one."""
+    def after_enter(self, limit: CpuLimit) -> None:
+        """Enable the controllers, once the process has moved to the new group."""
 
-    def leaving(self, folder: str) -> None:
-        """The process is about to go back."""
+    def before_leave(self, folder: str) -> None:
+        """Disable the controllers, before the process moves back."""
 
     def limit(self, folder: str, limit: CpuLimit) -> None:
-        """Write `limit` where the directory knows about it."""
+        """Write `limit` to the files of a directory."""
 
     def read(self, folder: str) -> CpuLimit:
-        """What the directory says is in force."""
+        """Return the limit in force, as far as this directory holds it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Version1:
+class _CgroupV1:
     files: Files
     cpu: str
     cpuset: str
@@ -87,7 +87,7 @@ class _Version1:
 
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
         if cpuset and not self.cpuset:
-            raise NotSupported("this machine has no cpuset hierarchy; leave the cores out")
+            raise NotSupported("this machine has no cpuset hierarchy; omit the cores")
         return tuple(f"{own}/{name}" for own in (self.cpu, *([self.cpuset] if cpuset else [])))
 
     def prepare(self, folder: str) -> None:
@@ -97,15 +97,15 @@ class _Version1:
                 own = self.files.read(f"{self.cpuset}/{list_name}")
                 self.files.write(f"{folder}/{list_name}", own)
 
-    def entered(self, limit: CpuLimit) -> None:
+    def after_enter(self, limit: CpuLimit) -> None:
         pass
 
-    def leaving(self, folder: str) -> None:
+    def before_leave(self, folder: str) -> None:
         pass
 
     def limit(self, folder: str, limit: CpuLimit) -> None:
         if folder.startswith(f"{self.cpu}/"):
-            # Lifted first: the kernel checks every single write, quota and period in turn.
+            # Lift the quota first: the kernel validates each write of quota and period by itself.
             self.files.write(f"{folder}/cpu.cfs_quota_us", "-1")
             self.files.write(f"{folder}/cpu.cfs_period_us", str(limit.period_us))
             self.files.write(f"{folder}/cpu.cfs_quota_us", str(limit.quota_us))
@@ -122,7 +122,7 @@ class _Version1:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version2:
+class _CgroupV2:
     files: Files
     own: str
 
@@ -135,16 +135,16 @@ class _Version2:
     def prepare(self, folder: str) -> None:
         pass
 
-    def entered(self, limit: CpuLimit) -> None:
-        # Only now: a group that holds processes itself cannot give controllers to its children.
+    def after_enter(self, limit: CpuLimit) -> None:
+        # Not earlier: a group with processes of its own cannot enable controllers for children.
         wanted = ["cpu", *(["cpuset"] if limit.cpuset else [])]
         enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
         missing = " ".join(f"+{name}" for name in wanted if name not in enabled)
         if missing:
             self.files.write(f"{self.own}/cgroup.subtree_control", missing)
 
-    def leaving(self, folder: str) -> None:
-        # For the same reason; but the limits of other groups beside this one are left alone.
+    def before_leave(self, folder: str) -> None:
+        # For the same reason, unless sibling groups still need the controllers.
         if self.files.find(self.own, "*/cgroup.procs") == [f"{folder}/cgroup.procs"]:
             enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
             ours = " ".join(f"-{name}" for name in ("cpuset", "cpu") if name in enabled)
@@ -165,11 +165,11 @@ class _Version2:
         return CpuLimit(0.0 if quota == "max" else int(quota) / int(period), cpuset)
 
 
-def hierarchy_of(files: Files) -> Hierarchy:
-    """The hierarchy of this process that limits processor time.
+def detect_hierarchy(files: Files) -> Hierarchy:
+    """Return the hierarchy that can limit this process's CPU time.
 
     Raises:
-        NotSupported: there is none.
+        NotSupported: no hierarchy is mounted.
     """
     own: dict[str, str] = {}
     try:
@@ -179,7 +179,7 @@ def hierarchy_of(files: Files) -> Hierarchy:
     except (OSError, ValueError):
         own = {}
     if files.exists(f"{_MOUNT}/cgroup.controllers") and "" in own:
-        return _Version2(files, f"{_MOUNT}{own['']}")
+        return _CgroupV2(files, f"{_MOUNT}{own['']}")
     folders = {
         name: f"{_MOUNT}/{name}{own[name]}"
         for name in ("cpu", "cpuset")
@@ -187,7 +187,7 @@ def hierarchy_of(files: Files) -> Hierarchy:
     }
     if "cpu" not in folders:
         raise NotSupported(
-            "processor time cannot be limited here: neither cgroup v2 nor the v1 cpu hierarchy "
+            "cannot limit CPU time on this machine: neither cgroup v2 nor the v1 cpu hierarchy "
             f"is mounted at {_MOUNT}"
         )
-    return _Version1(files, folders["cpu"], folders.get("cpuset", ""))
+    return _CgroupV1(files, folders["cpu"], folders.get("cpuset", ""))

@@ -1,8 +1,8 @@
-"""What every way to control power modes offers.
+"""Interface of power mode controllers.
 
-Controllers are synchronous: they write to files that block inside the kernel, where asyncio
-could not help, and the helper with root's rights uses them without a loop. The agent drives them
-from a thread of their own (``worker_agent.power.manager``).
+Controllers are synchronous: writes to sysfs block inside the kernel, where asyncio cannot help,
+and the privileged helper uses them without an event loop. The agent calls them from a dedicated
+thread (``worker_agent.power.manager``).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerMode:
-    """A state that the machine can be put into.
+    """A power mode of the machine.
 
     Attributes:
-        name: what configurations call it.
-        cores: how many cores are online in it.
-        max_mhz: the cap on their clock; 0 is none.
-        budget_w: what the board is designed to stay below in it; 0 is no limit, or unknown.
-        number: the board's own number of it, if it has one.
-        refused: why it cannot be switched to while the machine runs; empty if it can.
+        name: name used in configurations.
+        cores: number of online cores.
+        max_mhz: CPU clock cap; 0 means none.
+        budget_w: design power limit of the board in watts; 0 means none or unknown.
+        number: the board's id of the mode, if any.
+        refused: why the mode cannot be switched to at run time; empty if it can.
     """
 
     name: str
@@ -39,11 +39,11 @@ class PowerMode:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the machine itself says about its mode.
+    """The machine's mode, read back from its own files.
 
     Attributes:
-        mode: the mode that all of its files agree on; empty if there is none.
-        detail: what does not fit, if no mode does.
+        mode: the mode that all files agree on; empty if they match none.
+        detail: the mismatch, if no mode matches.
     """
 
     mode: str = ""
@@ -51,12 +51,12 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
-    """A switch that was confirmed by reading back.
+class SwitchResult:
+    """A switch that was verified by reading back.
 
     Attributes:
-        mode: the mode in force now.
-        seconds: what the switch took until the machine had settled; 0 if nothing was to do.
+        mode: the mode in force.
+        seconds: duration until the machine had settled; 0 if the mode was already in force.
     """
 
     mode: str
@@ -64,14 +64,14 @@ class Switch:
 
 
 class ModeRefused(NotSupported):
-    """The mode is known, but cannot be switched to while the machine runs."""
+    """The mode exists, but cannot be switched to at run time."""
 
 
 class SwitchFailed(Unavailable):
-    """The machine did not do what was asked.
+    """The machine did not reach the requested mode.
 
     Attributes:
-        reading: what was read back afterwards.
+        reading: the mode read back afterwards.
     """
 
     def __init__(self, message: str, reading: Reading) -> None:
@@ -80,37 +80,37 @@ class SwitchFailed(Unavailable):
 
 
 class PowerController(Protocol):
-    """A way to list, switch and read back the power modes of a machine."""
+    """Lists, switches and reads back the power modes of a machine."""
 
     def modes(self) -> Sequence[PowerMode]:
-        """All modes, those that cannot be switched to at run time included; maybe none.
+        """Return all modes, including those that cannot be switched to at run time.
 
         Raises:
             NotSupported: the machine's description of its modes cannot be read.
         """
 
     def read(self) -> Reading:
-        """What is in force, from the machine's own files; never what was asked for."""
+        """Read the mode in force from the machine's own files."""
 
-    def switch(self, mode: str) -> Switch:
-        """Put `mode` in force, wait until the machine has settled, and verify.
+    def switch(self, mode: str) -> SwitchResult:
+        """Switch to `mode`, wait until the machine has settled, and verify.
 
         Raises:
-            InvalidInput: there is no such mode.
-            ModeRefused: it needs a reboot, or rights that are not there.
-            SwitchFailed: the machine did not follow; its `reading` is what is in force instead.
+            InvalidInput: the mode does not exist.
+            ModeRefused: the mode needs a reboot, or missing permissions.
+            SwitchFailed: the machine is in another mode; see the error's `reading`.
         """
 
     def close(self) -> None:
-        """Leave the machine in a sane state."""
+        """Leave the machine in a usable state."""
 
 
 def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:
-    """The mode called `name`, or of that number.
+    """Return the mode with this name or number.
 
     Raises:
-        InvalidInput: there is none.
-        ModeRefused: it cannot be switched to while the machine runs.
+        InvalidInput: the mode does not exist.
+        ModeRefused: the mode cannot be switched to at run time.
     """
     for mode in modes:
         if name == mode.name or (mode.number is not None and name == str(mode.number)):
@@ -121,11 +121,11 @@ def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:
     raise InvalidInput(f"there is no power mode {name!r}; this machine has: {known}")
 
 
-def offered(modes: Sequence[PowerMode], names: Sequence[str]) -> tuple[PowerMode, ...]:
-    """Those of `modes` that are in `names`, or all if that is empty.
+def select_modes(modes: Sequence[PowerMode], names: Sequence[str]) -> tuple[PowerMode, ...]:
+    """Return the modes listed in `names`, or all if that is empty.
 
     Raises:
-        InvalidInput: a name is none of them.
+        InvalidInput: a name does not exist.
     """
     known = {mode.name for mode in modes}
     for name in names:

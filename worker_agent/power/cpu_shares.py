@@ -1,4 +1,4 @@
-"""Shares of the processor as modes: how any Linux machine plays slower ones."""
+"""CPU shares as power modes, with which any Linux machine can emulate slower ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit
-from worker_agent.power.controller import PowerMode, Reading, Switch, SwitchFailed, find_mode
-from worker_agent.power.cpu_cgroup import LimitedGroup
+from worker_agent.power.controller import PowerMode, Reading, SwitchFailed, SwitchResult, find_mode
+from worker_agent.power.cpu_cgroup import CpuCgroup
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.switching import Patience, switch
+from worker_agent.power.switching import SwitchTiming, switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from worker_agent.power.files import Files
 
 _NAME: Final = re.compile(r"(\d+(?:\.\d+)?)cpu(?:_on_(\d+(?:-\d+)?(?:_\d+(?:-\d+)?)*))?")
-_SETTLED_AT_ONCE: Final = Patience(settle=0.0, limit=0.0)
-_CLOSE: Final = 0.01
-"""The kernel keeps whole microseconds, so that a limit read back may differ by so much of it."""
+_NO_SETTLING: Final = SwitchTiming(settle=0.0, timeout=0.0)
+_RELATIVE_TOLERANCE: Final = 0.01
+"""The kernel keeps whole microseconds, so that a limit read back may differ slightly."""
 
 
-class ProcessorShares:
-    """Modes such as ``0.5cpu``, half of a core, or ``2cpu_on_0-1``, two certain ones.
+class CpuShareController:
+    """Controller with modes such as ``0.5cpu`` (half a core) or ``2cpu_on_0-1`` (cores 0 and 1).
 
-    The process and all that it starts from then on are in a control group of their own.
+    The process moves into a cgroup on construction; its later children inherit the limit.
 
     Args:
-        files: the machine.
-        modes: the modes to offer; none means all cores, half of them, and so on down to half of
-            one. The first is in force at once.
+        files: file access to the machine.
+        modes: names of the modes; by default all cores, half of them, and so on down to half a
+            core. The first one is applied on construction.
 
     Raises:
-        InvalidInput: on construction, if a name is not such a mode.
-        NotSupported: on construction, if the machine or our rights do not allow it.
+        InvalidInput: on construction, if a name is malformed.
+        NotSupported: on construction, if the kernel or permissions do not allow a cgroup.
     """
 
     def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:
@@ -48,47 +48,45 @@ class ProcessorShares:
             for name, limit in self._limits.items()
         )
         some_on_cores = any(limit.cpuset for limit in self._limits.values())
-        # A group without a cpuset cannot be given one later, so it starts with all cores.
+        # A group created without a cpuset cannot be given one later, so start with all cores.
         self._all_cores = frozenset(cores) if some_on_cores else frozenset()
         first = next(iter(self._limits))
-        self._group = LimitedGroup(self._limit(first), files)
+        self._group = CpuCgroup(self._limit(first), files)
         self._group.enter()
 
     def modes(self) -> Sequence[PowerMode]:
-        """The shares on offer."""
+        """Return the CPU shares as modes."""
         return self._modes
 
     def read(self) -> Reading:
-        """The mode whose limit the kernel says is in force."""
+        """Return the mode that matches the limit in force."""
         try:
             found = self._group.read()
         except (OSError, ValueError) as error:
-            return Reading("", f"the control group cannot be read: {error}")
+            return Reading("", f"cannot read the cgroup: {error}")
         for name in self._limits:
             limit = self._limit(name)
             if limit.cpuset == found.cpuset and math.isclose(
-                limit.cpus, found.cpus, rel_tol=_CLOSE
+                limit.cpus, found.cpus, rel_tol=_RELATIVE_TOLERANCE
             ):
                 return Reading(name)
-        return Reading("", f"the control group is limited to {found.cpus:g} CPUs")
+        return Reading("", f"the cgroup is limited to {found.cpus:g} CPUs")
 
-    def switch(self, mode: str) -> Switch:
+    def switch(self, mode: str) -> SwitchResult:
         """Change the limit; see `PowerController.switch`."""
         found = find_mode(self._modes, mode)
-        return switch(found.name, read=self.read, apply=self._apply, patience=_SETTLED_AT_ONCE)
+        return switch(found.name, read=self.read, apply=self._apply, timing=_NO_SETTLING)
 
     def close(self) -> None:
         """Leave the group and remove it.
 
         Raises:
-            SwitchFailed: the kernel does not let the process go.
+            SwitchFailed: the process cannot be moved back.
         """
         try:
             self._group.leave()
         except OSError as error:
-            raise SwitchFailed(
-                f"the process cannot leave its control group: {error.strerror}", self.read()
-            ) from error
+            raise SwitchFailed(f"cannot leave the cgroup: {error.strerror}", self.read()) from error
         self._group.remove()
 
     def _limit(self, name: str) -> CpuLimit:
@@ -104,15 +102,15 @@ class ProcessorShares:
 
 
 def parse_share(name: str) -> CpuLimit:
-    """The limit that a mode's name stands for.
+    """Return the CPU limit that a mode's name encodes.
 
     Raises:
-        InvalidInput: it is not such a name, or the share is out of range.
+        InvalidInput: the name is malformed, or the share is out of range.
     """
     found = _NAME.fullmatch(name)
     if found is None or float(found[1]) == 0:
         raise InvalidInput(
-            f"{name!r} is not a share of the processor: write such as 0.5cpu, or 2cpu_on_0-1"
+            f"{name!r} is not a CPU share; expected a name such as 0.5cpu or 2cpu_on_0-1"
         )
     return CpuLimit(float(found[1]), parse_cpus((found[2] or "").replace("_", ",")))
 

@@ -1,4 +1,4 @@
-"""Clock and number of cores as modes, on any Linux machine whose kernel lets them be set."""
+"""CPU clock and core count as power modes, through Linux cpufreq and CPU hotplug."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
-from worker_agent.power.controller import PowerMode, Reading, Switch, find_mode
+from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode
 from worker_agent.power.files import parse_cpus
-from worker_agent.power.switching import Patience, switch
+from worker_agent.power.switching import SwitchTiming, switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,58 +17,58 @@ if TYPE_CHECKING:
 
 _CPU: Final = "/sys/devices/system/cpu"
 _NAME: Final = re.compile(r"(\d+)x(\d+)mhz")
-_NEAR_MHZ: Final = 100
-"""The kernel rounds a cap to a step of the clock."""
+_TOLERANCE_MHZ: Final = 100
+"""The kernel rounds a cap to a frequency step."""
 
 
-class CpuFrequency:
-    """Modes such as ``4x1200mhz``: four cores online, none above 1.2 GHz.
+class CpuFrequencyController:
+    """Controller with modes such as ``4x1200mhz``: four cores online, capped at 1.2 GHz.
 
     Args:
-        files: the machine.
-        modes: the modes to offer; none means all and half of the cores, each at the highest
-            clock and at about three quarters and half of it.
-        patience: how long the kernel is given to follow.
+        files: file access to the machine.
+        modes: names of the modes; by default all and half of the cores, each at about 100%, 75%
+            and 50% of the maximum clock.
+        timing: timing of a switch.
 
     Raises:
-        InvalidInput: on construction, if a name is not such a mode of this machine.
-        NotSupported: on construction, if the clock cannot be set here.
+        InvalidInput: on construction, if a name is malformed or out of range.
+        NotSupported: on construction, if the machine has no cpufreq.
     """
 
     def __init__(
-        self, files: Files, modes: Sequence[str] = (), *, patience: Patience | None = None
+        self, files: Files, modes: Sequence[str] = (), *, timing: SwitchTiming | None = None
     ) -> None:
         self._files = files
-        self._patience = patience or Patience()
+        self._timing = timing or SwitchTiming()
         self._cores = len(files.find(_CPU, "cpu[0-9]*"))
         try:
             self._lowest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_min_freq"))
             self._highest_khz = int(files.read(f"{_CPU}/cpu0/cpufreq/cpuinfo_max_freq"))
         except (OSError, ValueError) as error:
             raise NotSupported(
-                f"the cores' clock cannot be set here: {_CPU}/cpu0/cpufreq is missing, as in most "
-                "virtual machines; use the controller cgroup instead"
+                f"cannot set the CPU clock: {_CPU}/cpu0/cpufreq is missing, as in most "
+                "virtual machines; use --power cgroup instead"
             ) from error
-        self._found_khz = self._caps()
+        self._initial_khz = self._caps()
         self._modes = tuple(self._mode(name) for name in modes or self._names())
 
     def modes(self) -> Sequence[PowerMode]:
-        """The modes on offer."""
+        """Return the selected modes."""
         return self._modes
 
     def read(self) -> Reading:
-        """The mode that the online cores and their caps amount to."""
+        """Return the mode that matches the online cores and their clock caps."""
         try:
             online = parse_cpus(self._files.read(f"{_CPU}/online"))
             caps = [self._cap(core) for core in online]
         except (OSError, ValueError) as error:
-            return Reading("", f"the state of the cores cannot be read: {error}")
+            return Reading("", f"cannot read the state of the cores: {error}")
         near = [
             mode
             for mode in self._modes
             if mode.cores == len(online)
             and all(
-                abs(cap / 1000 - self._expected(core, mode)) <= _NEAR_MHZ
+                abs(cap / 1000 - self._expected(core, mode)) <= _TOLERANCE_MHZ
                 for core, cap in zip(online, caps, strict=True)
             )
         ]
@@ -77,16 +77,16 @@ class CpuFrequency:
             return Reading(min(near, key=lambda mode: abs(mode.max_mhz - highest)).name)
         return Reading("", f"{len(online)} cores are online, at up to {max(caps) / 1000:.0f} MHz")
 
-    def switch(self, mode: str) -> Switch:
-        """Set the caps, and put cores on or off line; see `PowerController.switch`."""
+    def switch(self, mode: str) -> SwitchResult:
+        """Set the clock caps and the online cores; see `PowerController.switch`."""
         found = find_mode(self._modes, mode)
-        return switch(found.name, read=self.read, apply=self._apply, patience=self._patience)
+        return switch(found.name, read=self.read, apply=self._apply, timing=self._timing)
 
     def close(self) -> None:
-        """Give back the cores and caps that were found in the beginning."""
-        for core in self._found_khz:
+        """Restore the initial cores and clock caps."""
+        for core in self._initial_khz:
             self._set_online(core, online=True)
-        for core, cap in self._found_khz.items():
+        for core, cap in self._initial_khz.items():
             self._files.write(f"{_CPU}/cpu{core}/cpufreq/scaling_max_freq", str(cap))
 
     def _apply(self, name: str) -> str:
@@ -104,12 +104,12 @@ class CpuFrequency:
 
     def _set_online(self, core: int, *, online: bool) -> None:
         path = f"{_CPU}/cpu{core}/online"
-        # The first core usually cannot be taken off line, and has no such file then.
+        # The first core usually cannot be taken offline and has no such file.
         if self._files.exists(path) and self._files.read(path) != str(int(online)):
             self._files.write(path, str(int(online)))
 
     def _expected(self, core: int, mode: PowerMode) -> float:
-        """The cap in MHz that `core` can have in `mode`: cores may differ in what they reach."""
+        """Return the cap of `core` in MHz; cores may differ in their maximum clock."""
         highest = int(self._files.read(f"{_CPU}/cpu{core}/cpufreq/cpuinfo_max_freq"))
         return min(mode.max_mhz, highest / 1000)
 
@@ -122,23 +122,23 @@ class CpuFrequency:
     def _mode(self, name: str) -> PowerMode:
         found = _NAME.fullmatch(name)
         if found is None:
-            raise InvalidInput(f"{name!r} is not a mode: write cores and clock, such as 4x1200mhz")
+            raise InvalidInput(f"{name!r} is not a mode; expected a name such as 4x1200mhz")
         cores, mhz = int(found[1]), int(found[2])
         lowest, highest = self._lowest_khz / 1000, self._highest_khz / 1000
         if not (1 <= cores <= self._cores and int(lowest) <= mhz <= round(highest)):
             raise InvalidInput(
-                f"{name!r} is beyond this machine: it has {self._cores} cores "
-                f"of {lowest:.0f} to {highest:.0f} MHz"
+                f"{name!r} is out of range: this machine has {self._cores} cores "
+                f"with {lowest:.0f} to {highest:.0f} MHz"
             )
         return PowerMode(name=name, cores=cores, max_mhz=float(mhz))
 
     def _names(self) -> Iterator[str]:
         for cores in sorted({self._cores, max(1, self._cores // 2)}, reverse=True):
-            for part in (1.0, 0.75, 0.5):
-                khz = self._step(max(self._lowest_khz, part * self._highest_khz))
+            for fraction in (1.0, 0.75, 0.5):
+                khz = self._nearest_step(max(self._lowest_khz, fraction * self._highest_khz))
                 yield f"{cores}x{round(khz / 1000)}mhz"
 
-    def _step(self, khz: float) -> float:
+    def _nearest_step(self, khz: float) -> float:
         path = f"{_CPU}/cpu0/cpufreq/scaling_available_frequencies"
         steps = [int(f) for f in self._files.read(path).split()] if self._files.exists(path) else []
         return min(steps, key=lambda step: abs(step - khz)) if steps else khz

@@ -1,4 +1,4 @@
-"""Switching by the helper that has root's rights; everything else without it."""
+"""Controller of an unprivileged process: switches through the privileged helper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from worker_agent.power.controller import (
     PowerController,
     PowerMode,
     Reading,
-    Switch,
     SwitchFailed,
+    SwitchResult,
     find_mode,
 )
 
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SOCKET: Final = Path("/run/synergai/power.sock")
-_ANSWER_S: Final = 120.0
-"""A switch, its settling, and the way back if it fails."""
-_ANSWER_BYTES: Final = 64 << 10
+_REPLY_TIMEOUT_S: Final = 120.0
+"""Covers a switch, its settling time, and the switch back if it fails."""
+_MAX_REPLY_BYTES: Final = 64 << 10
+_NO_HELPER_REASON: Final = (
+    "switching needs root, and the helper is not running; start synergai-power.socket"
+)
 
 
-class Delegated:
-    """Asks the helper to switch, and believes only what it reads itself.
+class DelegatedController:
+    """Controller that delegates switching to the helper and verifies the result itself.
 
     Args:
-        reader: lists and reads modes without further rights.
-        address: where the helper listens.
+        reader: unprivileged controller that lists and reads modes.
+        address: the helper's socket.
     """
 
     def __init__(self, reader: PowerController, address: Path = SOCKET) -> None:
@@ -41,32 +44,34 @@ class Delegated:
         self._address = address
 
     def modes(self) -> Sequence[PowerMode]:
-        """The machine's modes; without a helper, only that in force can be had."""
+        """Return the modes; without a helper, only the mode in force is available."""
         if self._address.exists():
             return self._reader.modes()
         in_force = self._reader.read().mode
         return tuple(
-            mode if mode.refused or mode.name == in_force else replace(mode, refused=_NO_HELPER)
+            mode
+            if mode.refused or mode.name == in_force
+            else replace(mode, refused=_NO_HELPER_REASON)
             for mode in self._reader.modes()
         )
 
     def read(self) -> Reading:
-        """What is in force, read without the helper."""
+        """Read the mode in force without the helper."""
         return self._reader.read()
 
-    def switch(self, mode: str) -> Switch:
-        """Have the helper switch; see `PowerController.switch`."""
+    def switch(self, mode: str) -> SwitchResult:
+        """Switch through the helper; see `PowerController.switch`."""
         wanted = find_mode(self.modes(), mode).name
-        answer = self._ask(wanted)
+        reply = self._request(wanted)
         reading = self.read()
-        message = str(answer.get("message", "the helper gave no reason"))
-        match answer.get("error"):
+        message = str(reply.get("message", "the helper gave no reason"))
+        match reply.get("error"):
             case None if reading.mode == wanted:
-                return Switch(wanted, float(answer.get("seconds", 0.0)))
+                return SwitchResult(wanted, float(reply.get("seconds", 0.0)))
             case None:
                 detail = reading.detail or f"it is {reading.mode}"
                 raise SwitchFailed(
-                    f"the helper says that power mode {wanted} is in force, but {detail}", reading
+                    f"the helper reported power mode {wanted} in force, but {detail}", reading
                 )
             case "refused":
                 raise ModeRefused(message)
@@ -76,26 +81,21 @@ class Delegated:
                 raise SwitchFailed(message, reading)
 
     def close(self) -> None:
-        """Leave the machine in the mode that it is in."""
-        # The reader changed nothing, so it has nothing to give back.
+        """Leave the machine in its mode."""
+        # The reader changed nothing, so there is nothing to restore.
 
-    def _ask(self, mode: str) -> dict[str, Any]:
+    def _request(self, mode: str) -> dict[str, Any]:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-                line.settimeout(_ANSWER_S)
-                line.connect(str(self._address))
-                line.sendall(f"{mode}\n".encode())
-                with line.makefile("rb") as answers:
-                    answer = json.loads(answers.readline(_ANSWER_BYTES))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_REPLY_TIMEOUT_S)
+                connection.connect(str(self._address))
+                connection.sendall(f"{mode}\n".encode())
+                with connection.makefile("rb") as replies:
+                    reply = json.loads(replies.readline(_MAX_REPLY_BYTES))
         except (OSError, ValueError) as error:
             raise SwitchFailed(
-                f"the helper at {self._address} does not answer: {error}", self.read()
+                f"no reply from the helper at {self._address}: {error}", self.read()
             ) from error
-        if not isinstance(answer, dict):
-            raise SwitchFailed(f"the helper at {self._address} makes no sense", self.read())
-        return answer
-
-
-_NO_HELPER: Final = (
-    "switching needs root's rights, and no helper listens; start synergai-power.socket"
-)
+        if not isinstance(reply, dict):
+            raise SwitchFailed(f"malformed reply from the helper at {self._address}", self.read())
+        return reply

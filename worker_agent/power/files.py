@@ -1,7 +1,6 @@
-"""The files through which Linux is looked at and steered, all under one root.
+"""Access to the files of /proc, /sys and /etc below a configurable root.
 
-Everything in this package and in telemetry goes through here, so that a folder can stand for a
-whole board in the tests.
+All modules of this package use it, so that tests can substitute a directory for a board.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _RANGE: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_MOST_CPUS: Final = 8192
-"""What Linux supports at most; a limit against absurd lists."""
+_MAX_CPUS: Final = 8192
+"""Maximum that Linux supports; bounds the size of a parsed list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Small text files of the kernel and the board, by their absolute paths.
+    """Small text files of the kernel and the board, addressed by absolute paths.
 
     Attributes:
-        root: what stands for ``/``.
+        root: directory that takes the place of ``/``.
     """
 
     root: Path = Path("/")
 
     def path(self, path: str) -> Path:
-        """Where the absolute `path` really is.
+        """Return the location of the absolute `path` below the root.
 
         Raises:
-            InvalidInput: it is not absolute, or leads upwards.
+            InvalidInput: the path is not absolute, or contains ``..``.
         """
         pure = PurePosixPath(path)
         if not pure.is_absolute() or ".." in pure.parts:
@@ -43,22 +42,22 @@ class Files:
         return self.root.joinpath(*pure.parts[1:])
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at `path`."""
+        """Return whether `path` exists."""
         return self.path(path).exists()
 
     def read(self, path: str) -> str:
-        """The text at `path`, without blanks around it.
+        """Return the content of `path` without surrounding whitespace.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
 
     def write(self, path: str, text: str) -> None:
-        """Put `text` where `path` is; nothing is created that the kernel does not offer.
+        """Write `text` to the existing file `path`; never create one.
 
         Raises:
-            OSError: there is no such file, or the kernel refuses.
+            OSError: the file does not exist, or the kernel refused the write.
         """
         where = self.path(path)
         try:
@@ -66,26 +65,26 @@ class Files:
                 file.truncate(0)
                 file.write(text)
         except OSError as error:
-            # A refused write does not say by itself which file it was about.
+            # The error of a refused write does not name the file.
             raise OSError(error.errno, error.strerror, str(where)) from error
 
     def find(self, folder: str, pattern: str) -> list[str]:
-        """Absolute paths below `folder` that match the glob `pattern`, sorted."""
+        """Return the absolute paths below `folder` that match the glob `pattern`, sorted."""
         return [self._absolute(path) for path in sorted(self.path(folder).glob(pattern))]
 
     def make_directory(self, path: str) -> None:
         """Create one directory.
 
         Raises:
-            OSError: it exists, or the kernel refuses.
+            OSError: it exists, or the kernel refused.
         """
         self.path(path).mkdir()
 
     def remove_directory(self, path: str) -> None:
-        """Remove one directory; in cgroupfs, that may have files of the kernel's in it.
+        """Remove one directory; in cgroupfs, files of the kernel do not prevent this.
 
         Raises:
-            OSError: something is still in it.
+            OSError: the directory is in use.
         """
         self.path(path).rmdir()
 
@@ -94,25 +93,25 @@ class Files:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """The numbers in a kernel's list of CPUs, such as ``0-3,6``.
+    """Parse a CPU list in the kernel's notation, such as ``0-3,6``.
 
     Raises:
-        InvalidInput: it is not such a list.
+        InvalidInput: the list is malformed or out of range.
     """
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         found = _RANGE.fullmatch(part)
         if found is None:
-            raise InvalidInput(f"{text!r} is not a list of CPUs: write such as 0-3,6")
+            raise InvalidInput(f"{text!r} is not a CPU list; expected a list such as 0-3,6")
         first, last = int(found[1]), int(found[2] or found[1])
-        if last >= _MOST_CPUS:
-            raise InvalidInput(f"{text!r}: there is no CPU {last}")
+        if last >= _MAX_CPUS:
+            raise InvalidInput(f"{text!r}: CPU {last} does not exist")
         cpus.update(range(first, last + 1))
     return frozenset(cpus)
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The kernel's way to write a set of CPUs: ``0-3,6``."""
+    """Format a set of CPUs in the kernel's notation, such as ``0-3,6``."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and ranges[-1][1] == cpu - 1:

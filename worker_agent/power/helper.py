@@ -1,8 +1,8 @@
-"""``synergai-power``: the one part that needs root's rights, and the least that can have them.
+"""``synergai-power``: the only program that runs as root, kept as small as possible.
 
-It is started anew for every connection to its socket (systemd, ``Accept=yes``), reads the name of
-one mode, puts it in force if it is on the list that root wrote, answers with one line of JSON,
-and ends. It opens no port, reads no other input, and imports neither gRPC nor a model.
+systemd starts one process per connection to its socket (``Accept=yes``). The process reads the
+name of one mode, switches to it if root's list allows it, replies with one line of JSON and
+exits. It opens no port, reads no other input, and imports neither gRPC nor a model.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 ALLOWED: Final = "/etc/synergai/power-modes"
 _LOCK: Final = "/run/synergai-power.lock"
-_REQUEST_BYTES: Final = 256
-_REQUEST_S: Final = 5.0
+_MAX_REQUEST_BYTES: Final = 256
+_REQUEST_TIMEOUT_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer one request on standard input, or carry out the one on the command line."""
+    """Serve one request from standard input or from the command line."""
     parser = argparse.ArgumentParser(
         prog="synergai-power",
-        description="Put one of the allowed power modes in force, and verify it.",
+        description="Switch to one of the allowed power modes and verify it.",
         epilog="Example: synergai-power MODE_15W_4CORE",
     )
-    parser.add_argument("mode", nargs="?", help="read from standard input if it is missing")
+    parser.add_argument("mode", nargs="?", help="read from standard input if omitted")
     parser.add_argument("--allow", default=ALLOWED, metavar="FILE", help="one mode per line")
     parser.add_argument("--controller", default=AUTO, choices=[AUTO, *CONTROLLERS.names()])
-    parser.add_argument("--root", type=Path, default=Path("/"), help="folder instead of /")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="directory instead of /")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     files = Files(options.root)
@@ -69,21 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def allowed_modes(files: Files, path: str = ALLOWED) -> tuple[str, ...]:
-    """The modes that root allows; none where there is no list.
+    """Return the modes that root's list allows.
 
     Raises:
-        InvalidInput: others than root could have written it, or a line is no name.
+        InvalidInput: the list is missing, writable by others than root, or malformed.
     """
     where = files.path(path)
     try:
         status = where.stat()
         text = where.read_text("utf-8")
     except OSError as error:
-        raise InvalidInput(
-            f"{path} cannot be read ({error.strerror}): no mode is allowed"
-        ) from None
+        raise InvalidInput(f"cannot read {path} ({error.strerror}): no mode is allowed") from None
     if status.st_uid not in (0, os.geteuid()) or stat.S_IMODE(status.st_mode) & 0o022:
-        raise InvalidInput(f"{path} must belong to root, and nobody else may write it")
+        raise InvalidInput(f"{path} must be owned by root and writable by root only")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(validate_name(line, "power mode") for line in lines if line)
 
@@ -93,15 +91,15 @@ def _switch(mode: str, name: str, files: Files, allow: str) -> dict[str, Any]:
     allowed = allowed_modes(files, allow)
     if mode not in allowed:
         raise ModeRefused(f"power mode {mode} is not in {allow}")
-    with _alone(files):
+    with _switch_lock(files):
         switched = open_controller(name, files, allowed).switch(mode)
     _log.info("power mode %s is in force after %.2f s", switched.mode, switched.seconds)
     return {"mode": switched.mode, "seconds": switched.seconds}
 
 
 @contextmanager
-def _alone(files: Files) -> Iterator[None]:
-    """Wait until no other helper is switching."""
+def _switch_lock(files: Files) -> Iterator[None]:
+    """Hold a lock that serialises concurrent helpers."""
     where = files.path(_LOCK)
     where.parent.mkdir(parents=True, exist_ok=True)
     with where.open("w") as lock:
@@ -110,14 +108,14 @@ def _alone(files: Files) -> Iterator[None]:
 
 
 def _read_request() -> str:
-    """One line, soon: nobody keeps root's process waiting."""
+    """Read one line, with bounds on its length and on the time to wait for it."""
     line = b""
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([0], [], [], _REQUEST_S)
-        more = os.read(0, _REQUEST_BYTES) if ready else b""
-        if not more or len(line) + len(more) > _REQUEST_BYTES:
+        ready, _, _ = select.select([0], [], [], _REQUEST_TIMEOUT_S)
+        chunk = os.read(0, _MAX_REQUEST_BYTES) if ready else b""
+        if not chunk or len(line) + len(chunk) > _MAX_REQUEST_BYTES:
             raise InvalidInput("the request must be the name of one mode, on one line")
-        line += more
+        line += chunk
     return line.decode(errors="replace").strip()
 
 

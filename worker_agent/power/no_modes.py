@@ -1,11 +1,11 @@
-"""For machines that stay as they are."""
+"""Controller for machines without power modes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from synergai.errors import InvalidInput
-from worker_agent.power.controller import PowerMode, Reading, Switch, find_mode
+from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
     from worker_agent.power.files import Files
 
 
-class NoModes:
-    """A machine without power modes.
+class NoModesController:
+    """Controller without any mode.
 
     Args:
-        files: not looked at.
+        files: unused.
         modes: must be empty.
 
     Raises:
-        InvalidInput: on construction, if modes are asked for.
+        InvalidInput: on construction, if modes are requested.
     """
 
-    def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # as all
+    def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
         if modes:
-            raise InvalidInput("this machine has no power modes to choose from")
+            raise InvalidInput("this machine has no power modes; omit their names")
 
     def modes(self) -> Sequence[PowerMode]:
-        """None."""
+        """Return no modes."""
         return ()
 
     def read(self) -> Reading:
-        """No mode, and nothing wrong about it."""
+        """Return an empty reading."""
         return Reading()
 
-    def switch(self, mode: str) -> Switch:
-        """Refuse.
+    def switch(self, mode: str) -> SwitchResult:
+        """Reject the switch.
 
         Raises:
             InvalidInput: always.
         """
-        return Switch(find_mode((), mode).name, 0.0)
+        return SwitchResult(find_mode((), mode).name, 0.0)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power import switching
-from worker_agent.power.controller import PowerMode, Reading, Switch, find_mode, offered
+from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find_mode, select_modes
 from worker_agent.power.nvpmodel_check import mismatches
 from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, parse_conf
 from worker_agent.power.nvpmodel_program import BoardPrograms, ProgramFailed
-from worker_agent.power.switching import Patience
+from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,21 +27,21 @@ _CLOCKS_STORE: Final = "/run/synergai-clocks.conf"
 _log = logging.getLogger(__name__)
 
 
-class Nvpmodel:
-    """The modes of ``/etc/nvpmodel.conf``, switched by NVIDIA's own program.
+class NvpmodelController:
+    """Controller of the modes in ``/etc/nvpmodel.conf``, switched with NVIDIA's ``nvpmodel``.
 
-    A mode is reported only if ``nvpmodel -q`` names it and the cores, the caps of the clocks and
-    the GPU's mask are as the file says for it.
+    A mode counts as in force only if ``nvpmodel -q`` names it and the online cores, clock caps
+    and GPU mask match its definition in the file.
 
     Args:
-        files: the machine.
-        modes: names of those to offer; none means all.
+        files: file access to the machine.
+        modes: names of the modes to use; empty means all.
         programs: the board's programs.
-        patience: how long the board is given to follow.
+        timing: timing of a switch.
 
     Raises:
-        NotSupported: on construction, if the board has no such file or it is damaged.
-        InvalidInput: on construction, if a mode is not in it.
+        NotSupported: on construction, if the file is missing or malformed.
+        InvalidInput: on construction, if a mode does not exist.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Nvpmodel:
         modes: Sequence[str] = (),
         *,
         programs: BoardPrograms | None = None,
-        patience: Patience | None = None,
+        timing: SwitchTiming | None = None,
     ) -> None:
         self._files = files
         self._programs = programs or BoardPrograms(files)
-        self._patience = patience or Patience()
+        self._timing = timing or SwitchTiming()
         self._names = tuple(modes)
         self._board = self._read_conf()
-        offered(self.modes(), self._names)
+        select_modes(self.modes(), self._names)
 
     def modes(self) -> Sequence[PowerMode]:
-        """The modes in the order of the board's numbers."""
+        """Return the modes, ordered by the board's ids."""
         in_force = self._tpc_mask()
         modes = [
             PowerMode(
@@ -73,30 +73,28 @@ class Nvpmodel:
             )
             for _, model in sorted(self._board.models.items())
         ]
-        return offered(modes, self._names)
+        return select_modes(modes, self._names)
 
     def read(self) -> Reading:
-        """The mode that the program names, if the board's files bear it out."""
+        """Return the mode that ``nvpmodel -q`` names, if the board's files match it."""
         try:
             number, name = self._programs.mode()
         except ProgramFailed as error:
             return Reading("", str(error))
         model = self._board.models.get(number)
         if model is None or model.name != name:
-            return Reading("", f"nvpmodel names mode {number} {name}, which {CONF} does not have")
+            return Reading("", f"nvpmodel reports mode {number} {name}, which is not in {CONF}")
         if wrong := mismatches(self._files, self._board, model):
-            return Reading("", f"nvpmodel names {name}, but {'; '.join(wrong)}")
+            return Reading("", f"nvpmodel reports {name}, but {'; '.join(wrong)}")
         return Reading(name)
 
-    def switch(self, mode: str) -> Switch:
+    def switch(self, mode: str) -> SwitchResult:
         """Switch without a reboot; see `PowerController.switch`."""
         found = find_mode(self.modes(), mode)
-        return switching.switch(
-            found.name, read=self.read, apply=self._apply, patience=self._patience
-        )
+        return switching.switch(found.name, read=self.read, apply=self._apply, timing=self._timing)
 
     def close(self) -> None:
-        """Leave the board in the mode that it is in."""
+        """Leave the board in its mode."""
 
     def _apply(self, name: str) -> str:
         number = next(n for n, model in self._board.models.items() if model.name == name)
@@ -109,12 +107,12 @@ class Nvpmodel:
         return complaint
 
     def _clocks_are_pinned(self) -> bool:
-        """Whether ``jetson_clocks`` holds everything at its highest clock.
+        """Return whether ``jetson_clocks`` pins all clocks at their maximum.
 
-        Seen at the GPU: some modes pin the cores by themselves, but none the GPU.
+        Detected at the GPU: some modes pin the CPU clock themselves, but none the GPU clock.
         """
         gpu = self._board.parameters.get("GPU")
-        if gpu is None or not self._programs.has_clocks():
+        if gpu is None or not self._programs.has_jetson_clocks():
             return False
         for kernel in ("", "_KNEXT"):
             bounds = [gpu.arguments.get(f"{bound}{kernel}", "") for bound in _BOUNDS]
@@ -124,25 +122,25 @@ class Nvpmodel:
         return False
 
     def _unpin(self) -> None:
-        # Without a stored state there is nothing to restore: the mode sets its own lower bounds.
+        # Without a stored state there is nothing to restore: the mode sets its lower bounds.
         if self._files.exists(_CLOCKS_STORE):
             self._clocks("--restore", str(self._files.path(_CLOCKS_STORE)))
 
     def _pin(self) -> None:
         store = self._files.path(_CLOCKS_STORE)
         with contextlib.suppress(OSError):
-            store.unlink()  # or it would ask whether to overwrite it
+            store.unlink()  # otherwise jetson_clocks prompts before overwriting it
         self._clocks("--store", str(store))
         self._clocks()
 
     def _clocks(self, *arguments: str) -> None:
         try:
-            self._programs.clocks(*arguments)
+            self._programs.jetson_clocks(*arguments)
         except ProgramFailed as error:
             _log.warning("%s", error)
 
     def _tpc_mask(self) -> int:
-        """The GPU's mask in force; where it cannot be read, that of the mode in force."""
+        """Return the GPU mask in force; if unreadable, that of the mode in force."""
         try:
             return int(self._files.read(_TPC_MASK), 0)
         except (OSError, ValueError):
@@ -157,11 +155,11 @@ class Nvpmodel:
         try:
             return parse_conf(self._files.read(CONF), CONF)
         except OSError as error:
-            raise NotSupported(f"{CONF} cannot be read: {error.strerror}") from error
+            raise NotSupported(f"cannot read {CONF}: {error.strerror}") from error
 
 
 def _needs_reboot(model: PowerModel, in_force: int) -> str:
     return (
-        f"it needs a reboot, for another part of the GPU to be powered (mask {model.tpc_mask} "
-        f"instead of {in_force}); choose it with nvpmodel -m {model.number} in a maintenance window"
+        f"needs a reboot, because it changes the powered parts of the GPU (mask {model.tpc_mask} "
+        f"instead of {in_force}); run nvpmodel -m {model.number} in a maintenance window"
     )

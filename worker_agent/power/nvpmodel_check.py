@@ -1,4 +1,4 @@
-"""Whether a board is really in a mode: every value of the mode compared with its file."""
+"""Comparison of a board's files with the definition of a power mode."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ONLINE = "/sys/devices/system/cpu/online"
 
 
 def mismatches(files: Files, board: BoardModes, model: PowerModel) -> list[str]:
-    """Where the board differs from `model`, in words; empty if it is as it should be.
+    """Describe where the board differs from `model`; return an empty list if it matches.
 
-    Files that this kernel does not have, or that only root may read, say nothing either way;
-    but the cores and their clock must be seen.
+    Files that do not exist in this kernel or that only root can read are skipped, except that
+    the online cores and the CPU clock must be readable.
     """
     return [*_cores(files, model), *_values(files, board, model)]
 
@@ -29,7 +29,7 @@ def _cores(files: Files, model: PowerModel) -> Iterator[str]:
     try:
         online = parse_cpus(files.read(ONLINE))
     except (OSError, ValueError):
-        yield f"{ONLINE} cannot be read"
+        yield f"cannot read {ONLINE}"
         return
     for core, wanted in model.online.items():
         if (core in online) != wanted:
@@ -41,7 +41,7 @@ def _values(files: Files, board: BoardModes, model: PowerModel) -> Iterator[str]
     for setting in model.settings:
         path = _path(files, board, setting)
         wanted = setting.number
-        # Lower bounds are not the mode's alone: jetson_clocks raises them to the upper ones.
+        # Skip lower bounds: jetson_clocks raises them to the upper ones.
         if path is None or wanted is None or setting.argument.startswith("MIN_FREQ"):
             continue
         try:
@@ -56,11 +56,11 @@ def _values(files: Files, board: BoardModes, model: PowerModel) -> Iterator[str]
         if not right:
             yield f"{setting.parameter} {setting.argument} is {found}, not {wanted}"
     if not clock_seen:
-        yield "the cores' clock cannot be read"
+        yield "cannot read the CPU clock"
 
 
 def _path(files: Files, board: BoardModes, setting: Setting) -> str | None:
-    """The file of `setting`, on whatever kernel this is; None if it has none."""
+    """Return the file of `setting` on this kernel, or None."""
     parameter = board.parameters[setting.parameter]
     for argument in (setting.argument, f"{setting.argument}_KNEXT"):
         path = parameter.arguments.get(argument, "")
@@ -73,7 +73,7 @@ def _path(files: Files, board: BoardModes, setting: Setting) -> str | None:
 
 
 class _AtLeast:
-    """All caps from a number on; and those that mean none."""
+    """All caps from `least` upwards, and the values that mean no cap."""
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -85,7 +85,10 @@ class _AtLeast:
 def _acceptable_caps(
     files: Files, board: BoardModes, setting: Setting, wanted: int
 ) -> _AtLeast | set[int]:
-    """The kernel rounds a cap to a step of the clock, up or down; no cap means the highest."""
+    """Return the values that match a wanted cap.
+
+    The kernel rounds a cap up or down to a frequency step; no cap means the maximum.
+    """
     table = _table(files, board, setting)
     if wanted in (-1, 0, NO_CAP):
         caps = [

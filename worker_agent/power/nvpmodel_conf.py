@@ -1,6 +1,6 @@
-"""The board's description of its power modes, ``/etc/nvpmodel.conf``.
+"""Parser of ``/etc/nvpmodel.conf``, the board's definition of its power modes.
 
-Numbers and names differ between boards and JetPack releases, so they are always read from here.
+Ids and names differ between boards and JetPack releases, so they are always read from this file.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NO_CAP: Final = 2**31 - 1
-"""How the program prints -1, and what some kernels show for it."""
+"""Value that ``nvpmodel`` prints for -1, and that some kernels report."""
 _HEADER: Final = re.compile(r"<\s+(PARAM|POWER_MODEL|PM_CONFIG|FAN_CONFIG)\s+(.*?)\s*>")
 _BUDGET: Final = re.compile(r"(?:^|_)(\d+)W(?:_|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Something that modes set.
+    """A ``PARAM`` section.
 
     Attributes:
         kind: ``FILE``, ``CLOCK`` or ``HWMON``.
-        arguments: file by argument; for ``HWMON`` a directory and a file, with a blank between.
+        arguments: file by argument; for ``HWMON``, a directory and a file separated by a space.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One line of a mode: the value that it gives to an argument of a parameter."""
+    """One line of a ``POWER_MODEL`` section: the value of an argument of a parameter."""
 
     parameter: str
     argument: str
@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def number(self) -> int | None:
-        """The value as a number, if it is one."""
+        """The value as an integer, or None."""
         try:
             return int(self.value, 0)
         except ValueError:
@@ -52,12 +52,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """One mode of the board.
+    """A ``POWER_MODEL`` section, one mode of the board.
 
     Attributes:
-        number: the board's id of it.
-        name: such as ``MODE_15W_4CORE``.
-        settings: its lines, in order.
+        number: the board's id.
+        name: name such as ``MODE_15W_4CORE``.
+        settings: lines in file order.
     """
 
     number: int
@@ -66,7 +66,7 @@ class PowerModel:
 
     @property
     def online(self) -> Mapping[int, bool]:
-        """Which cores are online in it, of those that it says something about."""
+        """Whether a core is online, for each core that the mode sets."""
         found = {}
         for setting in self.settings:
             core = setting.argument.removeprefix("CORE_")
@@ -76,7 +76,7 @@ class PowerModel:
 
     @property
     def max_khz(self) -> int:
-        """The cap on the cores' clock; 0 if there is none."""
+        """CPU clock cap in kHz; 0 if none."""
         caps = [
             setting.number or 0
             for setting in self.settings
@@ -86,7 +86,7 @@ class PowerModel:
 
     @property
     def tpc_mask(self) -> int:
-        """Which parts of the GPU are off; another one than that in force needs a reboot."""
+        """Mask of the GPU parts that are off; changing it needs a reboot."""
         for setting in self.settings:
             if setting.parameter == "TPC_POWER_GATING" and setting.number is not None:
                 return setting.number
@@ -94,19 +94,19 @@ class PowerModel:
 
     @property
     def budget_w(self) -> float:
-        """What the name promises; 0 if it promises nothing."""
+        """Power limit in watts according to the name; 0 if it has none."""
         found = _BUDGET.search(self.name)
         return float(found[1]) if found else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BoardModes:
-    """All that the file says.
+    """Content of the file.
 
     Attributes:
-        parameters: by name.
-        models: by the board's number.
-        default: the number of the mode that a fresh board boots with.
+        parameters: parameters by name.
+        models: modes by the board's id.
+        default: id of the default mode at boot.
     """
 
     parameters: Mapping[str, Parameter]
@@ -115,19 +115,19 @@ class BoardModes:
 
 
 def parse_conf(text: str, where: str = "/etc/nvpmodel.conf") -> BoardModes:
-    """Read the content of a board's file.
+    """Parse the content of a board's file.
 
     Raises:
-        NotSupported: it is damaged; the message says in which line.
+        NotSupported: the content is malformed; the message has the line number.
     """
     try:
         return _Parser().parse(text)
-    except _Damaged as error:
+    except _MalformedConf as error:
         raise NotSupported(f"{where}: {error}") from None
 
 
-class _Damaged(Exception):
-    """What is wrong, and in which line."""
+class _MalformedConf(Exception):
+    """A syntax error and its line number."""
 
 
 class _Parser:
@@ -145,9 +145,9 @@ class _Parser:
                 try:
                     self._line(content)
                 except (KeyError, ValueError) as error:
-                    raise _Damaged(f"line {number} cannot be understood: {line!r}") from error
+                    raise _MalformedConf(f"syntax error in line {number}: {line!r}") from error
         if self._default is None or not self._models:
-            raise _Damaged("it has no power modes or no PM_CONFIG")
+            raise _MalformedConf("the file has no POWER_MODEL or no PM_CONFIG")
         return BoardModes(
             {name: Parameter(kind, args) for name, (kind, args) in self._parameters.items()},
             {

@@ -1,4 +1,4 @@
-"""The board's own programs, ``nvpmodel`` and ``jetson_clocks``, run without any way to ask back."""
+"""Non-interactive calls of the board's programs, ``nvpmodel`` and ``jetson_clocks``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from worker_agent.power.files import Files
 
 _MODE: Final = re.compile(r"^NV Power Mode: *(\S+)[ \t]*\n\s*(\d+)[ \t]*$", re.MULTILINE)
-_COMPLAINT: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
+_ERROR: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
+_JETSON_CLOCKS: Final = "/usr/bin/jetson_clocks"
 _REBOOT: Final = "reboot required"
 _ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-_DYING_S: Final = 2.0
-"""A killed program that hangs in the kernel is waited for so long, and then left to it."""
+_KILL_WAIT_S: Final = 2.0
+"""Limit on the wait for a killed program, which may hang in the kernel."""
 
 
 class ProgramFailed(Exception):
-    """A program of the board could not be started, failed, or did not end in time."""
+    """A program could not be started, failed, or timed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class BoardPrograms:
     """Runs the board's programs.
 
     Attributes:
-        files: the machine.
-        query_s: how long a question may take.
-        switch_s: how long a switch may take: taking cores off line is slow.
+        files: file access to the machine.
+        query_s: timeout of a query in seconds.
+        switch_s: timeout of a switch in seconds; taking cores offline is slow.
     """
 
     files: Files
@@ -42,50 +43,50 @@ class BoardPrograms:
     switch_s: float = 30.0
 
     def mode(self) -> tuple[int, str]:
-        """Number and name of the mode, as ``nvpmodel -q`` tells.
+        """Return the id and name of the mode, as ``nvpmodel -q`` prints them.
 
-        Lines about anything else, errors included, are normal: without root's rights it cannot
-        read all, and still answers.
+        Other lines, including errors, are ignored: without root it cannot read every file, but
+        still prints the mode.
 
         Raises:
-            ProgramFailed: it gives no answer.
+            ProgramFailed: the output has no mode.
         """
         output, _ = self._run(["/usr/sbin/nvpmodel", "-q"], self.query_s)
         found = _MODE.search(output)
         if found is None:
-            raise ProgramFailed("nvpmodel -q names no mode")
+            raise ProgramFailed("nvpmodel -q printed no mode")
         return int(found[2]), found[1]
 
     def set_mode(self, number: int) -> str:
-        """Ask for a mode; returns the program's complaint, or an empty text.
+        """Request a mode; return the program's error, or an empty string.
 
-        Its input is closed, so that a question for a reboot is never answered.
+        Standard input is closed, so that a reboot prompt is never confirmed.
         """
         try:
             output, status = self._run(["/usr/sbin/nvpmodel", "-m", str(number)], self.switch_s)
         except ProgramFailed as error:
             return str(error)
         if _REBOOT in output.lower():
-            return "nvpmodel says that it needs a reboot"
+            return "nvpmodel needs a reboot"
         if status == 0:
             return ""
-        complaints = _COMPLAINT.findall(output)
-        return f"nvpmodel ended with status {status}: {complaints[-1] if complaints else 'no word'}"
+        errors = _ERROR.findall(output)
+        return f"nvpmodel exited with status {status}: {errors[-1] if errors else 'no message'}"
 
-    def has_clocks(self) -> bool:
-        """Whether the board has ``jetson_clocks``."""
-        return self.files.exists(_CLOCKS)
+    def has_jetson_clocks(self) -> bool:
+        """Return whether the board has ``jetson_clocks``."""
+        return self.files.exists(_JETSON_CLOCKS)
 
-    def clocks(self, *arguments: str) -> None:
+    def jetson_clocks(self, *arguments: str) -> None:
         """Run ``jetson_clocks``.
 
         Raises:
             ProgramFailed: it failed.
         """
-        output, status = self._run([_CLOCKS, *arguments], self.switch_s)
+        output, status = self._run([_JETSON_CLOCKS, *arguments], self.switch_s)
         if status != 0:
             raise ProgramFailed(
-                f"jetson_clocks ended with status {status}: {output.strip()[-200:]}"
+                f"jetson_clocks exited with status {status}: {output.strip()[-200:]}"
             )
 
     def _run(self, command: Sequence[str], limit_s: float) -> tuple[str, int]:
@@ -97,23 +98,20 @@ class BoardPrograms:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=_ENVIRONMENT,
-                start_new_session=True,  # what it starts in turn ends with it
+                start_new_session=True,  # so that its child processes can be killed with it
                 text=True,
                 errors="replace",
             )
         except OSError as error:
-            raise ProgramFailed(f"{program} cannot be run: {error.strerror}") from error
+            raise ProgramFailed(f"cannot run {program}: {error.strerror}") from error
         try:
             output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=_DYING_S)
+                process.communicate(timeout=_KILL_WAIT_S)
             raise ProgramFailed(
-                f"{' '.join(command)} did not end within {limit_s:g} s and was killed"
+                f"{' '.join(command)} timed out after {limit_s:g} s and was killed"
             ) from None
         return output, process.returncode
-
-
-_CLOCKS: Final = "/usr/bin/jetson_clocks"

@@ -1,4 +1,4 @@
-"""Which way to control power modes a machine has, and how it is opened."""
+"""Registry and selection of power mode controllers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.plugins import Registry
 from worker_agent.power.controller import PowerController
-from worker_agent.power.delegated import Delegated
+from worker_agent.power.delegated import DelegatedController
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 CONTROLLERS: Final = Registry[PowerController](
     "synergai.power",
     {
-        "cgroup": "worker_agent.power.cpu_shares:ProcessorShares",
-        "cpufreq": "worker_agent.power.cpufreq:CpuFrequency",
-        "none": "worker_agent.power.no_modes:NoModes",
-        "nvpmodel": "worker_agent.power.nvpmodel:Nvpmodel",
+        "cgroup": "worker_agent.power.cpu_shares:CpuShareController",
+        "cpufreq": "worker_agent.power.cpufreq:CpuFrequencyController",
+        "none": "worker_agent.power.no_modes:NoModesController",
+        "nvpmodel": "worker_agent.power.nvpmodel:NvpmodelController",
     },
 )
 AUTO: Final = "auto"
@@ -29,30 +29,30 @@ _NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
 
 
 def detect(files: Files) -> str:
-    """The controller for this machine: its board's own, or none.
+    """Return the name of the controller for this machine's board, or ``none``.
 
-    Changing clocks or shares of a machine that is not a dedicated board is for its owner to ask
-    for, by name.
+    Controllers that change the clocks or CPU share of a general-purpose machine have to be
+    requested by name.
     """
     return "nvpmodel" if files.exists("/etc/nvpmodel.conf") else "none"
 
 
 def open_controller(name: str, files: Files, modes: Sequence[str] = ()) -> PowerController:
-    """The controller called `name`, or with ``auto`` the one for this machine.
+    """Open the controller with this name.
 
-    Without root's rights, switching is left to the helper ``synergai-power`` where it is needed.
+    In an unprivileged process, controllers that need root delegate switching to ``synergai-power``.
 
     Args:
-        name: a name in `CONTROLLERS`, or ``auto``.
-        files: the machine.
-        modes: names of the modes to offer; none means all that there are.
+        name: a name in `CONTROLLERS`; ``auto`` selects one by the board.
+        files: file access to the machine.
+        modes: names of the modes to use; empty means all.
 
     Raises:
-        InvalidInput: there is no controller or mode of such a name.
-        NotSupported: the machine does not have what the controller needs.
+        InvalidInput: the controller or a mode does not exist.
+        NotSupported: the machine lacks what the controller needs.
     """
     chosen = detect(files) if name == AUTO else name
     controller = CONTROLLERS.get(chosen)(files, tuple(modes))
     if chosen in _NEED_ROOT and files.root == Path("/") and os.geteuid() != 0:
-        return Delegated(controller)
+        return DelegatedController(controller)
     return controller

@@ -1,4 +1,4 @@
-"""Sensors of power and energy: INA3221 chips of Jetson boards, RAPL counters of x86 processors."""
+"""Power and energy sensors: INA3221 chips of Jetson boards, RAPL counters of x86 processors."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ _JETPACK_5: Final = "/sys/bus/i2c/devices"
 _RAPL: Final = "/sys/class/powercap"
 _BOARD_TOTAL: Final = "VDD_IN"
 _CHANNELS: Final = 3
-"""Of an INA3221; what follows in newer drivers are sums."""
+"""Channels of an INA3221; newer drivers list sums as further channels."""
 
 
-class Sensor(Protocol):
-    """Something that knows what the machine has drawn.
+class EnergySensor(Protocol):
+    """Source of the machine's energy consumption.
 
     Attributes:
-        source: what it is, for people.
+        source: human-readable description.
     """
 
     source: str
 
     def joules(self, now: float) -> float:
-        """Energy up to `now`, in joules from an arbitrary beginning; it never falls.
+        """Return the energy up to `now`, in joules from an arbitrary origin; monotonic.
 
         Raises:
-            OSError: it cannot be read any more.
-            ValueError: it does not show a number any more.
+            OSError: the sensor can no longer be read.
+            ValueError: the sensor no longer reports a number.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One supply line of a board: its name, and the files whose product is its power.
+    """One supply rail of a board.
 
     Attributes:
-        name: as the board calls it.
-        paths: one file in mW, or two, in mV and mA.
+        name: the board's name of the rail.
+        paths: one file in mW, or two files in mV and mA whose product is the power.
     """
 
     name: str
     paths: tuple[str, ...]
 
     def watts(self, files: Files) -> float:
-        """Power on the rail now.
+        """Return the power on the rail, in watts.
 
         Raises:
             OSError: a file cannot be read.
@@ -58,14 +58,14 @@ class Rail:
         return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
 
 
-class BoardRails:
-    """The INA3221 chips of a Jetson board: power is sampled, energy summed up from it.
+class Ina3221Sensor:
+    """INA3221 chips of a Jetson board; energy is integrated from power samples.
 
     Args:
-        files: the machine.
+        files: file access to the machine.
 
     Raises:
-        NotSupported: on construction, if the board has none that can be read.
+        NotSupported: on construction, if no sensor can be read.
     """
 
     def __init__(self, files: Files) -> None:
@@ -73,9 +73,9 @@ class BoardRails:
         try:
             rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
         except OSError as error:
-            raise NotSupported(f"a power sensor cannot be read: {error}") from error
+            raise NotSupported(f"cannot read a power sensor: {error}") from error
         total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
-        # A rail for the whole board already contains the others.
+        # A rail for the whole board includes the others.
         self.rails = tuple(total or rails)
         if not self.rails:
             raise NotSupported("no INA3221 power sensor is readable")
@@ -84,11 +84,11 @@ class BoardRails:
         self._last: tuple[float, float] | None = None
 
     def watts(self) -> float:
-        """Power of the board now."""
+        """Return the power of the board, in watts."""
         return sum(rail.watts(self._files) for rail in self.rails)
 
     def joules(self, now: float) -> float:
-        """See `Sensor.joules`; as exact as it is asked often."""
+        """See `EnergySensor.joules`; accuracy depends on the sampling rate (trapezoidal rule)."""
         watts = self.watts()
         if self._last is not None:
             then, before = self._last
@@ -97,19 +97,19 @@ class BoardRails:
         return self._joules
 
 
-class Rapl:
-    """The energy counters of x86 processors, one per package.
+class RaplSensor:
+    """Energy counters of x86 processors, one per package.
 
     Args:
-        files: the machine.
+        files: file access to the machine.
 
     Raises:
-        NotSupported: on construction, if there are none, or only root may read them.
+        NotSupported: on construction, if there are none or only root can read them.
     """
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it, and counted there already.
+        # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it and included in its counter.
         folders = [p for p in files.find(_RAPL, "intel-rapl:*") if p.count(":") == 1]
         try:
             self._ranges = {
@@ -119,16 +119,16 @@ class Rapl:
             }
             self._last = {path: int(files.read(path)) for path in self._ranges}
         except PermissionError as error:
-            raise NotSupported(f"{_RAPL} may be read by root only") from error
+            raise NotSupported(f"only root can read {_RAPL}") from error
         except (OSError, ValueError) as error:
-            raise NotSupported(f"{_RAPL} cannot be read: {error}") from error
+            raise NotSupported(f"cannot read {_RAPL}: {error}") from error
         if not self._ranges:
             raise NotSupported("the processor has no RAPL energy counters")
         self.source = f"RAPL ({len(self._ranges)} package{'s' * (len(self._ranges) > 1)})"
         self._microjoules = 0
 
-    def joules(self, now: float) -> float:  # noqa: ARG002  # the counters need no time
-        """See `Sensor.joules`; to be asked at least once a minute, before a counter wraps twice."""
+    def joules(self, now: float) -> float:  # noqa: ARG002  # counters need no time
+        """See `EnergySensor.joules`; call it once a minute, before a counter can wrap twice."""
         for path, counter_range in self._ranges.items():
             count = int(self._files.read(path))
             self._microjoules += (count - self._last[path]) % (counter_range + 1)

@@ -1,7 +1,7 @@
-"""The way of a switch: look first, act, wait until it has settled, believe only what is read.
+"""Power mode switching with verification: apply, wait until the machine has settled, read back.
 
-What decides is the reading, in both directions: a program that reports an error after it did
-everything has switched, one that reports success and did nothing has not.
+Only the reading decides on success: a program may report an error after a complete switch, or
+success without any effect.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from worker_agent.power.controller import Switch, SwitchFailed
+from worker_agent.power.controller import SwitchFailed, SwitchResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,74 +22,74 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a machine is given to follow. Times in seconds.
+class SwitchTiming:
+    """Timing of a switch, in seconds.
 
     Attributes:
-        settle: for so long the reading must stay the wanted one.
-        limit: after so long it is not waited for any more.
-        pause: between two readings.
-        clock: monotonic.
-        sleep: waits for some seconds.
+        settle: duration for which the reading must remain the wanted mode.
+        timeout: maximum wait for the wanted mode.
+        interval: time between two readings.
+        clock: monotonic clock.
+        sleep: waits for a number of seconds.
     """
 
     settle: float = 1.0
-    limit: float = 10.0
-    pause: float = 0.2
+    timeout: float = 10.0
+    interval: float = 0.2
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 def switch(
-    mode: str, *, read: Callable[[], Reading], apply: Callable[[str], str], patience: Patience
-) -> Switch:
-    """Put `mode` in force; if the machine ends in no mode at all, go back to the one before.
+    mode: str, *, read: Callable[[], Reading], apply: Callable[[str], str], timing: SwitchTiming
+) -> SwitchResult:
+    """Switch to `mode`; if the machine ends in no known mode, switch back to the previous one.
 
-    A machine that ends in another whole mode is left there: somebody else chose it.
+    A machine that ends in another valid mode is left there: another program chose it.
 
     Args:
-        mode: the wanted one.
-        read: what is in force.
-        apply: asks the machine for a mode; returns what it complained about, or an empty text.
-        patience: how long to wait.
+        mode: the wanted mode.
+        read: reads the mode in force.
+        apply: requests a mode from the machine; returns an error message, or an empty string.
+        timing: timing of the switch.
 
     Raises:
-        SwitchFailed: the machine did not follow.
+        SwitchFailed: the machine is not in `mode`.
     """
-    started = patience.clock()
+    started = timing.clock()
     before = read()
     if before.mode == mode:
-        return Switch(mode, 0.0)
-    complaint = apply(mode)
-    # Whoever complains is done; only one who is content may still be on the way.
-    reading = _settle(mode, read, replace(patience, limit=0.0) if complaint else patience)
+        return SwitchResult(mode, 0.0)
+    failure = apply(mode)
+    # After an error nothing more will happen, so do not wait for the mode.
+    reading = _settle(mode, read, replace(timing, timeout=0.0) if failure else timing)
     if reading.mode == mode:
-        if complaint:
-            _log.warning("power mode %s is in force, though it was said: %s", mode, complaint)
-        return Switch(mode, patience.clock() - started)
-    what = complaint or reading.detail or f"it is in {reading.mode}"
+        if failure:
+            _log.warning("power mode %s is in force in spite of an error: %s", mode, failure)
+        return SwitchResult(mode, timing.clock() - started)
+    reason = failure or reading.detail or f"it is in {reading.mode}"
     if reading.mode:
-        raise SwitchFailed(f"power mode {mode} was not reached ({what})", reading)
+        raise SwitchFailed(f"power mode {mode} was not reached ({reason})", reading)
     if before.mode:
         apply(before.mode)
-        reading = _settle(before.mode, read, patience)
+        reading = _settle(before.mode, read, timing)
     end = f"the machine is in {reading.mode}" if reading.mode else "the machine is in no known mode"
-    raise SwitchFailed(f"power mode {mode} was not reached ({what}); {end}", reading)
+    raise SwitchFailed(f"power mode {mode} was not reached ({reason}); {end}", reading)
 
 
-def _settle(mode: str, read: Callable[[], Reading], patience: Patience) -> Reading:
-    """Wait until `mode` has been read for long enough, or it is too late."""
-    started = patience.clock()
+def _settle(mode: str, read: Callable[[], Reading], timing: SwitchTiming) -> Reading:
+    """Wait until `mode` has been read for the settling time, or until the timeout."""
+    started = timing.clock()
     since: float | None = None
     while True:
         reading = read()
-        now = patience.clock()
+        now = timing.clock()
         if reading.mode != mode:
             since = None
         elif since is None:
             since = now
-        if since is not None and now - since >= patience.settle:
+        if since is not None and now - since >= timing.settle:
             return reading
-        if since is None and now - started >= patience.limit:
+        if since is None and now - started >= timing.timeout:
             return reading
-        patience.sleep(patience.pause)
+        timing.sleep(timing.interval)

@@ -1,7 +1,7 @@
-"""What the machine draws: power now, and energy since the meter was opened.
+"""Power and energy meters of the machine.
 
-Boards measure power with INA3221 chips, x86 machines count energy (RAPL). Where there is
-neither, or it may not be read, the meter says so instead of guessing.
+Boards measure power with INA3221 chips, x86 machines count energy (RAPL). Without a readable
+sensor, power is reported as unmeasured and never estimated.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import Files
-from worker_agent.power.sensors import BoardRails, Rapl
+from worker_agent.power.sensors import Ina3221Sensor, RaplSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-    from worker_agent.power.sensors import Sensor
+    from worker_agent.power.sensors import EnergySensor
 
-_SAMPLE_S: Final = 0.1
-_WATCH_S: Final = 0.5
-"""In service, where nobody waits for the figures, it is asked less often."""
+_MEASURE_PERIOD_S: Final = 0.1
+_SERVICE_PERIOD_S: Final = 0.5
+"""Sampling period in service, longer than that of a measurement."""
 
 _log = logging.getLogger(__name__)
 
 
 class EnergyMeter:
-    """Energy that the machine has used since the meter was opened.
+    """Energy consumption of the machine since construction.
 
     Args:
-        sensor: where it comes from.
-        clock: monotonic.
+        sensor: the sensor to read.
+        clock: monotonic clock in seconds.
     """
 
-    def __init__(self, sensor: Sensor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = sensor.source
         self._sensor = sensor
         self._clock = clock
         self._begin = sensor.joules(clock())
 
     def joules(self) -> float:
-        """Energy so far, in joules; to be asked often, since power is sampled when it is.
+        """Return the energy so far, in joules; call it often, since each call samples the power.
 
         Raises:
-            OSError: the sensor cannot be read any more.
-            ValueError: it does not show a number any more.
+            OSError: the sensor can no longer be read.
+            ValueError: the sensor no longer reports a number.
         """
         return self._sensor.joules(self._clock()) - self._begin
 
@@ -58,28 +58,28 @@ class EnergyMeter:
 def open_meter(
     files: Files | None = None, clock: Callable[[], float] = time.monotonic
 ) -> EnergyMeter:
-    """The machine's meter.
+    """Open the machine's meter.
 
     Raises:
-        NotSupported: it has none that can be read; the message says which were looked for.
+        NotSupported: no sensor can be read; the message lists the reasons.
     """
     machine = files or Files()
     reasons = []
-    for kind in (BoardRails, Rapl):
+    for kind in (Ina3221Sensor, RaplSensor):
         try:
             return EnergyMeter(kind(machine), clock)
         except NotSupported as error:
             reasons.append(str(error))
-    raise NotSupported(f"power is not measured here: {'; '.join(reasons)}")
+    raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
 
 
 class SampledMeter:
-    """A meter that a thread asks often, so that sampled power is followed closely.
+    """Meter that a thread reads periodically.
 
     Args:
-        meter: not to be asked by others before `close`.
-        clock: monotonic.
-        period_s: how often, in seconds.
+        meter: the meter, which no other code may read before `close`.
+        clock: monotonic clock in seconds.
+        period_s: sampling period in seconds.
     """
 
     def __init__(
@@ -89,36 +89,36 @@ class SampledMeter:
         self._clock = clock
         self._period_s = period_s
         self._latest: tuple[float, float] | None = (clock(), 0.0)
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
         self._thread.start()
 
     @property
     def latest(self) -> tuple[float, float] | None:
-        """When it was asked last, and the joules then; None once the sensor has gone away."""
+        """Time of the latest sample, and its joules; None once the sensor has failed."""
         return self._latest
 
     def close(self) -> None:
-        """Ask no more."""
-        self._over.set()
+        """Stop sampling."""
+        self._stopped.set()
         self._thread.join()
 
     def _sample(self) -> None:
         try:
-            while not self._over.wait(self._period_s):
+            while not self._stopped.wait(self._period_s):
                 self._latest = self._clock(), self._meter.joules()
         except (OSError, ValueError) as error:
             self._latest = None
-            _log.warning("power is not measured any more: %s", error)
+            _log.warning("stopped measuring power: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """What the machine draws.
+class PowerReading:
+    """Power and energy of the machine.
 
     Attributes:
-        watts: mean power since it was read before.
-        joules: energy since the meter was opened; it never falls.
+        watts: mean power since the previous reading.
+        joules: energy since the meter was opened; monotonic.
     """
 
     watts: float
@@ -126,14 +126,14 @@ class Draw:
 
 
 class PowerMeter:
-    """The machine's power and energy in service; nothing where they are not measured.
+    """Power and energy of the machine in service.
 
     Attributes:
-        source: what measures, for people; empty where nothing does.
+        source: human-readable description of the sensor; empty if power is not measured.
 
     Args:
-        files: the machine.
-        clock: monotonic.
+        files: file access to the machine.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class PowerMeter:
             _log.info("%s", error)
             return
         self.source = meter.source
-        _log.info("power is measured by %s", meter.source)
-        self._meter = SampledMeter(meter, clock, _WATCH_S)
+        _log.info("measuring power with %s", meter.source)
+        self._meter = SampledMeter(meter, clock, _SERVICE_PERIOD_S)
 
-    def read(self) -> Draw | None:
-        """What is drawn now; None where it is not measured, or not any more."""
+    def read(self) -> PowerReading | None:
+        """Return the current reading; None if power is not measured or the sensor has failed."""
         latest = None if self._meter is None else self._meter.latest
         if latest is None:
             return None
@@ -161,10 +161,10 @@ class PowerMeter:
         if now > then:
             self._watts = (joules - before) / (now - then)
             self._before = latest
-        return Draw(self._watts, joules)
+        return PowerReading(self._watts, joules)
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._meter is not None:
             self._meter.close()
 
@@ -173,11 +173,11 @@ class MeanPower:
     """Mean power over a block of code: ``with MeanPower() as power: …``, then ``power.watts``.
 
     Attributes:
-        watts: mean power once the block is over; 0 where power is not measured.
+        watts: mean power, set at the end of the block; 0 if power is not measured.
 
     Args:
-        files: the machine.
-        clock: monotonic.
+        files: file access to the machine.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class MeanPower:
         with contextlib.suppress(NotSupported):
             self._meter = open_meter(self._files, self._clock)
             self._begin = self._clock()
-            self._sampled = SampledMeter(self._meter, self._clock, _SAMPLE_S)
+            self._sampled = SampledMeter(self._meter, self._clock, _MEASURE_PERIOD_S)
         return self
 
     def __exit__(
@@ -207,6 +207,6 @@ class MeanPower:
             return
         self._sampled.close()
         seconds = self._clock() - self._begin
-        # A sensor that went away has measured nothing.
+        # A sensor that failed has measured nothing.
         with contextlib.suppress(OSError, ValueError):
             self.watts = self._meter.joules() / seconds if seconds > 0 else 0.0

@@ -1,4 +1,4 @@
-"""An emulated board per test, and a controller that does not wait for long."""
+"""An emulated board per test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An emulated board as a worker: its modes, power and energy, as the gateway sees them."""
+"""An emulated board as a worker: modes, power and energy at the gateway."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fleet(nx: EmulatedBoard, tmp_path: Path) -> Iterator[LocalFleet]:
 
 
 def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> WorkerStatus:
-    """The board as `synergai workers` shows it, once it is as wanted."""
+    """Poll the board's status, as `synergai workers` shows it, until `condition` holds."""
     deadline = time.monotonic() + 20
     with grpc.insecure_channel(fleet.address) as channel:
         stub = fleet_pb2_grpc.FleetStub(channel)

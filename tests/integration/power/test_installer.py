@@ -1,4 +1,4 @@
-"""What installing writes and runs, with a folder for the machine and stand-ins for systemd."""
+"""Files and commands of an installation, with a directory as the machine and a fake systemd."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
-from worker_agent.installer import ENVIRONMENT, STATE, Installation, Write, carry_out, removal
+from worker_agent.installer import (
+    ENVIRONMENT,
+    STATE,
+    Installation,
+    WriteFile,
+    execute,
+    removal_steps,
+)
 from worker_agent.power.files import Files
 from worker_agent.power.helper import ALLOWED
 
@@ -27,7 +34,7 @@ def wanted(power: str = "auto", gateway: str = "10.0.0.1") -> Installation:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs that write down how they were called; returns the file with the calls."""
+    """Fake programs that log their calls; return the log file."""
     calls = tmp_path / "calls"
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -38,10 +45,10 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_a_boards_modes_that_need_no_reboot_become_the_helpers_list(
+def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
     agx: EmulatedBoard, systemd: Path
 ) -> None:
-    carry_out(list(wanted().steps(agx.files)), agx.files)
+    execute(list(wanted().steps(agx.files)), agx.files)
     allowed = agx.files.read(ALLOWED).splitlines()[1:]
     assert "MODE_30W_ALL" in allowed
     assert "MODE_10W" not in allowed
@@ -64,17 +71,17 @@ def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
     elsewhere = Installation(
         gateway="gw:9", worker_class="x86", programs=Path("/srv/synergai/bin"), power="none"
     )
-    texts = [step.text for step in elsewhere.steps(Files(tmp_path)) if isinstance(step, Write)]
+    texts = [step.text for step in elsewhere.steps(Files(tmp_path)) if isinstance(step, WriteFile)]
     assert any("ExecStart=/srv/synergai/bin/synergai agent\n" in text for text in texts)
     assert not any("/opt/synergai" in text for text in texts)
 
 
 @pytest.mark.usefixtures("systemd")
-def test_installing_again_updates_and_keeps_what_the_owner_wrote(agx: EmulatedBoard) -> None:
-    carry_out(list(wanted().steps(agx.files)), agx.files)
+def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoard) -> None:
+    execute(list(wanted().steps(agx.files)), agx.files)
     agx.files.write(ALLOWED, "MODE_15W\n")
     agx.files.write(UNIT, "changed by hand\n")
-    carry_out(list(wanted(gateway="10.0.0.2").steps(agx.files)), agx.files)
+    execute(list(wanted(gateway="10.0.0.2").steps(agx.files)), agx.files)
     assert agx.files.read(ALLOWED) == "MODE_15W"
     assert "10.0.0.2:8010" in agx.files.read(ENVIRONMENT)
     assert "10.0.0.1:8010" in agx.files.read(f"{ENVIRONMENT}.old")
@@ -82,31 +89,31 @@ def test_installing_again_updates_and_keeps_what_the_owner_wrote(agx: EmulatedBo
 
 
 @pytest.mark.usefixtures("systemd")
-def test_uninstalling_leaves_nothing_but_settings_and_state_unless_they_go_too(
+def test_uninstalling_keeps_settings_and_state_unless_purged(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "root"
     files = Files(root)
-    carry_out(list(wanted("cgroup").steps(files)), files)
+    execute(list(wanted("cgroup").steps(files)), files)
     (files.path(STATE) / "models").mkdir(parents=True)
     assert files.exists("/etc/systemd/system/synergai-agent.service.d/cgroup.conf")
-    carry_out(list(removal()), files)
+    execute(list(removal_steps()), files)
     left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     assert left == ["etc/synergai/agent.env", "etc/sysusers.d/synergai.conf"]
     assert files.exists(STATE)
-    carry_out(list(removal(purge=True)), files)
+    execute(list(removal_steps(purge=True)), files)
     assert not [path for path in root.rglob("*") if path.is_file()]
     assert not files.exists(STATE)
 
 
-def test_a_command_that_fails_ends_the_installation_with_its_words(
+def test_a_failed_command_ends_the_installation_with_its_error(
     tmp_path: Path, systemd: Path
 ) -> None:
     program = shutil.which("systemctl")
     assert program is not None
     Path(program).write_text("#!/bin/sh\necho 'no bus' >&2\nexit 1\n")
     with pytest.raises(Unavailable, match="systemctl daemon-reload failed: no bus"):
-        carry_out(list(wanted("none").steps(Files(tmp_path))), Files(tmp_path))
+        execute(list(wanted("none").steps(Files(tmp_path))), Files(tmp_path))
     assert "systemd-sysusers" in systemd.read_text()
 
 
@@ -125,7 +132,7 @@ def test_a_command_that_fails_ends_the_installation_with_its_words(
         {"power": "turbo"},
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_done(change: dict[str, object]) -> None:
+def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"gateway": "gw", "worker_class": "x86", "programs": PROGRAMS}
     with pytest.raises(InvalidInput):
         Installation(**{**fields, **change})  # type: ignore[arg-type]  # wrong on purpose

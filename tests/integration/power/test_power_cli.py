@@ -1,4 +1,4 @@
-"""The commands that an operator of a board uses, as processes."""
+"""The operator's commands, as processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_modes_are_listed_with_what_is_in_force(nx: EmulatedBoard) -> None:
+def test_modes_are_listed_with_the_one_in_force(nx: EmulatedBoard) -> None:
     done = run("synergai", "agent", "modes", "--root", str(nx.root), "--json")
     listed = json.loads(done.stdout)
     assert listed["in_force"] == {"mode": "MODE_10W_4CORE", "detail": ""}
@@ -34,7 +34,7 @@ def test_a_machine_without_modes_says_so(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("This machine has no power modes.\n", 0)
 
 
-def test_a_dry_run_prints_the_steps_and_does_nothing() -> None:
+def test_a_dry_run_only_prints_the_steps() -> None:
     options = ["--gateway", "10.0.0.1", "--class", "agx-xavier", "--programs", "/opt/synergai/bin"]
     done = run("synergai", "agent", "install", *options, "--power", "none", "--dry-run")
     assert done.returncode == 0
@@ -42,20 +42,23 @@ def test_a_dry_run_prints_the_steps_and_does_nothing() -> None:
     assert "    SYNERGAI_AGENT_GATEWAY=10.0.0.1:8010\n" in done.stdout
 
 
-def test_installing_from_a_private_place_is_refused_with_what_to_do() -> None:
+def test_a_private_directory_is_refused_with_an_alternative() -> None:
     done = run(
         *("synergai", "agent", "install", "--gateway", "g", "--class", "c"),
         *("--models", "/home/me/models", "--dry-run"),
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the service cannot see /home/me/models")
+    assert done.stderr.startswith("error: the service cannot access /home/me/models")
 
 
-def test_an_emulated_board_is_made_for_trying_things_out(tmp_path: Path) -> None:
+def test_an_emulated_board_can_be_created_on_the_command_line(tmp_path: Path) -> None:
     folder = str(tmp_path / "board")
     assert (
         run("worker_agent.emulated_board", "agx-xavier", folder, "--jetpack", "5").returncode == 0
     )
     assert "MAXN" in run("synergai", "agent", "modes", "--root", folder).stdout
     again = run("worker_agent.emulated_board", "agx-xavier", folder)
-    assert (again.returncode, again.stderr) == (1, f"error: {folder} exists; choose a new folder\n")
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"error: {folder} exists; choose a new directory\n",
+    )

@@ -1,4 +1,4 @@
-"""The helper with root's rights, as a process of its own with a socket for its input."""
+"""The privileged helper as a process with a socket as its input."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from synergai.errors import InvalidInput
 from worker_agent.power import helper
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
-from worker_agent.power.delegated import Delegated
-from worker_agent.power.nvpmodel import Nvpmodel
+from worker_agent.power.delegated import DelegatedController
+from worker_agent.power.nvpmodel import NvpmodelController
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def board(agx: EmulatedBoard) -> EmulatedBoard:
 
 @pytest.fixture
 def address(board: EmulatedBoard, tmp_path: Path) -> Iterator[Path]:
-    """A socket that starts a helper per connection, as systemd does."""
+    """Socket that starts one helper per connection, as systemd does."""
     path = tmp_path / "power.sock"
     with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
 
@@ -74,10 +74,10 @@ def test_an_allowed_mode_is_switched_to(board: EmulatedBoard) -> None:
     answer = ask(board, b"MODE_30W_4CORE\n")
     assert answer["mode"] == "MODE_30W_4CORE"
     assert answer["seconds"] > 0
-    assert Nvpmodel(board.files).read() == Reading("MODE_30W_4CORE")
+    assert NvpmodelController(board.files).read() == Reading("MODE_30W_4CORE")
 
 
-def test_a_mode_that_is_not_on_the_list_is_refused_untried(board: EmulatedBoard) -> None:
+def test_a_mode_that_is_not_on_the_list_is_refused(board: EmulatedBoard) -> None:
     assert ask(board, b"MAXN\n") == {
         "error": "refused",
         "message": "power mode MAXN is not in /etc/synergai/power-modes",
@@ -97,7 +97,7 @@ def test_a_mode_that_needs_a_reboot_is_refused_though_it_is_on_the_list(
     "request_bytes",
     [b"", b"\n", b"MODE_15W", b"../../etc\n", b"-m 1\n", b"\xff\xfe\n", b"A" * 300 + b"\n"],
 )
-def test_a_senseless_request_gets_an_error_and_does_nothing(
+def test_a_malformed_request_gets_an_error_and_has_no_effect(
     board: EmulatedBoard, request_bytes: bytes
 ) -> None:
     assert ask(board, request_bytes)["error"] == "unknown"
@@ -108,57 +108,55 @@ def test_without_a_list_nothing_is_allowed(agx: EmulatedBoard) -> None:
     assert "no mode is allowed" in ask(agx, b"MODE_15W\n")["message"]
 
 
-def test_a_list_that_others_may_write_is_not_trusted(board: EmulatedBoard) -> None:
+def test_a_list_writable_by_others_is_rejected(board: EmulatedBoard) -> None:
     board.files.path(helper.ALLOWED).chmod(0o666)
-    with pytest.raises(InvalidInput, match="nobody else may write"):
+    with pytest.raises(InvalidInput, match="writable by root only"):
         helper.allowed_modes(board.files)
     board.files.path(helper.ALLOWED).chmod(0o644)
     assert helper.allowed_modes(board.files) == ("MODE_15W", "MODE_30W_4CORE", "MODE_10W")
 
 
-def test_a_failed_switch_is_answered_with_the_mode_in_force(board: EmulatedBoard) -> None:
-    board.fail("refuses", once=True)
+def test_the_reply_to_a_failed_switch_has_the_mode_in_force(board: EmulatedBoard) -> None:
+    board.inject_fault("fails", once=True)
     assert ask(board, b"MODE_30W_4CORE\n")["mode"] == "MODE_15W"
 
 
-def test_an_agent_without_rights_switches_through_the_helper(
+def test_an_unprivileged_agent_switches_through_the_helper(
     board: EmulatedBoard, address: Path
 ) -> None:
-    power = Delegated(Nvpmodel(board.files), address)
+    power = DelegatedController(NvpmodelController(board.files), address)
     assert power.switch("MODE_30W_4CORE").mode == "MODE_30W_4CORE"
     assert power.read() == Reading("MODE_30W_4CORE")
     with pytest.raises(ModeRefused, match="is not in"):
         power.switch("MAXN")
 
 
-def test_a_helper_that_boasts_is_not_believed(board: EmulatedBoard, tmp_path: Path) -> None:
+def test_an_unverified_success_is_a_failure(board: EmulatedBoard, tmp_path: Path) -> None:
     with socket.create_server(str(tmp_path / "s"), family=socket.AF_UNIX) as listener:
 
-        def boast() -> None:
+        def lie() -> None:
             line, _ = listener.accept()
             with line:
                 line.recv(256)
                 line.sendall(b'{"mode": "MAXN", "seconds": 1.0}\n')
 
-        thread = threading.Thread(target=boast)
+        thread = threading.Thread(target=lie)
         thread.start()
         with pytest.raises(SwitchFailed, match="but it is MODE_15W") as failed:
-            Delegated(Nvpmodel(board.files), tmp_path / "s").switch("MAXN")
+            DelegatedController(NvpmodelController(board.files), tmp_path / "s").switch("MAXN")
         thread.join()
     assert failed.value.reading == Reading("MODE_15W")
 
 
-def test_without_a_helper_other_modes_are_listed_as_out_of_reach(
-    board: EmulatedBoard, tmp_path: Path
-) -> None:
-    power = Delegated(Nvpmodel(board.files), tmp_path / "nobody")
+def test_without_a_helper_other_modes_are_unavailable(board: EmulatedBoard, tmp_path: Path) -> None:
+    power = DelegatedController(NvpmodelController(board.files), tmp_path / "missing")
     reachable = [mode.name for mode in power.modes() if not mode.refused]
     assert reachable == ["MODE_15W"]
     with pytest.raises(ModeRefused, match=r"synergai-power.socket"):
         power.switch("MAXN")
 
 
-def test_two_helpers_switch_one_after_the_other(board: EmulatedBoard) -> None:
+def test_concurrent_helpers_are_serialised(board: EmulatedBoard) -> None:
     both = [
         subprocess.Popen(command(board, mode), stdout=subprocess.PIPE, env=os.environ)
         for mode in ("MODE_30W_4CORE", "MODE_15W")

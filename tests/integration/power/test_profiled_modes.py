@@ -18,8 +18,8 @@ from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
-from worker_agent.power.nvpmodel import Nvpmodel
-from worker_agent.power.switching import Patience
+from worker_agent.power.nvpmodel import NvpmodelController
+from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,13 +30,13 @@ MODES = ["MODE_20W_2CORE", "MODE_10W_DESKTOP"]
 
 
 @pytest.fixture(autouse=True)
-def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience = Patience(settle=0.0, limit=0.1, pause=0.02)
-    monkeypatch.setattr(nvpmodel, "Patience", lambda: patience)
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = SwitchTiming(settle=0.0, timeout=0.1, interval=0.02)
+    monkeypatch.setattr(nvpmodel, "SwitchTiming", lambda: timing)
 
 
 def mode_of(board: EmulatedBoard) -> str:
-    return Nvpmodel(board.files).read().mode
+    return NvpmodelController(board.files).read().mode
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -99,17 +99,17 @@ def test_all_modes_without_a_reboot_are_measured_unless_some_are_named(agx: Emul
         names = {mode.name for mode in modes.modes}
     assert "MAXN" in names
     assert "MODE_10W" not in names  # it powers another part of the GPU
-    with pytest.raises(ModeRefused, match="MODE_10W: it needs a reboot"):
+    with pytest.raises(ModeRefused, match="MODE_10W: needs a reboot"):
         ProfiledModes("auto", ["MODE_10W"], agx.files)
     with pytest.raises(InvalidInput, match="no power mode 'MODE_99W'"):
         ProfiledModes("auto", ["MODE_99W"], agx.files)
 
 
-def test_figures_of_a_mode_that_somebody_else_left_are_not_kept(agx: EmulatedBoard) -> None:
+def test_figures_are_discarded_if_another_program_switched(agx: EmulatedBoard) -> None:
     with ProfiledModes("auto", [], agx.files) as modes:
         modes.activate("MAXN")
         modes.check("MAXN")
-        Nvpmodel(agx.files).switch("MODE_30W_ALL")
+        NvpmodelController(agx.files).switch("MODE_30W_ALL")
         with pytest.raises(Unavailable, match=r"MAXN did not stay in force .*MODE_30W_ALL"):
             modes.check("MAXN")
 
@@ -119,12 +119,12 @@ def test_a_board_that_cannot_be_put_back_is_reported(
 ) -> None:
     with ProfiledModes("auto", ["MAXN"], agx.files) as modes:
         modes.activate("MAXN")
-        agx.fail("refuses")
+        agx.inject_fault("fails")
     assert "the power mode was not given back" in caplog.text
 
 
 def test_a_mode_that_is_not_reached_is_not_measured(agx: EmulatedBoard) -> None:
     with ProfiledModes("auto", ["MAXN"], agx.files) as modes:
-        agx.fail("half-cores", once=True)
+        agx.inject_fault("half-cores", once=True)
         with pytest.raises(SwitchFailed):
             modes.activate("MAXN")

@@ -1,4 +1,4 @@
-"""Control groups in a folder, as far as the kernel's own behaviour matters here."""
+"""Emulation of cgroupfs in a directory, as far as the tests need it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ V1 = {
 V2 = {"cpu.max": "max 100000", "cpuset.cpus": "", "cgroup.subtree_control": ""}
 
 
-class ControlGroups(Files):
-    """A folder in which new directories have the kernel's files, and members move."""
+class EmulatedCgroups(Files):
+    """Directory in which new groups have the kernel's files, and processes move between groups."""
 
     __slots__ = ()
 
@@ -63,16 +63,16 @@ class ControlGroups(Files):
         super().write(path, " ".join(sorted(enabled)))
 
 
-def _seed(root: Path, files: dict[str, str]) -> ControlGroups:
+def _seed(root: Path, files: dict[str, str]) -> EmulatedCgroups:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return ControlGroups(root)
+    return EmulatedCgroups(root)
 
 
 @pytest.fixture
-def version_1(tmp_path: Path) -> ControlGroups:
+def version_1(tmp_path: Path) -> EmulatedCgroups:
     files = {"proc/self/cgroup": "4:memory:/m\n3:cpuset:/\n1:cpu:/box\n0::/\n"}
     for name, own in (("cpu", "/box"), ("cpuset", "")):
         for file, value in {**V1[name], "cgroup.procs": str(os.getpid())}.items():
@@ -81,7 +81,7 @@ def version_1(tmp_path: Path) -> ControlGroups:
 
 
 @pytest.fixture
-def version_2(tmp_path: Path) -> ControlGroups:
+def version_2(tmp_path: Path) -> EmulatedCgroups:
     files = {
         "proc/self/cgroup": "0::/unit\n",
         "sys/fs/cgroup/cgroup.controllers": "cpu cpuset",
@@ -92,8 +92,8 @@ def version_2(tmp_path: Path) -> ControlGroups:
 
 
 @pytest.fixture(params=["version_1", "version_2"])
-def groups(request: pytest.FixtureRequest) -> ControlGroups:
+def groups(request: pytest.FixtureRequest) -> EmulatedCgroups:
     """Both versions of cgroups in turn."""
     found = request.getfixturevalue(request.param)
-    assert isinstance(found, ControlGroups)
+    assert isinstance(found, EmulatedCgroups)
     return found

@@ -1,4 +1,4 @@
-"""Limits of processor time in both versions of cgroups, and modes made of them."""
+"""CPU limits in both versions of cgroups, and CPU shares as modes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit
 from worker_agent.power.controller import Reading, SwitchFailed
-from worker_agent.power.cpu_cgroup import LimitedGroup
-from worker_agent.power.cpu_shares import ProcessorShares, parse_share
+from worker_agent.power.cpu_cgroup import CpuCgroup
+from worker_agent.power.cpu_shares import CpuShareController, parse_share
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ME = str(os.getpid())
+PID = str(os.getpid())
 
 
 def directories(files: Files) -> list[str]:
     return files.find("/sys/fs/cgroup", "**/synergai-*")
 
 
-def test_a_group_holds_the_process_and_its_limit_until_it_is_left(groups: Files) -> None:
-    with LimitedGroup(CpuLimit(0.3, frozenset({0, 1})), groups) as group:
+def test_a_group_limits_the_process_until_it_is_left(groups: Files) -> None:
+    with CpuCgroup(CpuLimit(0.3, frozenset({0, 1})), groups) as group:
         assert group.members() == {os.getpid()}
         assert group.read() == CpuLimit(0.3, frozenset({0, 1}))
         assert directories(groups)
@@ -33,32 +33,32 @@ def test_a_group_holds_the_process_and_its_limit_until_it_is_left(groups: Files)
 
 
 def test_the_period_is_short_so_that_a_limited_process_runs_evenly(version_2: Files) -> None:
-    with LimitedGroup(CpuLimit(0.3), version_2) as group:
+    with CpuCgroup(CpuLimit(0.3), version_2) as group:
         assert version_2.read(f"{group.folders[0]}/cpu.max") == "3000 10000"
 
 
-def test_a_very_small_share_has_a_period_that_the_kernel_accepts() -> None:
+def test_a_very_small_share_gets_a_longer_period() -> None:
     limit = CpuLimit(0.01)
     assert (limit.quota_us, limit.period_us) == (1000, 100_000)
 
 
-def test_no_limit_is_what_the_kernel_reads_as_none(groups: Files) -> None:
-    with LimitedGroup(CpuLimit(), groups) as group:
+def test_no_limit_is_written_in_the_kernels_notation(groups: Files) -> None:
+    with CpuCgroup(CpuLimit(), groups) as group:
         assert group.read() == CpuLimit()
         words = {groups.read(path) for path in groups.find(group.folders[0], "cpu.*")}
         assert words & {"-1", "max 10000"}
 
 
-def test_after_a_refusal_the_process_is_where_it_was(groups: Files) -> None:
-    group = LimitedGroup(CpuLimit(1.0, frozenset({9})), groups)
+def test_after_a_refusal_the_process_is_back_in_its_group(groups: Files) -> None:
+    group = CpuCgroup(CpuLimit(1.0, frozenset({9})), groups)
     with pytest.raises(NotSupported, match=r"cpuset.cpus.*Numerical result out of range"):
         group.enter()
     assert group.members() == set()
     assert group.remove()
 
 
-def test_a_group_with_somebody_in_it_is_not_removed(groups: Files) -> None:
-    group = LimitedGroup(CpuLimit(1.0), groups)
+def test_a_group_with_processes_is_not_removed(groups: Files) -> None:
+    group = CpuCgroup(CpuLimit(1.0), groups)
     group.enter()
     assert not group.remove()
     group.leave()
@@ -68,28 +68,28 @@ def test_a_group_with_somebody_in_it_is_not_removed(groups: Files) -> None:
 
 def test_controllers_of_version_2_stay_on_while_another_group_needs_them(version_2: Files) -> None:
     version_2.make_directory("/sys/fs/cgroup/unit/other")
-    with LimitedGroup(CpuLimit(1.0), version_2):
+    with CpuCgroup(CpuLimit(1.0), version_2):
         pass
     assert version_2.read("/sys/fs/cgroup/unit/cgroup.subtree_control") == "cpu"
 
 
-def test_groups_left_by_processes_that_are_gone_are_swept(version_1: Files) -> None:
+def test_groups_of_dead_processes_are_removed(version_1: Files) -> None:
     left = "/sys/fs/cgroup/cpu/box/synergai-999999999-abc"
     version_1.make_directory(left)
-    version_1.make_directory(alive := f"/sys/fs/cgroup/cpu/box/synergai-{ME}-abc")
-    version_1.path(f"/proc/{ME}").mkdir()
-    LimitedGroup(CpuLimit(1.0), version_1)
+    version_1.make_directory(alive := f"/sys/fs/cgroup/cpu/box/synergai-{PID}-abc")
+    version_1.path(f"/proc/{PID}").mkdir()
+    CpuCgroup(CpuLimit(1.0), version_1)
     assert not version_1.exists(left)
     assert version_1.exists(alive)
 
 
 def test_a_machine_without_control_groups_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="neither cgroup v2 nor the v1 cpu hierarchy"):
-        LimitedGroup(CpuLimit(1.0), Files(tmp_path))
+        CpuCgroup(CpuLimit(1.0), Files(tmp_path))
 
 
 @pytest.mark.parametrize("cpus", [-1.0, 0.001, float("nan"), float("inf"), 1e6])
-def test_an_absurd_limit_is_refused(cpus: float) -> None:
+def test_a_limit_out_of_range_is_refused(cpus: float) -> None:
     with pytest.raises(InvalidInput):
         CpuLimit(cpus)
 
@@ -97,8 +97,8 @@ def test_an_absurd_limit_is_refused(cpus: float) -> None:
 # --- modes ------------------------------------------------------------------------------
 
 
-def test_shares_are_modes_that_are_switched_and_read_back(groups: Files) -> None:
-    power = ProcessorShares(groups, ["2cpu_on_0-1", "1cpu", "0.25cpu_on_0_2"])
+def test_shares_are_switched_and_read_back(groups: Files) -> None:
+    power = CpuShareController(groups, ["2cpu_on_0-1", "1cpu", "0.25cpu_on_0_2"])
     assert [mode.cores for mode in power.modes()] == [2, 1, 2]
     assert power.read() == Reading("2cpu_on_0-1")
     for name in ("0.25cpu_on_0_2", "1cpu", "2cpu_on_0-1"):
@@ -108,29 +108,29 @@ def test_shares_are_modes_that_are_switched_and_read_back(groups: Files) -> None
     assert directories(groups) == []
 
 
-def test_by_default_the_shares_are_halved_from_all_cores_on(
+def test_the_default_shares_are_all_cores_and_repeated_halves(
     groups: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    power = ProcessorShares(groups)
+    power = CpuShareController(groups)
     assert [mode.name for mode in power.modes()] == ["4cpu", "2cpu", "1cpu", "0.5cpu"]
 
 
-def test_a_limit_that_somebody_else_wrote_is_no_mode(version_2: Files) -> None:
-    power = ProcessorShares(version_2, ["1cpu", "0.5cpu"])
+def test_a_limit_written_by_another_program_matches_no_mode(version_2: Files) -> None:
+    power = CpuShareController(version_2, ["1cpu", "0.5cpu"])
     (folder,) = directories(version_2)
     version_2.write(f"{folder}/cpu.max", "7000 10000")
-    assert power.read() == Reading("", "the control group is limited to 0.7 CPUs")
+    assert power.read() == Reading("", "the cgroup is limited to 0.7 CPUs")
 
 
 def test_a_refused_share_leaves_the_mode_that_was_in_force(version_1: Files) -> None:
-    power = ProcessorShares(version_1, ["1cpu_on_0", "1cpu_on_9"])
-    with pytest.raises(SwitchFailed, match="kernel refuses") as failed:
+    power = CpuShareController(version_1, ["1cpu_on_0", "1cpu_on_9"])
+    with pytest.raises(SwitchFailed, match="kernel refused") as failed:
         power.switch("1cpu_on_9")
     assert failed.value.reading == power.read() == Reading("1cpu_on_0")
 
 
 @pytest.mark.parametrize("name", ["", "cpu", "-1cpu", "0cpu", "1cpus", "1cpu_on_", "1cpu_on_a"])
-def test_what_is_no_share_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="not a share"):
+def test_a_malformed_share_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="not a CPU share"):
         parse_share(name)

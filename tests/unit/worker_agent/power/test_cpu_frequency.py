@@ -1,4 +1,4 @@
-"""Clock and cores as modes, on a folder that looks like a machine with four cores."""
+"""CPU clock and core count as modes, on an emulated machine with four cores."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.controller import Reading, SwitchFailed
-from worker_agent.power.cpufreq import CpuFrequency
+from worker_agent.power.cpufreq import CpuFrequencyController
 from worker_agent.power.files import Files, format_cpus
-from worker_agent.power.switching import Patience
+from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 CPU = "/sys/devices/system/cpu"
-AT_ONCE = Patience(settle=0.0, limit=0.0)
+NO_SETTLING = SwitchTiming(settle=0.0, timeout=0.0)
 
 
 class Cores(Files):
-    """The list of online cores follows their flags, as in the kernel; some cannot be set."""
+    """Keeps the list of online cores consistent with their flags, as the kernel does."""
 
     __slots__ = ()
     stuck = False
@@ -49,8 +49,8 @@ def cores(tmp_path: Path) -> Cores:
     return Cores(tmp_path)
 
 
-def controller(files: Files, modes: Sequence[str] = ()) -> CpuFrequency:
-    return CpuFrequency(files, modes, patience=AT_ONCE)
+def controller(files: Files, modes: Sequence[str] = ()) -> CpuFrequencyController:
+    return CpuFrequencyController(files, modes, timing=NO_SETTLING)
 
 
 def test_default_modes_are_all_and_half_of_the_cores_at_three_clocks(cores: Cores) -> None:
@@ -68,13 +68,13 @@ def test_every_mode_is_switched_to_and_read_back(cores: Cores) -> None:
     assert cores.read(f"{CPU}/online") == "0-3"
 
 
-def test_cores_that_reach_less_are_set_to_what_they_reach(cores: Cores) -> None:
+def test_slower_cores_are_capped_at_their_maximum(cores: Cores) -> None:
     controller(cores, ["4x2500mhz"]).switch("4x2500mhz")
     caps = [cores.read(f"{CPU}/cpu{core}/cpufreq/scaling_max_freq") for core in range(4)]
     assert caps == ["2500000", "2500000", "2000000", "2000000"]
 
 
-def test_closing_gives_back_what_was_found(cores: Cores) -> None:
+def test_closing_restores_the_initial_state(cores: Cores) -> None:
     power = controller(cores)
     power.switch("2x1500mhz")
     power.close()
@@ -93,11 +93,11 @@ def test_a_refusal_by_the_kernel_leaves_the_mode_that_is_read(
 
 
 @pytest.mark.parametrize("name", ["8x1500mhz", "0x1500mhz", "2x9000mhz", "2x100mhz", "fast"])
-def test_a_mode_beyond_the_machine_is_refused(cores: Cores, name: str) -> None:
+def test_a_mode_out_of_range_is_refused(cores: Cores, name: str) -> None:
     with pytest.raises(InvalidInput, match=name):
         controller(cores, [name])
 
 
 def test_a_machine_whose_clock_cannot_be_set_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="virtual machines"):
-        CpuFrequency(Files(tmp_path))
+        CpuFrequencyController(Files(tmp_path))

@@ -1,4 +1,4 @@
-"""Paths stay under the root, and lists of CPUs are read as the kernel writes them."""
+"""Paths below a root, and CPU lists in the kernel's notation."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 @given(st.frozensets(st.integers(0, 200)))
-def test_a_set_of_cpus_survives_being_written_and_read(cpus: frozenset[int]) -> None:
+def test_a_cpu_set_round_trips(cpus: frozenset[int]) -> None:
     assert parse_cpus(format_cpus(cpus)) == cpus
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "1-2-3", "0-9999999999", "٣"])
-def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
+def test_a_malformed_cpu_list_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_cpus(text)
 
 
 @pytest.mark.parametrize("path", ["sys/kernel", "/sys/../etc/passwd", ""])
-def test_a_path_never_leads_out_of_the_root(tmp_path: Path, path: str) -> None:
+def test_a_path_outside_the_root_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInput):
         Files(tmp_path).path(path)
 
 
-def test_writing_creates_no_file_that_the_kernel_does_not_offer(tmp_path: Path) -> None:
+def test_writing_never_creates_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="scaling_max_freq"):
         Files(tmp_path).write("/scaling_max_freq", "1")

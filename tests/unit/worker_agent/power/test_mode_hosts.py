@@ -1,4 +1,4 @@
-"""Sessions run in the power mode of their configuration; on hosts that only write down."""
+"""Sessions in the power mode of their configuration, on hosts that only record calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from worker_agent.hosts.pool import HostPool
-    from worker_agent.power.manager import Power
+    from worker_agent.power.manager import PowerManager
 
 SLOW = Session(EngineName("digits"), Configuration(2, "slow"))
 FAST = Session(EngineName("digits"), Configuration(4, "fast"))
@@ -24,7 +24,7 @@ MODES = (PowerMode(name="slow", cores=2), PowerMode(name="fast", cores=4))
 
 
 class Machine:
-    """Hosts and power modes in one, for the order in which they are used."""
+    """Records the order of calls to hosts and power modes."""
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.modes = MODES
@@ -64,7 +64,7 @@ class Machine:
 
 def hosts_on(machine: Machine) -> PowerModeHosts:
     hosts = PowerModeHosts(cast("HostPool", machine))
-    hosts.use(cast("Power", machine))
+    hosts.use(cast("PowerManager", machine))
     return hosts
 
 

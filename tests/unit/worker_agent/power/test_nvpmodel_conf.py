@@ -1,4 +1,4 @@
-"""The grammar of the board's own file."""
+"""The grammar of ``/etc/nvpmodel.conf``."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_modes_have_the_cores_clock_budget_and_mask_of_their_lines() -> None:
         ("< PM_CONFIG DEFAULT=8 >", "", "no PM_CONFIG"),
     ],
 )
-def test_a_damaged_file_is_refused_with_the_line(old: str, new: str, line: str) -> None:
+def test_a_syntax_error_is_reported_with_its_line(old: str, new: str, line: str) -> None:
     assert old in CONF
     with pytest.raises(NotSupported, match=line):
         parse_conf(CONF.replace(old, new))
 
 
 @given(st.lists(st.sampled_from(CONF.splitlines()), max_size=40), st.text(max_size=20))
-def test_any_text_is_either_read_or_refused(lines: list[str], rest: str) -> None:
+def test_any_text_is_either_parsed_or_refused(lines: list[str], rest: str) -> None:
     try:
         board = parse_conf("\n".join([*lines, rest]))
     except NotSupported:

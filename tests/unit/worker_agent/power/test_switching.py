@@ -1,20 +1,20 @@
-"""The way of a switch, with a machine and a clock made of lists."""
+"""Verified switching, with a simulated machine and clock."""
 
 from __future__ import annotations
 
 import pytest
 
-from worker_agent.power.controller import Reading, Switch, SwitchFailed
-from worker_agent.power.switching import Patience, switch
+from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult
+from worker_agent.power.switching import SwitchTiming, switch
 
 
 class Machine:
-    """Follows a switch after some time, or to somewhere else."""
+    """Switches after a delay, or to another mode."""
 
     def __init__(self, *, lag: float = 0.0, goes_to: dict[str, str] | None = None) -> None:
         self.now = 0.0
-        self.asked: list[str] = []
-        self.complaint = ""
+        self.requested: list[str] = []
+        self.failure = ""
         self._mode = "slow"
         self._due = 0.0
         self._next = "slow"
@@ -22,8 +22,10 @@ class Machine:
         self._goes_to = goes_to or {}
 
     @property
-    def patience(self) -> Patience:
-        return Patience(settle=1.0, limit=5.0, pause=0.25, clock=lambda: self.now, sleep=self.sleep)
+    def timing(self) -> SwitchTiming:
+        return SwitchTiming(
+            settle=1.0, timeout=5.0, interval=0.25, clock=lambda: self.now, sleep=self.sleep
+        )
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -34,64 +36,64 @@ class Machine:
         return Reading(self._mode, "" if self._mode else "core 3 is offline")
 
     def apply(self, mode: str) -> str:
-        self.asked.append(mode)
+        self.requested.append(mode)
         self._next = self._goes_to.get(mode, mode)
         self._due = self.now + self._lag
-        return self.complaint
+        return self.failure
 
-    def switch(self, mode: str) -> Switch:
-        return switch(mode, read=self.read, apply=self.apply, patience=self.patience)
+    def switch(self, mode: str) -> SwitchResult:
+        return switch(mode, read=self.read, apply=self.apply, timing=self.timing)
 
 
 def test_a_switch_takes_until_the_reading_has_stayed_for_the_settling_time() -> None:
-    assert Machine(lag=2.0).switch("fast") == Switch("fast", 3.0)
+    assert Machine(lag=2.0).switch("fast") == SwitchResult("fast", 3.0)
 
 
-def test_a_mode_in_force_is_not_asked_for() -> None:
+def test_a_mode_in_force_is_not_requested() -> None:
     machine = Machine()
-    assert machine.switch("slow") == Switch("slow", 0.0)
-    assert machine.asked == []
+    assert machine.switch("slow") == SwitchResult("slow", 0.0)
+    assert machine.requested == []
 
 
-def test_a_machine_that_is_too_late_has_failed_in_the_mode_that_is_read() -> None:
+def test_a_machine_that_exceeds_the_timeout_has_failed() -> None:
     machine = Machine(lag=6.0)
     with pytest.raises(SwitchFailed, match="it is in slow") as failed:
         machine.switch("fast")
     assert failed.value.reading == Reading("slow")
 
 
-def test_a_machine_left_in_no_mode_is_put_back_where_it_was() -> None:
+def test_a_machine_in_no_known_mode_is_switched_back() -> None:
     machine = Machine(goes_to={"fast": ""})
     with pytest.raises(SwitchFailed, match=r"core 3 is offline.*the machine is in slow") as failed:
         machine.switch("fast")
     assert failed.value.reading == Reading("slow")
-    assert machine.asked == ["fast", "slow"]
+    assert machine.requested == ["fast", "slow"]
 
 
-def test_a_machine_that_cannot_be_put_back_is_reported_so() -> None:
+def test_a_failure_to_switch_back_is_reported() -> None:
     machine = Machine(goes_to={"fast": "", "slow": ""})
     with pytest.raises(SwitchFailed, match="in no known mode") as failed:
         machine.switch("fast")
     assert failed.value.reading.mode == ""
 
 
-def test_another_whole_mode_is_left_as_somebody_elses_choice() -> None:
-    machine = Machine(goes_to={"fast": "theirs"})
+def test_another_valid_mode_is_left_in_force() -> None:
+    machine = Machine(goes_to={"fast": "other"})
     with pytest.raises(SwitchFailed) as failed:
         machine.switch("fast")
-    assert failed.value.reading == Reading("theirs")
-    assert machine.asked == ["fast"]
+    assert failed.value.reading == Reading("other")
+    assert machine.requested == ["fast"]
 
 
-def test_a_complaint_does_not_count_against_what_is_read() -> None:
+def test_the_reading_overrides_an_error_of_the_program() -> None:
     machine = Machine()
-    machine.complaint = "fan mode is not set"
+    machine.failure = "fan mode is not set"
     assert machine.switch("fast").mode == "fast"
 
 
-def test_a_complaint_is_the_reason_when_the_machine_did_not_follow_and_ends_the_waiting() -> None:
+def test_an_error_of_the_program_ends_the_wait_and_is_the_reason_of_a_failure() -> None:
     machine = Machine(lag=9.0)
-    machine.complaint = "permission denied"
+    machine.failure = "permission denied"
     with pytest.raises(SwitchFailed, match="permission denied"):
         machine.switch("fast")
     assert machine.now == 0.0

@@ -1,4 +1,4 @@
-"""Power and energy of both boards in both layouts, of x86, and of machines without a sensor."""
+"""Meters of both boards in both layouts, of x86, and of machines without a sensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import KINDS
 from worker_agent.power import telemetry
 from worker_agent.power.files import Files
-from worker_agent.power.sensors import BoardRails, Rapl
+from worker_agent.power.sensors import Ina3221Sensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def a_machine(root: Path, files: dict[str, str]) -> Files:
         ("xavier-nx", ["VDD_IN"], 5.06),  # the others are parts of it
     ],
 )
-def test_board_power_is_the_whole_and_nothing_twice(
+def test_board_power_counts_every_rail_once(
     tmp_path: Path, kind: str, rails: list[str], watts: float, jetpack: int
 ) -> None:
     board = EmulatedBoard.create(KINDS[kind], tmp_path, jetpack)
-    sensor = BoardRails(board.files)
+    sensor = Ina3221Sensor(board.files)
     assert [rail.name for rail in sensor.rails] == rails
     assert sensor.watts() == pytest.approx(watts, abs=0.03)  # newer files have whole mA
 
@@ -72,7 +72,7 @@ def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path
     assert meter.joules() == pytest.approx(2.0)
 
 
-def test_a_machine_without_sensors_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_without_sensors_lists_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match=r"INA3221.*RAPL"):
         open_meter(Files(tmp_path))
 
@@ -85,8 +85,8 @@ def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
         def find(self, folder: str, pattern: str) -> list[str]:
             return [f"{folder}/{pattern.replace('*', '0')}"]
 
-    with pytest.raises(NotSupported, match="by root only"):
-        Rapl(Locked())
+    with pytest.raises(NotSupported, match="only root can read"):
+        RaplSensor(Locked())
 
 
 def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_path: Path) -> None:
@@ -100,20 +100,20 @@ def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_pa
     assert power.watts == 0.0
 
 
-def test_a_meter_in_service_gives_mean_power_between_two_looks_and_all_energy(
+def test_a_meter_in_service_gives_mean_power_between_readings_and_total_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
     now = [10.0]
-    monkeypatch.setattr(telemetry, "_WATCH_S", 0.001)
+    monkeypatch.setattr(telemetry, "_SERVICE_PERIOD_S", 0.001)
     meter = PowerMeter(board.files, lambda: now[0])
     try:
         assert meter.source == "INA3221 (VDD_IN)"
         now[0] += 2.0
-        while (draw := meter.read()) is None or not draw.joules:
-            pass  # its thread has not looked yet
-        assert (draw.watts, draw.joules) == pytest.approx((5.06, 2 * 5.06))
-        assert meter.read() == draw
+        while (reading := meter.read()) is None or not reading.joules:
+            pass  # its thread has not sampled yet
+        assert (reading.watts, reading.joules) == pytest.approx((5.06, 2 * 5.06))
+        assert meter.read() == reading
         board.files.path("/sys/bus/i2c/drivers/ina3221x/7-0040/iio:device0").rename(tmp_path / "x")
         while meter.read() is not None:
             pass  # likewise
@@ -121,7 +121,7 @@ def test_a_meter_in_service_gives_mean_power_between_two_looks_and_all_energy(
         meter.close()
 
 
-def test_a_machine_that_is_not_measured_draws_nothing_known(tmp_path: Path) -> None:
+def test_a_machine_without_a_sensor_has_no_reading(tmp_path: Path) -> None:
     meter = PowerMeter(Files(tmp_path))
     assert (meter.source, meter.read()) == ("", None)
     meter.close()
