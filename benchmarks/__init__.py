@@ -1,4 +1,5 @@
-"""Measurements as ratios within one run.
+"""Benchmarks, reported as ratios between servers measured in the same run.
 
-``python -m benchmarks`` measures us, ``python -m benchmarks.peers`` us beside other servers.
+``python -m benchmarks`` compares SynergAI with bare gRPC and plain ONNX Runtime,
+``python -m benchmarks.peers`` with other model servers.
 """

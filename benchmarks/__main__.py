@@ -1,4 +1,4 @@
-"""The one entry: measure everything that needs nobody else's software, in one run.
+"""Measure SynergAI in comparison with bare gRPC and plain ONNX Runtime.
 
 python -m benchmarks [identity] [photographs] [large] [batching] [--rounds N] [--write FILE] …
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from benchmarks import batching, identity, large_requests, mobilenet
-from benchmarks.client import WrongAnswer
-from benchmarks.report import Place, Section, machine, preamble
+from benchmarks.client import WrongResponse
+from benchmarks.report import DocumentBlock, Section, describe_machine, preamble
 from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section, and how long each of its probes runs per round unless somebody says otherwise."""
+    """A section of the report, and the default duration of each of its probes per round."""
 
     measure: Callable[[Path, float, int], Awaitable[Section]]
     seconds: float
@@ -39,7 +39,7 @@ PARTS: Final = {
 
 
 async def run(names: Sequence[str], seconds: float | None, rounds: int) -> list[Section]:
-    """Measure these parts, one after the other."""
+    """Measure these parts in sequence."""
     sections = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
@@ -52,28 +52,30 @@ async def run(names: Sequence[str], seconds: float | None, rounds: int) -> list[
 
 
 def main() -> None:
-    """Run it from the command line."""
+    """Parse the command line, measure, and write the report."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__.partition("\n")[0],
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all")
-    parser.add_argument("--seconds", type=float, help="how long each probe runs per round")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all"
+    )
+    parser.add_argument("--seconds", type=float, help="duration of each probe per round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the result in there, too")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
     arguments = parser.parse_args()
     names = arguments.parts or list(PARTS)
     if unknown := sorted(set(names) - set(PARTS)):
-        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    began = machine()
+        parser.error(f"unknown part {', '.join(unknown)}; choose from {', '.join(PARTS)}")
+    machine = describe_machine()
     try:
-        place = Place(arguments.write, "bench") if arguments.write else None
+        block = DocumentBlock(arguments.write, "bench") if arguments.write else None
         sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
-    except (SynergaiError, WrongAnswer) as error:
+    except (SynergaiError, WrongResponse) as error:
         parser.exit(1, f"{error}\n")
-    if place is not None:
-        intro = preamble("make bench", began)
-        place.write("\n\n".join([intro, *(section.markdown() for section in sections)]))
+    if block is not None:
+        intro = preamble("make bench", machine)
+        block.write("\n\n".join([intro, *(section.markdown() for section in sections)]))
 
 
 if __name__ == "__main__":

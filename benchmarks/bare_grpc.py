@@ -1,7 +1,7 @@
-"""The yardsticks: a bare grpc.aio echo server, and a bare grpc.aio proxy in front of it.
+"""Baselines: a bare grpc.aio echo server, and a bare grpc.aio proxy in front of it.
 
-Neither parses anything; they answer the Open Inference Protocol's two inference methods with
-bytes, so that what they cost is what grpc.aio itself costs.
+Both handle the two inference methods of the Open Inference Protocol as bytes without parsing
+them, so that they measure the cost of grpc.aio itself.
 
     python benchmarks/bare_grpc.py echo|proxy ADDRESS [TARGET]
 """

@@ -1,4 +1,4 @@
-"""What it is worth to compute requests together that wait: one engine with batches, one without."""
+"""Effect of batching: the same engine with and without batches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.call_patterns import STREAM_1, STREAM_16, probes
-from benchmarks.interleaving import in_turns
+from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import THREADS, ours
+from benchmarks.servers import THREADS, run_synergai
 from benchmarks.workloads import LAYERS, WIDTH, layers
 from synergai.errors import SynergaiError
 
@@ -21,46 +21,53 @@ if TYPE_CHECKING:
     from benchmarks.workloads import Workload
 
 MAX_BATCH: Final = 8
-ALONE, TOGETHER = "each by itself", f"batches of up to {MAX_BATCH}"
-WAYS = (STREAM_1, STREAM_16)
+UNBATCHED, BATCHED = "unbatched", f"batches of up to {MAX_BATCH}"
+PATTERNS = (STREAM_1, STREAM_16)
 
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
-    """Both engines through the gateway, in turns."""
-    workloads = {ALONE: layers(), TOGETHER: layers(MAX_BATCH)}
+    """Measure both engines through the gateway."""
+    workloads = {UNBATCHED: layers(), BATCHED: layers(MAX_BATCH)}
     models = folder / "layers"
     for workload in workloads.values():
         workload.build(models)
-    dictionary = _profiled(list(workloads.values()), models, folder)
+    dictionary = _profile(list(workloads.values()), models, folder)
     async with contextlib.AsyncExitStack() as stack:
-        own = stack.enter_context(ours(folder / "batching", models, dictionary=dictionary))
-        asked = [
+        servers = stack.enter_context(
+            run_synergai(folder / "batching", models, dictionary=dictionary)
+        )
+        probes_to_run = [
             probe
             for row, workload in workloads.items()
-            for probe in probes(stack, row, own.gateway, workload, WAYS)
+            for probe in probes(stack, row, servers.gateway, workload, PATTERNS)
         ]
-        measured = await in_turns(asked, seconds, rounds)
+        measured = await measure_interleaved(probes_to_run, seconds, rounds)
     return Section(
         title="Batches",
-        note=f"{LAYERS} dense layers of {WIDTH} x {WIDTH} on one thread, profiled before.",
+        note=f"{LAYERS} dense layers of {WIDTH} x {WIDTH} on one thread, profiled beforehand.",
         rows=list(workloads),
-        columns=[str(way) for way in WAYS],
+        columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"requests per second with batches by those without: {way}",
-                value=measured.ratio("per_second", (TOGETHER, str(way)), (ALONE, str(way))),
+                text=f"throughput, batched relative to unbatched: {pattern}",
+                value=measured.ratio(
+                    "per_second", (BATCHED, str(pattern)), (UNBATCHED, str(pattern))
+                ),
             )
-            for way in WAYS
+            for pattern in PATTERNS
         ],
     )
 
 
-def _profiled(workloads: Sequence[Workload], models: Path, folder: Path) -> Path:
-    """The dictionary of these engines: without one the gateway lets no batches be made.
+def _profile(workloads: Sequence[Workload], models: Path, folder: Path) -> Path:
+    """Profile these engines; the gateway only allows batches for profiled engines.
+
+    Returns:
+        The path of the configuration dictionary.
 
     Raises:
-        SynergaiError: the profiler failed; in its words.
+        SynergaiError: the profiler failed; the message has its error output.
     """
     dictionary = folder / "layers.db"
     done = subprocess.run(
@@ -76,5 +83,5 @@ def _profiled(workloads: Sequence[Workload], models: Path, folder: Path) -> Path
         check=False,
     )
     if done.returncode:
-        raise SynergaiError(f"the engines were not profiled: {done.stderr.strip()}")
+        raise SynergaiError(f"profiling failed: {done.stderr.strip()}")
     return dictionary

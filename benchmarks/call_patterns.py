@@ -1,4 +1,4 @@
-"""The ways in which a server is asked: unary or on a stream, with so many requests under way."""
+"""Call patterns: unary or stream, with a number of requests in flight."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A column of a table."""
+class CallPattern:
+    """Kind of call and concurrency, a column of a table."""
 
     call: Literal["unary", "stream"]
     in_flight: int
@@ -27,13 +27,13 @@ class Way:
         return f"{self.call}, {self.in_flight} in flight"
 
 
-UNARY_1 = Way("unary", 1)
-UNARY_4 = Way("unary", 4)
-UNARY_16 = Way("unary", 16)
-STREAM_1 = Way("stream", 1)
-STREAM_3 = Way("stream", 3)
-STREAM_4 = Way("stream", 4)
-STREAM_16 = Way("stream", 16)
+UNARY_1 = CallPattern("unary", 1)
+UNARY_4 = CallPattern("unary", 4)
+UNARY_16 = CallPattern("unary", 16)
+STREAM_1 = CallPattern("stream", 1)
+STREAM_3 = CallPattern("stream", 3)
+STREAM_4 = CallPattern("stream", 4)
+STREAM_16 = CallPattern("stream", 16)
 
 
 def probes(
@@ -41,14 +41,14 @@ def probes(
     row: str,
     address: str,
     workload: Workload,
-    ways: Iterable[Way],
+    patterns: Iterable[CallPattern],
     dialect: Dialect = TRITON,
 ) -> list[Probe]:
-    """Probes of one server in these ways; the client is closed with `stack`."""
+    """Create the probes of one server; the client is closed with `stack`."""
     client = Client(address, workload, dialect)
     stack.push_async_callback(client.close)
     calls = {"unary": client.unary, "stream": client.stream}
     return [
-        Probe(row=row, column=str(way), measure=partial(calls[way.call], way.in_flight))
-        for way in ways
+        Probe(row=row, column=str(pattern), measure=partial(calls[pattern.call], pattern.in_flight))
+        for pattern in patterns
     ]

@@ -1,4 +1,4 @@
-"""The client of every measurement: bytes in and out, so that it costs as little as it can."""
+"""Benchmark client that sends and receives serialised messages, for minimum client overhead."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ class Figure:
     per_second: float
 
 
-class WrongAnswer(Exception):
-    """A server answered with an error, or with something else than what was asked for."""
+class WrongResponse(Exception):
+    """A server responded with an error or a wrong result."""
 
 
-def unwrapped(data: bytes) -> oip.ModelInferResponse:
-    """The answer in a message of Triton's ``ModelStreamInfer``.
+def unwrap(data: bytes) -> oip.ModelInferResponse:
+    """Return the response in a message of Triton's ``ModelStreamInfer``.
 
     Raises:
-        WrongAnswer: it is an error.
+        WrongResponse: the message is an error.
     """
     message = oip.ModelStreamInferResponse.FromString(data)
     if message.error_message:
-        raise WrongAnswer(message.error_message)
+        raise WrongResponse(message.error_message)
     return message.infer_response
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a server's messages become answers; an answer that is None is not looked at."""
+    """Parsers of a server's messages; a parser that returns None disables the check."""
 
     unary: Callable[[bytes], oip.ModelInferResponse | None]
     stream: Callable[[bytes], oip.ModelInferResponse | None]
 
 
-TRITON = Dialect(oip.ModelInferResponse.FromString, unwrapped)
+TRITON = Dialect(oip.ModelInferResponse.FromString, unwrap)
 PLAIN_ON_STREAM = Dialect(oip.ModelInferResponse.FromString, oip.ModelInferResponse.FromString)
 ECHO = Dialect(lambda _: None, lambda _: None)
 
 
 class Client:
-    """Asks one server one workload, whatever speaks the protocol.
+    """Client that sends one workload to one server of the Open Inference Protocol.
 
     Args:
-        address: where the server listens.
-        workload: what it is asked.
-        dialect: how it answers.
+        address: address of the server.
+        workload: request to send.
+        dialect: parsers of the server's messages.
     """
 
     def __init__(self, address: str, workload: Workload, dialect: Dialect = TRITON) -> None:
@@ -85,37 +85,39 @@ class Client:
         await self._channel.close()
 
     async def unary(self, in_flight: int, seconds: float) -> Figure:
-        """Keep `in_flight` calls under way for `seconds`.
+        """Keep `in_flight` unary calls in flight for `seconds`.
 
         Raises:
-            WrongAnswer: one of the answers is not right, or a call failed.
+            WrongResponse: a call failed, or a result is wrong.
         """
         latencies: list[float] = []
-        answers: list[bytes] = []
+        responses: list[bytes] = []
         request = self._workload.request
         stop = time.perf_counter() + seconds
 
-        async def one_after_another() -> None:
+        async def send_sequentially() -> None:
             while (began := time.perf_counter()) < stop:
-                answers.append(await self._unary(request))
+                responses.append(await self._unary(request))
                 latencies.append(time.perf_counter() - began)
 
         began = time.perf_counter()
-        with _failures_told():
-            await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+        with _translate_grpc_errors():
+            await asyncio.gather(*(send_sequentially() for _ in range(in_flight)))
         took = time.perf_counter() - began
-        for answer in answers:
-            self._check(self._dialect.unary(answer))
+        for response in responses:
+            self._check(self._dialect.unary(response))
         return _figure(latencies, took)
 
     async def stream(self, in_flight: int, seconds: float) -> Figure:
-        """The same on one stream. All requests being alike, answers are matched by their order.
+        """Keep `in_flight` requests in flight on one stream for `seconds`.
+
+        All requests are identical, so responses are matched by order.
 
         Raises:
-            WrongAnswer: one of the answers is not right, or the stream failed.
+            WrongResponse: the stream failed, or a result is wrong.
         """
         latencies: list[float] = []
-        answers: list[bytes] = []
+        responses: list[bytes] = []
         sent: list[float] = []
         free = asyncio.Semaphore(in_flight)
         stop = time.perf_counter() + seconds
@@ -132,44 +134,44 @@ class Client:
         call = self._stream(requests())
         began = time.perf_counter()
         try:
-            with _failures_told():
-                async for answer in call:
+            with _translate_grpc_errors():
+                async for response in call:
                     latencies.append(time.perf_counter() - sent[len(latencies)])
-                    answers.append(answer)
+                    responses.append(response)
                     free.release()
         finally:
             call.cancel()
-            free.release()  # so that what sends the requests ends, too
+            free.release()  # lets the request iterator finish
         took = time.perf_counter() - began
-        if len(answers) != len(sent):
-            raise WrongAnswer(f"{len(answers)} answers to {len(sent)} requests on a stream")
-        for answer in answers:
-            self._check(self._dialect.stream(answer))
+        if len(responses) != len(sent):
+            raise WrongResponse(f"{len(responses)} responses to {len(sent)} requests on a stream")
+        for response in responses:
+            self._check(self._dialect.stream(response))
         return _figure(latencies, took)
 
-    def _check(self, answer: oip.ModelInferResponse | None) -> None:
-        if answer is None:
+    def _check(self, response: oip.ModelInferResponse | None) -> None:
+        if response is None:
             return
-        if answer.raw_output_contents:
-            values = np.frombuffer(answer.raw_output_contents[0], np.float32)
-        elif answer.outputs:
-            values = np.array(answer.outputs[0].contents.fp32_contents, np.float32)
+        if response.raw_output_contents:
+            values = np.frombuffer(response.raw_output_contents[0], np.float32)
+        elif response.outputs:
+            values = np.array(response.outputs[0].contents.fp32_contents, np.float32)
         else:
-            raise WrongAnswer(f"an answer of {self._workload.engine} has no output")
-        if not self._workload.right(values):
-            raise WrongAnswer(f"{self._workload.engine} answered {values[:4]}…")
+            raise WrongResponse(f"a response of {self._workload.engine} has no output")
+        if not self._workload.is_correct(values):
+            raise WrongResponse(f"{self._workload.engine} returned {values[:4]}…")
 
 
 @contextlib.contextmanager
-def _failures_told() -> Iterator[None]:
-    """Turn gRPC's error into ours."""
+def _translate_grpc_errors() -> Iterator[None]:
+    """Translate gRPC errors to `WrongResponse`."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise WrongAnswer(f"{error.code().name}, {error.details()}") from error
+        raise WrongResponse(f"{error.code().name}, {error.details()}") from error
 
 
 def _figure(latencies: list[float], seconds: float) -> Figure:
     if not latencies:
-        raise WrongAnswer("no answer at all")
+        raise WrongResponse("no response")
     return Figure(statistics.median(latencies) * 1e3, len(latencies) / seconds)

@@ -1,8 +1,8 @@
-"""Where shared memory beats the socket between an agent and its engine hosts.
+"""Comparison of socket and shared memory between an agent and its engine hosts.
 
-Sends queries of growing size to a real engine host whose model hardly computes, once through
-the socket and once through the arena, in turn, and prints the median time of a query both ways
-and back. The size from which the arena wins is ``worker_agent.ipc.arena.INLINE_BYTES``.
+Sends queries of increasing size to an engine host with a trivial model, alternately through the
+socket and through the shared-memory arena, and prints the median round-trip times. The size from
+which the arena is faster is ``worker_agent.ipc.arena.INLINE_BYTES``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENGINE = EngineName("negative")
 
 
 def build(models: Path) -> None:
-    """A model that answers with as many bytes as it is given."""
+    """Build a model whose output is as large as its input."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", value[:1], value[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)

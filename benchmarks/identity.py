@@ -1,4 +1,4 @@
-"""What a hop costs: a one-element identity model, beside bare grpc.aio."""
+"""Gateway overhead: a one-element identity model in comparison with bare grpc.aio."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks import client
 from benchmarks.call_patterns import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
-from benchmarks.interleaving import in_turns
+from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import AGENT, APART, GATEWAY, bare, ours
+from benchmarks.servers import AGENT, GATEWAY, PINNED, run_bare_grpc, run_synergai
 from benchmarks.workloads import identity
 
 if TYPE_CHECKING:
@@ -17,65 +17,69 @@ if TYPE_CHECKING:
 
 ECHO = "bare echo"
 PROXY = "bare proxy and echo"
-WAYS = (UNARY_1, UNARY_16, STREAM_1, STREAM_16)
+PATTERNS = (UNARY_1, UNARY_16, STREAM_1, STREAM_16)
 
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
-    """Echo, proxy, agent and gateway in turns."""
+    """Measure echo, proxy, agent and gateway."""
     workload, models = identity(), folder / "models"
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
-        own = stack.enter_context(ours(folder / "identity", models))
-        apart = stack.enter_context(ours(folder / "identity-apart", models, apart=True))
-        echo = stack.enter_context(bare("echo"))
-        proxy = stack.enter_context(bare("proxy", echo))
+        default = stack.enter_context(run_synergai(folder / "identity", models))
+        pinned = stack.enter_context(run_synergai(folder / "identity-pinned", models, pinned=True))
+        echo = stack.enter_context(run_bare_grpc("echo"))
+        proxy = stack.enter_context(run_bare_grpc("proxy", echo))
         servers = [
             (ECHO, echo, client.ECHO),
             (PROXY, proxy, client.ECHO),
-            (AGENT, own.agent, client.TRITON),
-            (GATEWAY, own.gateway, client.TRITON),
-            (APART, apart.gateway, client.TRITON),
+            (AGENT, default.agent, client.TRITON),
+            (GATEWAY, default.gateway, client.TRITON),
+            (PINNED, pinned.gateway, client.TRITON),
         ]
-        asked = [
+        probes_to_run = [
             probe
             for row, address, dialect in servers
-            for probe in probes(stack, row, address, workload, WAYS, dialect)
+            for probe in probes(stack, row, address, workload, PATTERNS, dialect)
         ]
-        measured = await in_turns(asked, seconds, rounds)
+        measured = await measure_interleaved(probes_to_run, seconds, rounds)
     return Section(
-        title="A hop",
-        note="A one-element identity model: what remains is the way there and back.",
-        rows=[ECHO, PROXY, AGENT, GATEWAY, APART],
-        columns=[str(way) for way in WAYS],
+        title="Gateway overhead",
+        note="A one-element identity model, which leaves only the transport.",
+        rows=[ECHO, PROXY, AGENT, GATEWAY, PINNED],
+        columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
             *(
                 Comparison(
-                    text=f"what the gateway adds to the agent, in bare unary echoes: {way}",
-                    value=measured.combined(
+                    text=f"gateway overhead in bare unary echo times: {pattern}",
+                    value=measured.combine(
                         "median_ms",
                         lambda gateway, agent, echo: (gateway - agent) / echo,
-                        (GATEWAY, str(way)),
-                        (AGENT, str(way)),
+                        (GATEWAY, str(pattern)),
+                        (AGENT, str(pattern)),
                         (ECHO, str(UNARY_1)),
                     ),
                     at_most=1.0,
                 )
-                for way in (UNARY_1, STREAM_1)
+                for pattern in (UNARY_1, STREAM_1)
             ),
             *(
                 Comparison(
-                    text=f"requests per second of the bare proxy: {way}",
-                    value=measured.ratio("per_second", (GATEWAY, str(way)), (PROXY, str(way))),
+                    text=f"throughput relative to the bare proxy: {pattern}",
+                    value=measured.ratio(
+                        "per_second", (GATEWAY, str(pattern)), (PROXY, str(pattern))
+                    ),
                 )
-                for way in (UNARY_16, STREAM_16)
+                for pattern in (UNARY_16, STREAM_16)
             ),
             *(
                 Comparison(
-                    text=f"requests per second on cores of their own by those without: {way}",
-                    value=measured.ratio("per_second", (APART, str(way)), (GATEWAY, str(way))),
+                    text=f"throughput, pinned relative to unpinned: {pattern}",
+                    value=measured.ratio(
+                        "per_second", (PINNED, str(pattern)), (GATEWAY, str(pattern))
+                    ),
                 )
-                for way in (UNARY_16, STREAM_16)
+                for pattern in (UNARY_16, STREAM_16)
             ),
         ],
     )

@@ -1,4 +1,4 @@
-"""Measuring in turns, so that what disturbs the machine disturbs everybody alike."""
+"""Interleaved measurement, so that disturbances of the machine affect all servers alike."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 WARM_UP_S = 0.3
-Unit: TypeAlias = Literal["median_ms", "per_second"]
-"""Which half of a figure is meant."""
+Metric: TypeAlias = Literal["median_ms", "per_second"]
+"""Field of a `Figure`."""
 Cell: TypeAlias = tuple[str, str]
 """Row and column of a table."""
 
@@ -25,9 +25,9 @@ class Probe:
     """One cell of a table.
 
     Attributes:
-        row: who is measured.
-        column: at what.
-        measure: measures for that many seconds.
+        row: the measured server.
+        column: the call pattern.
+        measure: measures for a number of seconds.
     """
 
     row: str
@@ -36,17 +36,17 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The figures of every round, by row and column.
+class Measurements:
+    """The figures of all rounds, by row and column.
 
-    What compares cells is computed within each round, from figures that are seconds apart; the
-    median over the rounds is taken last.
+    Comparisons are computed within each round, from figures taken seconds apart; their median
+    over the rounds is taken last.
     """
 
     rounds: dict[Cell, list[Figure]]
 
     def figure(self, cell: Cell) -> Figure | None:
-        """Medians over the rounds; None if that was not measured."""
+        """Return the medians over the rounds; None if the cell was not measured."""
         figures = self.rounds.get(cell)
         if not figures:
             return None
@@ -55,29 +55,29 @@ class Measured:
             statistics.median(figure.per_second for figure in figures),
         )
 
-    def combined(self, unit: Unit, compute: Callable[..., float], *cells: Cell) -> float | None:
-        """Median over the rounds of what `compute` makes of these cells; None if one is missing."""
+    def combine(self, metric: Metric, compute: Callable[..., float], *cells: Cell) -> float | None:
+        """Return the median over the rounds of `compute(*cells)`; None if a cell is missing."""
         if any(cell not in self.rounds for cell in cells):
             return None
-        columns = ([getattr(figure, unit) for figure in self.rounds[cell]] for cell in cells)
+        columns = ([getattr(figure, metric) for figure in self.rounds[cell]] for cell in cells)
         return statistics.median(compute(*values) for values in zip(*columns, strict=True))
 
-    def ratio(self, unit: Unit, one: Cell, other: Cell) -> float | None:
-        """One cell over another."""
-        return self.combined(unit, operator.truediv, one, other)
+    def ratio(self, metric: Metric, one: Cell, other: Cell) -> float | None:
+        """Return the median over the rounds of one cell divided by another."""
+        return self.combine(metric, operator.truediv, one, other)
 
 
-async def in_turns(probes: Sequence[Probe], seconds: float, rounds: int) -> Measured:
-    """Measure every probe once per round.
+async def measure_interleaved(probes: Sequence[Probe], seconds: float, rounds: int) -> Measurements:
+    """Run every probe once per round.
 
-    Every round begins with another probe, so that none always follows the same one.
+    Each round starts with a different probe, so that no probe always follows the same one.
     """
     for probe in probes:
         await probe.measure(WARM_UP_S)
-    seen: dict[Cell, list[Figure]] = {(p.row, p.column): [] for p in probes}
+    figures: dict[Cell, list[Figure]] = {(p.row, p.column): [] for p in probes}
     for number in range(rounds):
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         first = number * len(probes) // rounds
         for probe in (*probes[first:], *probes[:first]):
-            seen[probe.row, probe.column].append(await probe.measure(seconds))
-    return Measured(seen)
+            figures[probe.row, probe.column].append(await probe.measure(seconds))
+    return Measurements(figures)

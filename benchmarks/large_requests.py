@@ -1,4 +1,4 @@
-"""What the gateway adds to a request of 602 kB whose answer costs hardly any arithmetic."""
+"""Gateway overhead of a 602 kB request to a trivial model."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import operator
 from typing import TYPE_CHECKING
 
 from benchmarks.call_patterns import STREAM_1, STREAM_4, UNARY_1, UNARY_4, probes
-from benchmarks.interleaving import in_turns
+from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import AGENT, GATEWAY, ours
+from benchmarks.servers import AGENT, GATEWAY, run_synergai
 from benchmarks.workloads import large
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAYS = (UNARY_1, UNARY_4, STREAM_1, STREAM_4)
+PATTERNS = (UNARY_1, UNARY_4, STREAM_1, STREAM_4)
 
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
-    """Agent and gateway in turns."""
+    """Measure agent and gateway."""
     workload, models = large(), folder / "models"
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
-        own = stack.enter_context(ours(folder / "large", models))
-        asked = [
-            *probes(stack, AGENT, own.agent, workload, WAYS),
-            *probes(stack, GATEWAY, own.gateway, workload, WAYS),
+        servers = stack.enter_context(run_synergai(folder / "large", models))
+        probes_to_run = [
+            *probes(stack, AGENT, servers.agent, workload, PATTERNS),
+            *probes(stack, GATEWAY, servers.gateway, workload, PATTERNS),
         ]
-        measured = await in_turns(asked, seconds, rounds)
+        measured = await measure_interleaved(probes_to_run, seconds, rounds)
     return Section(
         title="Large requests",
         note="602 kB in, one element out.",
         rows=[AGENT, GATEWAY],
-        columns=[str(way) for way in WAYS],
+        columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"what the gateway adds to the agent: {way}",
-                value=measured.combined(
-                    "median_ms", operator.sub, (GATEWAY, str(way)), (AGENT, str(way))
+                text=f"gateway overhead: {pattern}",
+                value=measured.combine(
+                    "median_ms", operator.sub, (GATEWAY, str(pattern)), (AGENT, str(pattern))
                 ),
                 unit=" ms",
                 at_most=1.0,
             )
-            for way in WAYS
+            for pattern in PATTERNS
         ],
     )

@@ -1,4 +1,4 @@
-"""What serving costs a real model: MobileNet, plain, asked with tensors, and as a job."""
+"""Serving overhead of a real model: MobileNet in a plain loop, by requests, and as a job."""
 
 from __future__ import annotations
 
@@ -6,49 +6,51 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from benchmarks.call_patterns import STREAM_3, UNARY_1, probes
-from benchmarks.interleaving import Probe, in_turns
+from benchmarks.interleaving import Probe, measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import AGENT, APART, GATEWAY, PLAIN, Job, ours, plain
+from benchmarks.servers import AGENT, GATEWAY, PINNED, PLAIN, JobProbe, run_plain_onnx, run_synergai
 from benchmarks.workloads import photograph
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NO_REQUESTS = "no requests"
-"""Column of what runs the model without being sent tensors."""
+"""Column of measurements that send no tensors."""
 
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
-    """A plain loop, agent, gateway, and a job of samples in turns."""
+    """Measure a plain loop, agent, gateway, and a job of samples."""
     workload, models = photograph(), folder / "models"
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
-        own = stack.enter_context(ours(folder / "photographs", models))
-        apart = stack.enter_context(ours(folder / "photographs-apart", models, apart=True))
-        alone = await stack.enter_async_context(plain(workload.engine, models))
-        asked = [
-            Probe(row=PLAIN, column=NO_REQUESTS, measure=alone.measure),
-            *probes(stack, AGENT, own.agent, workload, (UNARY_1, STREAM_3)),
-            *probes(stack, GATEWAY, own.gateway, workload, (UNARY_1, STREAM_3)),
-            *probes(stack, APART, apart.gateway, workload, (UNARY_1, STREAM_3)),
+        servers = stack.enter_context(run_synergai(folder / "photographs", models))
+        pinned = stack.enter_context(
+            run_synergai(folder / "photographs-pinned", models, pinned=True)
+        )
+        plain = await stack.enter_async_context(run_plain_onnx(workload.engine, models))
+        probes_to_run = [
+            Probe(row=PLAIN, column=NO_REQUESTS, measure=plain.measure),
+            *probes(stack, AGENT, servers.agent, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, GATEWAY, servers.gateway, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, PINNED, pinned.gateway, workload, (UNARY_1, STREAM_3)),
             Probe(
                 row=GATEWAY,
                 column=NO_REQUESTS,
-                measure=Job(own.gateway, workload.engine).measure,
+                measure=JobProbe(servers.gateway, workload.engine).measure,
             ),
         ]
-        measured = await in_turns(asked, seconds, rounds)
+        measured = await measure_interleaved(probes_to_run, seconds, rounds)
     baseline = (PLAIN, NO_REQUESTS)
     return Section(
-        title="A real model",
-        note="MobileNet v1 in FP32 on one thread; a request carries 602 kB. Without requests: a "
-        "plain loop around ONNX Runtime, and a job of samples that are on the worker.",
-        rows=[PLAIN, AGENT, GATEWAY, APART],
+        title="MobileNet",
+        note="MobileNet v1 in FP32 on one thread; a request has 602 kB. Without requests: a "
+        "plain loop around ONNX Runtime, and a job on samples stored at the worker.",
+        rows=[PLAIN, AGENT, GATEWAY, PINNED],
         columns=[NO_REQUESTS, str(UNARY_1), str(STREAM_3)],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"queries per second of plain ONNX Runtime: {column}",
+                text=f"throughput relative to plain ONNX Runtime: {column}",
                 value=measured.ratio("per_second", (GATEWAY, column), baseline),
                 at_least=0.98,
             )

@@ -1,7 +1,7 @@
-"""ONNX Runtime and nothing else: what is left when all serving is taken away.
+"""Baseline: a plain loop around ONNX Runtime.
 
-A process that waits while others are measured. For every line with a number of seconds it runs
-the model for so long, and prints the median in milliseconds and the runs per second.
+For each line of standard input with a number of seconds, it runs the model for that long and
+prints the median latency in milliseconds and the runs per second.
 
     python benchmarks/plain_onnx.py MODEL THREADS
 """

@@ -1,4 +1,4 @@
-"""Results as Markdown, which reads as well in a terminal; and their place in the documentation."""
+"""Reports in Markdown, and the blocks of documents that hold them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from synergai.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.interleaving import Measured
+    from benchmarks.interleaving import Measurements
 
 BUSY = 0.5
-"""A load average from which on others are measured as well."""
+"""Load average above which a warning is printed."""
 VERSIONS = ("grpcio", "protobuf", "uvloop", "onnxruntime", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A sentence with a figure in it.
+    """A derived figure and its target.
 
     Attributes:
-        text: what is compared with what.
-        value: the figure; None if a part of it could not be measured.
-        unit: written behind the figure.
-        at_most: what it may be at most, if anything was asked.
-        at_least: what it has to be at least, if anything was asked.
+        text: description.
+        value: the figure; None if it could not be measured.
+        unit: unit, appended to the figure.
+        at_most: upper target, if any.
+        at_least: lower target, if any.
     """
 
     text: str
@@ -41,39 +41,39 @@ class Comparison:
     at_least: float | None = None
 
     def cells(self) -> list[str]:
-        """Text, figure, what was asked, and whether it is reached."""
+        """Return description, figure, target, and whether the target is met."""
         measured = "not measured" if self.value is None else f"{self.value:.3f}{self.unit}"
         if self.at_most is not None:
-            asked, limit = f"≤ {self.at_most:g}{self.unit}", self.at_most
-            reached = self.value is not None and self.value <= limit
+            target, limit = f"≤ {self.at_most:g}{self.unit}", self.at_most
+            met = self.value is not None and self.value <= limit
         elif self.at_least is not None:
-            asked, limit = f"≥ {self.at_least:g}{self.unit}", self.at_least
-            reached = self.value is not None and self.value >= limit
+            target, limit = f"≥ {self.at_least:g}{self.unit}", self.at_least
+            met = self.value is not None and self.value >= limit
         else:
             return [self.text, measured, "", ""]
-        return [self.text, measured, asked, "yes" if reached else "**no**"]
+        return [self.text, measured, target, "yes" if met else "**no**"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table of figures, and the comparisons that follow from it."""
+    """A table of figures and the comparisons derived from it."""
 
     title: str
     note: str
     rows: Sequence[str]
     columns: Sequence[str]
-    measured: Measured
+    measured: Measurements
     comparisons: Sequence[Comparison]
 
     def markdown(self) -> str:
-        """Heading, note and tables."""
+        """Return heading, note and tables."""
         figures = [
             [row, *(self._cell(row, column) for column in self.columns)] for row in self.rows
         ]
         parts = [f"### {self.title}", self.note, table(["", *self.columns], figures)]
         if self.comparisons:
             compared = [comparison.cells() for comparison in self.comparisons]
-            parts.append(table(["", "measured", "asked", "reached"], compared))
+            parts.append(table(["", "measured", "target", "met"], compared))
         return "\n\n".join(parts)
 
     def _cell(self, row: str, column: str) -> str:
@@ -85,7 +85,7 @@ class Section:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are aligned for the eye as well."""
+    """Return a Markdown table with padded columns."""
     widths = [max(3, *map(len, column)) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -97,11 +97,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def machine() -> str:
-    """What the figures are taken on, and how idle it is; on a busy one, a warning is printed."""
+def describe_machine() -> str:
+    """Describe the machine and its load; print a warning if it is busy."""
     load = os.getloadavg()[0]
     if load > BUSY:
-        print(f"the machine is busy (load average {load:.2f}): the figures will be noise")
+        print(f"warning: the machine is busy (load average {load:.2f}); figures will be unreliable")
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -116,7 +116,7 @@ def machine() -> str:
 
 
 def preamble(command: str, machine: str) -> str:
-    """When, how, where and with what."""
+    """Describe date, command, machine and versions of a run."""
     versions = ", ".join(f"{name} {version(name)}" for name in VERSIONS)
     return (
         f"Taken {datetime.datetime.now(datetime.UTC):%Y-%m-%d} with `{command}` on {machine}; "
@@ -125,36 +125,36 @@ def preamble(command: str, machine: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a document a result goes: between two marks, in place of the one before.
+class DocumentBlock:
+    """Part of a document between two marker comments, which a report replaces.
 
     Raises:
-        InvalidInput: there is no such document, or it does not have both marks.
+        InvalidInput: the document cannot be read or lacks a marker.
     """
 
     document: Path
     block: str
 
     def __post_init__(self) -> None:
-        self._parts()  # minutes of measuring go before the writing
+        self._parts()  # fail before the measurement, which takes minutes
 
     def write(self, text: str) -> None:
-        """Put `text` there.
+        """Replace the content with `text`.
 
         Raises:
-            InvalidInput: the marks are there no more.
+            InvalidInput: the document lacks a marker.
         """
         before, after = self._parts()
         self.document.write_text(f"{before}\n{text}\n\n{after}")
 
     def _parts(self) -> tuple[str, str]:
-        """What stays, marks included, before and after."""
+        """Return the text before and after the content, including the markers."""
         begin, end = f"<!-- {self.block}: begin -->\n", f"<!-- {self.block}: end -->"
         try:
             before, found, rest = self.document.read_text().partition(begin)
         except OSError as error:
-            raise InvalidInput(f"{self.document} cannot be read: {error.strerror}") from None
+            raise InvalidInput(f"cannot read {self.document}: {error.strerror}") from None
         _, found_end, after = rest.partition(end)
         if not found or not found_end:
-            raise InvalidInput(f"{self.document} lacks the marks {begin.strip()!r} and {end!r}")
+            raise InvalidInput(f"{self.document} lacks the markers {begin.strip()!r} and {end!r}")
         return f"{before}{begin}", f"{end}{after}"

@@ -1,4 +1,4 @@
-"""Who is measured: the yardsticks and ourselves, each in processes of its own."""
+"""The servers under test and the baselines, in separate processes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 HERE = Path(__file__).parent
-AGENT = "agent, asked directly"
+AGENT = "agent, called directly"
 GATEWAY = "gateway and agent"
-APART = "the same, on cores of their own"
-"""The gateway on one core and the engine on another; client and agent go anywhere."""
+PINNED = "gateway and agent, pinned"
+"""The gateway pinned to one core and the engine to another; client and agent are not pinned."""
 PLAIN = "plain ONNX Runtime"
 THREADS = 1
-"""Intra-op threads of every session, so that all do the same arithmetic with the same means."""
+"""Intra-op threads of every session."""
 
 
 @contextlib.contextmanager
-def bare(role: str, target: str = "") -> Iterator[str]:
-    """Run a bare grpc.aio server, ``echo`` or ``proxy``; yields its address."""
+def run_bare_grpc(role: str, target: str = "") -> Iterator[str]:
+    """Run a bare grpc.aio server, ``echo`` or ``proxy``; yield its address."""
     address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen([sys.executable, str(HERE / "bare_grpc.py"), role, address, target])
     try:
@@ -46,12 +46,12 @@ def bare(role: str, target: str = "") -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
-    """A gateway and one agent, which is also asked directly.
+class SynergaiServers:
+    """A gateway and one agent, which also listens for clients itself.
 
     Attributes:
-        gateway: where clients reach the gateway.
-        agent: where clients reach the agent without it.
+        gateway: address of the gateway.
+        agent: address of the agent.
     """
 
     gateway: str
@@ -59,44 +59,44 @@ class Ours:
 
 
 @contextlib.contextmanager
-def ours(
-    folder: Path, models: Path, *, apart: bool = False, dictionary: Path | None = None
-) -> Iterator[Ours]:
-    """Run a gateway and an agent, with logs and state in `folder`.
+def run_synergai(
+    folder: Path, models: Path, *, pinned: bool = False, dictionary: Path | None = None
+) -> Iterator[SynergaiServers]:
+    """Run a gateway and an agent.
 
     Args:
-        folder: is made.
-        models: the model directory.
-        apart: as `APART` says.
-        dictionary: what is known of the engines beforehand, for workers of class ``local``.
+        folder: directory for logs and state; created.
+        models: model directory.
+        pinned: pin gateway and engine to separate cores; see `PINNED`.
+        dictionary: configuration dictionary with profiles of worker class ``local``.
 
     Raises:
-        Unavailable: they did not start; with the last that they said.
+        Unavailable: they did not start; the message has the last lines of their logs.
     """
     listen = f"127.0.0.1:{free_port()}"
     options = ["--listen", listen, "--threads", str(THREADS)]
     prefix: list[str] = []
-    if apart:
+    if pinned:
         first, second, *_ = sorted(os.sched_getaffinity(0))
         prefix = ["taskset", "--cpu-list", str(first)]
         options += ["--cores", str(second)]
     with LocalFleet(folder) as fleet:
         try:
-            known = [] if dictionary is None else ["--dictionary", str(dictionary)]
-            fleet.start_gateway(known, prefix)
+            profiles = [] if dictionary is None else ["--dictionary", str(dictionary)]
+            fleet.start_gateway(profiles, prefix)
             fleet.start_agent("direct", models=models, options=options)
             fleet.wait_for_workers(1)
             wait_for_port(listen)
         except Unavailable as error:
-            # The folder does not outlive the run, so that a name of a log would not help.
+            # Quote the logs, since the directory is deleted after the run.
             logs = sorted(folder.glob("*.log"))
-            said = [line for log in logs for line in log.read_text().splitlines()[-1:]]
-            raise Unavailable(f"{error}; the last that was said: {' / '.join(said)}") from error
-        yield Ours(gateway=fleet.address, agent=listen)
+            lines = [line for log in logs for line in log.read_text().splitlines()[-1:]]
+            raise Unavailable(f"{error}; last log lines: {' / '.join(lines)}") from error
+        yield SynergaiServers(gateway=fleet.address, agent=listen)
 
 
-class Plain:
-    """ONNX Runtime alone, in a process that waits while the others are measured."""
+class PlainOnnx:
+    """A plain ONNX Runtime loop, in a process that is idle while others are measured."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -111,7 +111,7 @@ class Plain:
 
 
 @contextlib.asynccontextmanager
-async def plain(engine: str, models: Path) -> AsyncIterator[Plain]:
+async def run_plain_onnx(engine: str, models: Path) -> AsyncIterator[PlainOnnx]:
     """Run `engine` in a plain loop."""
     model = ModelDirectory(models).get(engine).file
     process = await asyncio.create_subprocess_exec(
@@ -120,16 +120,16 @@ async def plain(engine: str, models: Path) -> AsyncIterator[Plain]:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        yield Plain(process)
+        yield PlainOnnx(process)
     finally:
         process.terminate()
         await process.wait()
 
 
-class Job:
-    """A job whose queries are samples on the worker, timed from dispatch to completion.
+class JobProbe:
+    """Job on samples stored at the worker, timed from dispatch to completion.
 
-    Its size follows from the pace of the job before.
+    The throughput of each job determines the size of the next.
     """
 
     def __init__(self, gateway: str, engine: str) -> None:
@@ -144,7 +144,7 @@ class Job:
             stub = jobs_pb2_grpc.JobsStub(channel)
             spec = jobs_pb2.JobSpec(engine=self._engine, queries=queries)
             done = await stub.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=10.0)
-            async for seen in stub.Watch(jobs_pb2.WatchRequest(job_id=done.id), timeout=120.0):
-                done = seen
+            async for update in stub.Watch(jobs_pb2.WatchRequest(job_id=done.id), timeout=120.0):
+                done = update
         self._per_second = queries / done.actual_s
         return Figure(1e3 / self._per_second, self._per_second)

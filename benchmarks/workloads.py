@@ -1,4 +1,4 @@
-"""What every contender is asked: an engine, and one request to it, serialised once."""
+"""Workloads: an engine, and one serialised request for it."""
 
 from __future__ import annotations
 
@@ -24,65 +24,65 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 1024
 LAYERS: Final = 12
-"""Of `layers`: 50 MB of weights, which no cache of a processor core holds."""
+"""Of `layers`: 50 MB of weights, more than a core's caches hold."""
 PHOTOGRAPH: Final = (1, 3, 224, 224)
-"""Shape of the tensor that MobileNet takes; 602,112 bytes of FP32."""
+"""Shape of MobileNet's input; 602,112 bytes of FP32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One request, and how its answer is recognised.
+    """One request and the check of its result.
 
     Attributes:
-        engine: the engine that is asked, a folder of the model directory.
-        request: a ``ModelInferRequest`` on the wire.
-        right: whether the first output, as FP32 values, answers that request.
-        build: puts the engine into a model directory unless it is there.
+        engine: name of the engine, a folder of the model directory.
+        request: serialised ``ModelInferRequest``.
+        is_correct: checks the first output, an FP32 array.
+        build: builds the engine in a model directory unless it exists.
     """
 
     engine: str
     request: bytes
-    right: Callable[[Floats], bool]
+    is_correct: Callable[[Floats], bool]
     build: Callable[[Path], None]
 
 
 def identity() -> Workload:
-    """One element in, the same out."""
+    """Return a request of one element to an identity model."""
     return Workload(
         engine="onnx_identity",
         request=_request("onnx_identity", "x", np.ones(1, np.float32)),
-        right=lambda values: values.tolist() == [1.0],
-        build=lambda models: _from_catalogue("onnx_identity", models),
+        is_correct=lambda values: values.tolist() == [1.0],
+        build=lambda models: _build_from_zoo("onnx_identity", models),
     )
 
 
 def photograph() -> Workload:
-    """MobileNet on one photograph's worth of noise."""
+    """Return a request to MobileNet with one image of noise."""
     image = np.random.default_rng(0).uniform(-1, 1, PHOTOGRAPH).astype(np.float32)
     return Workload(
         engine="onnx_mobilenet_op11",
         request=_request("onnx_mobilenet_op11", "input:0", image),
-        right=lambda values: values.size == 1001 and abs(float(values.sum()) - 1.0) < 1e-3,
-        build=lambda models: _from_catalogue("onnx_mobilenet_op11", models),
+        is_correct=lambda values: values.size == 1001 and abs(float(values.sum()) - 1.0) < 1e-3,
+        build=lambda models: _build_from_zoo("onnx_mobilenet_op11", models),
     )
 
 
 def large() -> Workload:
-    """A photograph's bytes in, one element out, and hardly any arithmetic between."""
+    """Return a request of one image to a model that returns its first element."""
     values = np.arange(np.prod(PHOTOGRAPH), dtype=np.float32)
     return Workload(
         engine="first_element",
         request=_request("first_element", "x", values),
-        right=lambda answer: answer.tolist() == [0.0],
+        is_correct=lambda values: values.tolist() == [0.0],
         build=_build_first_element,
     )
 
 
 def layers(max_batch: int = 1) -> Workload:
-    """One row through dense layers, whose weights are read once for all rows of a batch.
+    """Return a request of one row to dense layers, whose weights are read once per batch.
 
     Args:
-        max_batch: of the engine, which is called after it: with 1 it makes no batches.
+        max_batch: maximum batch size of the engine, part of its name; 1 disables batching.
     """
     engine = f"layers_{max_batch}"
     row = np.random.default_rng(0).normal(size=(1, WIDTH)).astype(np.float32)
@@ -92,8 +92,8 @@ def layers(max_batch: int = 1) -> Workload:
     return Workload(
         engine=engine,
         request=_request(engine, "x", row),
-        # Rows of a batch are not summed in the order in which one row is.
-        right=lambda values: np.allclose(values, expected.ravel(), rtol=1e-3, atol=1e-3),
+        # The order of summation differs between a batch and a single row.
+        is_correct=lambda values: np.allclose(values, expected.ravel(), rtol=1e-3, atol=1e-3),
         build=lambda models: _build_layers(models / engine, max_batch),
     )
 
@@ -105,7 +105,7 @@ def _request(engine: str, tensor: str, values: Floats) -> bytes:
     return request.SerializeToString()
 
 
-def _from_catalogue(engine: str, models: Path) -> None:
+def _build_from_zoo(engine: str, models: Path) -> None:
     if not is_built(engine, models):
         build(engine, models)
 
@@ -123,7 +123,7 @@ def _build_first_element(models: Path) -> None:
 
 
 def _weights() -> Iterator[Floats]:
-    """The weights of the layers, which keep a row about as long as it is."""
+    """Yield the weights of the layers, scaled to preserve the norm of a row."""
     generator = np.random.default_rng(1)
     for _ in range(LAYERS):
         yield generator.normal(0, WIDTH**-0.5, (WIDTH, WIDTH)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Other servers, installed into environments of their own and asked what we are asked.
+"""Comparison with other model servers, each installed into its own virtual environment.
 
-``serve_*`` run in a peer's environment, which has neither our dependencies nor our settings.
+``serve_*`` run in a peer's environment, without SynergAI's dependencies.
 """

@@ -1,4 +1,4 @@
-"""Install other servers and measure our gateway beside each, in one run.
+"""Install other model servers and compare the gateway with each of them.
 
 python -m benchmarks.peers [triton] [kserve] [mlserver] [ray] [--seconds S] [--rounds N]
 """
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from benchmarks.client import WrongAnswer
-from benchmarks.peers.comparison import QUESTIONS, Setting, measure
+from benchmarks.client import WrongResponse
+from benchmarks.peers.comparison import SCENARIOS, Setup, measure
 from benchmarks.peers.registry import PEERS
-from benchmarks.report import Place, machine, preamble
-from benchmarks.servers import ours
+from benchmarks.report import DocumentBlock, describe_machine, preamble
+from benchmarks.servers import run_synergai
 from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 async def run(names: Sequence[str], cache: Path, seconds: float, rounds: int) -> list[str]:
-    """Measure beside each peer, one after the other; what became of each, as Markdown."""
+    """Compare with each peer in sequence; return one Markdown text per peer."""
     results = []
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models")
-        for question in QUESTIONS:
-            question.workload.build(models)
+        for scenario in SCENARIOS:
+            scenario.workload.build(models)
         with (
-            ours(Path(folder, "ours"), models) as own,
-            ours(Path(folder, "apart"), models, apart=True) as apart,
+            run_synergai(Path(folder, "default"), models) as servers,
+            run_synergai(Path(folder, "pinned"), models, pinned=True) as pinned,
         ):
-            setting = Setting(
-                own=own,
-                apart=apart,
+            setup = Setup(
+                servers=servers,
+                pinned=pinned,
                 models=models,
                 cache=cache,
                 scratch=Path(folder),
@@ -44,10 +44,10 @@ async def run(names: Sequence[str], cache: Path, seconds: float, rounds: int) ->
                 rounds=rounds,
             )
             for peer in (PEERS[name] for name in names):
-                print(f"measuring beside {peer.title}", flush=True)
+                print(f"comparing with {peer.title}", flush=True)
                 try:
-                    sections = await measure(peer, setting)
-                except (Unavailable, WrongAnswer) as error:
+                    sections = await measure(peer, setup)
+                except (Unavailable, WrongResponse) as error:
                     result = f"### {peer.title}\n\nNot measured: {error}"
                 else:
                     result = "\n\n".join(section.markdown() for section in sections)
@@ -57,28 +57,30 @@ async def run(names: Sequence[str], cache: Path, seconds: float, rounds: int) ->
 
 
 def main() -> None:
-    """Run it from the command line."""
+    """Parse the command line, measure, and write the report."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
         description=__doc__.partition("\n")[0],
     )
-    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)}; all")
-    parser.add_argument("--seconds", type=float, default=0.6, help="of each probe per round")
+    parser.add_argument(
+        "peers", nargs="*", metavar="PEER", help=f"{', '.join(PEERS)}; default: all"
+    )
+    parser.add_argument("--seconds", type=float, default=0.6, help="duration of a probe per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cache", type=Path, default=Path(".peers"), help="for environments")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the result in there, too")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
     arguments = parser.parse_args()
     names = arguments.peers or list(PEERS)
     if unknown := sorted(set(names) - set(PEERS)):
-        parser.error(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")
-    began = machine()
+        parser.error(f"unknown peer {', '.join(unknown)}; choose from {', '.join(PEERS)}")
+    machine = describe_machine()
     try:
-        place = Place(arguments.write, "peers") if arguments.write else None
+        block = DocumentBlock(arguments.write, "peers") if arguments.write else None
         results = uvloop.run(run(names, arguments.cache, arguments.seconds, arguments.rounds))
-    except (SynergaiError, WrongAnswer) as error:
+    except (SynergaiError, WrongResponse) as error:
         parser.exit(1, f"{error}\n")
-    if place is not None:
-        place.write("\n\n".join([preamble("make bench-peers", began), *results]))
+    if block is not None:
+        block.write("\n\n".join([preamble("make bench-peers", machine), *results]))
 
 
 if __name__ == "__main__":

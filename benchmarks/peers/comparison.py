@@ -1,4 +1,4 @@
-"""One peer beside our gateway, in turns."""
+"""Comparison of one peer with the gateway."""
 
 from __future__ import annotations
 
@@ -6,42 +6,50 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.call_patterns import STREAM_1, STREAM_3, STREAM_16, UNARY_1, UNARY_16, Way, probes
-from benchmarks.interleaving import in_turns
-from benchmarks.peers.environment import installed
-from benchmarks.peers.peer_process import RunningPeer, running
+from benchmarks.call_patterns import (
+    STREAM_1,
+    STREAM_3,
+    STREAM_16,
+    UNARY_1,
+    UNARY_16,
+    CallPattern,
+    probes,
+)
+from benchmarks.interleaving import measure_interleaved
+from benchmarks.peers.environment import ensure_installed
+from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import APART, GATEWAY, Ours
+from benchmarks.servers import GATEWAY, PINNED, SynergaiServers
 from benchmarks.workloads import Workload, identity, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from benchmarks.interleaving import Unit
+    from benchmarks.interleaving import Metric
     from benchmarks.peers.registry import Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A workload in some ways, and which figures are compared.
+class Scenario:
+    """A workload, its call patterns, and the metrics to compare.
 
     Attributes:
-        title: what the workload is, for people.
-        workload: what is asked.
-        seconds: how long each probe runs, as a multiple of what the command line says.
-        compared: way, unit, and the limits that Triton's figures set for ours, at most and at
-            least.
+        title: human-readable name.
+        workload: request to send.
+        seconds: duration of each probe, as a multiple of the command line's.
+        compared: call pattern, metric, and the maximum and minimum of our figure relative to
+            Triton's, if there is a target.
     """
 
     title: str
     workload: Workload
     seconds: float
-    compared: Sequence[tuple[Way, Unit, float | None, float | None]]
+    compared: Sequence[tuple[CallPattern, Metric, float | None, float | None]]
 
 
-QUESTIONS: Final = (
-    Question(
+SCENARIOS: Final = (
+    Scenario(
         title="identity",
         workload=identity(),
         seconds=1.0,
@@ -52,7 +60,7 @@ QUESTIONS: Final = (
             (STREAM_16, "per_second", None, 1.4),
         ),
     ),
-    Question(
+    Scenario(
         title="MobileNet",
         workload=photograph(),
         seconds=2.0,
@@ -62,25 +70,25 @@ QUESTIONS: Final = (
         ),
     ),
 )
-_UNITS: Final = {"median_ms": "median", "per_second": "requests per second"}
+_METRIC_NAMES: Final = {"median_ms": "median latency", "per_second": "throughput"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is the same for every peer.
+class Setup:
+    """Parameters that are the same for all peers.
 
     Attributes:
-        own: ourselves, as we come.
-        apart: ourselves as `APART` says.
+        servers: SynergAI with default settings.
+        pinned: SynergAI with gateway and engine pinned; see `PINNED`.
         models: the model directory.
-        cache: where environments are kept.
-        scratch: where servers write.
-        seconds: how long a probe runs per round.
-        rounds: how many rounds there are.
+        cache: directory of the virtual environments.
+        scratch: directory for files of the servers.
+        seconds: duration of a probe per round.
+        rounds: number of rounds.
     """
 
-    own: Ours
-    apart: Ours
+    servers: SynergaiServers
+    pinned: SynergaiServers
     models: Path
     cache: Path
     scratch: Path
@@ -88,52 +96,54 @@ class Setting:
     rounds: int
 
 
-async def measure(peer: Peer, setting: Setting) -> list[Section]:
-    """Install and run `peer`, and ask it and us every question in turns.
+async def measure(peer: Peer, setup: Setup) -> list[Section]:
+    """Install and run `peer`, and measure it and the gateway in every scenario.
 
     Raises:
-        Unavailable: it cannot be installed or started.
-        WrongAnswer: it, or we, failed while it was measured.
+        Unavailable: the peer cannot be installed or started.
+        WrongResponse: the peer or the gateway failed.
     """
-    python = installed(peer, setting.cache)
-    engines = [question.workload.engine for question in QUESTIONS]
-    scratch = setting.scratch / peer.name
-    with running(peer, python, setting.models, engines, scratch) as started:
-        for question in QUESTIONS:
-            await started.wait_until_right(question.workload)
-        return [await _ask(question, started, setting) for question in QUESTIONS]
+    python = ensure_installed(peer, setup.cache)
+    engines = [scenario.workload.engine for scenario in SCENARIOS]
+    scratch = setup.scratch / peer.name
+    with run_peer(peer, python, setup.models, engines, scratch) as started:
+        for scenario in SCENARIOS:
+            await started.wait_until_correct(scenario.workload)
+        return [await _measure_scenario(scenario, started, setup) for scenario in SCENARIOS]
 
 
-async def _ask(question: Question, started: RunningPeer, setting: Setting) -> Section:
+async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Setup) -> Section:
     peer = started.peer
-    ways = [way for way, *_ in question.compared]
+    patterns = [pattern for pattern, *_ in scenario.compared]
     note = peer.note
-    answered = ways
-    if reason := await started.why_not(question.workload, stream=True):
-        answered = [way for way in ways if way.call == "unary"]
-        note += f" It does not take requests on a stream: {reason.rstrip('.!')}."
+    supported = patterns
+    if reason := await started.failure_reason(scenario.workload, stream=True):
+        supported = [pattern for pattern in patterns if pattern.call == "unary"]
+        note += f" It does not support streams: {reason.rstrip('.!')}."
     async with contextlib.AsyncExitStack() as stack:
-        asked = [
-            *probes(stack, peer.title, started.address, question.workload, answered, peer.dialect),
-            *probes(stack, GATEWAY, setting.own.gateway, question.workload, ways),
-            *probes(stack, APART, setting.apart.gateway, question.workload, ways),
+        probes_to_run = [
+            *probes(stack, peer.title, started.address, scenario.workload, supported, peer.dialect),
+            *probes(stack, GATEWAY, setup.servers.gateway, scenario.workload, patterns),
+            *probes(stack, PINNED, setup.pinned.gateway, scenario.workload, patterns),
         ]
-        measured = await in_turns(asked, setting.seconds * question.seconds, setting.rounds)
+        measured = await measure_interleaved(
+            probes_to_run, setup.seconds * scenario.seconds, setup.rounds
+        )
     return Section(
-        title=f"{peer.title}: {question.title}",
+        title=f"{peer.title}: {scenario.title}",
         note=note,
-        rows=[peer.title, GATEWAY, APART],
-        columns=[str(way) for way in ways],
+        rows=[peer.title, GATEWAY, PINNED],
+        columns=[str(pattern) for pattern in patterns],
         measured=measured,
         comparisons=[
             Comparison(
-                text=f"our {_UNITS[unit]} by theirs: {way}{where}",
-                value=measured.ratio(unit, (row, str(way)), (peer.title, str(way))),
+                text=f"our {_METRIC_NAMES[metric]} relative to theirs: {pattern}{suffix}",
+                value=measured.ratio(metric, (row, str(pattern)), (peer.title, str(pattern))),
                 at_most=at_most if peer.name == "triton" else None,
                 at_least=at_least if peer.name == "triton" else None,
             )
-            for row, where in ((GATEWAY, ""), (APART, ", on cores of their own"))
-            for way, unit, at_most, at_least in question.compared
-            if way in answered
+            for row, suffix in ((GATEWAY, ""), (PINNED, ", pinned"))
+            for pattern, metric, at_most, at_least in scenario.compared
+            if pattern in supported
         ],
     )

@@ -1,4 +1,4 @@
-"""Installing peers, each into a virtual environment of its own."""
+"""Installation of peers, each into its own virtual environment."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from benchmarks.peers.registry import Peer
 
 STAMP = "installed.txt"
-"""A copy of the requirements that an environment was made from, written last."""
+"""Copy of the requirements, written once an environment is complete."""
 
 
-def installed(peer: Peer, cache: Path) -> Path:
-    """Make the peer's environment below `cache` unless it is there already.
+def ensure_installed(peer: Peer, cache: Path) -> Path:
+    """Create the peer's environment below `cache` unless it exists.
 
     Returns:
-        Its Python.
+        The path of its Python interpreter.
 
     Raises:
-        Unavailable: it cannot be installed, with the reason.
+        Unavailable: the installation failed; the message has the reason.
     """
     folder = cache.resolve() / peer.name
     python, stamp = folder / "bin" / "python", folder / STAMP
@@ -44,5 +44,5 @@ def installed(peer: Peer, cache: Path) -> Path:
 def _run(command: list[str], peer: Peer) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Unavailable(f"{peer.title} cannot be installed: {said[-1] if said else 'no word'}")
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise Unavailable(f"cannot install {peer.title}: {lines[-1] if lines else 'no output'}")

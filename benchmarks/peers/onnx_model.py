@@ -1,4 +1,4 @@
-"""What every peer serves, in its environment: an ONNX file in ONNX Runtime on one thread."""
+"""The model that every peer serves: an ONNX file in ONNX Runtime on one thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import onnxruntime
 
 
 class OnnxModel:
-    """A session.
+    """An ONNX Runtime session.
 
     Attributes:
-        inputs: names and shapes of the input tensors, all FP32; -1 where any size will do.
-        outputs: the same of the output tensors.
+        inputs: shapes of the FP32 input tensors by name; -1 for a dynamic dimension.
+        outputs: shapes of the FP32 output tensors by name.
     """
 
     def __init__(self, file: str) -> None:
@@ -28,7 +28,7 @@ class OnnxModel:
         self.outputs = _shapes(self._session.get_outputs())
 
     def run(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Arrays by name, in and out."""
+        """Run the model; map input arrays by name to output arrays by name."""
         outputs = self._session.run(None, values)
         return dict(zip(self.outputs, outputs, strict=True))
 
@@ -41,13 +41,13 @@ def _shapes(tensors: Any) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a ``serve_*`` is told.
+class ServeArguments:
+    """Command line arguments of a ``serve_*`` module.
 
     Attributes:
         models: model files by engine.
-        port: where to serve gRPC on loopback.
-        scratch: a folder for whatever the server writes.
+        port: port of the gRPC server on loopback.
+        scratch: directory for files of the server.
     """
 
     models: dict[str, str]
@@ -55,12 +55,12 @@ class Asked:
     scratch: Path
 
 
-def asked() -> Asked:
-    """Read the command line, ``PORT SCRATCH ENGINE=FILE…``."""
+def parse_arguments() -> ServeArguments:
+    """Parse the command line, ``PORT SCRATCH ENGINE=FILE…``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("models", nargs="+")
     arguments = parser.parse_args()
     models = dict(model.split("=", 1) for model in arguments.models)
-    return Asked(models, arguments.port, arguments.scratch)
+    return ServeArguments(models, arguments.port, arguments.scratch)

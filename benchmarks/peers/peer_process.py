@@ -1,4 +1,4 @@
-"""Running a peer while it is measured."""
+"""The process of a peer while it is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.client import Client, WrongAnswer
+from benchmarks.client import Client, WrongResponse
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.testing import free_port
@@ -30,13 +30,13 @@ END_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningPeer:
-    """A peer in a process group of its own.
+    """A peer in its own process group.
 
     Attributes:
-        peer: which one.
-        address: where it serves gRPC.
-        process: what was started.
-        log: what it and its children print.
+        peer: the peer.
+        address: address of its gRPC server.
+        process: its main process.
+        log: output of its processes.
     """
 
     peer: Peer
@@ -44,34 +44,34 @@ class RunningPeer:
     process: subprocess.Popen[bytes]
     log: Path
 
-    async def wait_until_right(self, workload: Workload) -> None:
-        """Wait until it answers as it should.
+    async def wait_until_correct(self, workload: Workload) -> None:
+        """Wait until it returns a correct response.
 
         Raises:
-            Unavailable: it ended, or does not answer in time; with the last that it said.
+            Unavailable: it exited or timed out; the message has the last line of its output.
         """
         title = self.peer.title
         deadline = time.monotonic() + START_S
-        while reason := await self.why_not(workload):
+        while reason := await self.failure_reason(workload):
             if self.process.poll() is not None:
-                raise Unavailable(f"{title} ended: {self._last_words()}")
+                raise Unavailable(f"{title} exited: {self._last_line()}")
             if time.monotonic() > deadline:
-                raise Unavailable(f"{title} does not answer after {START_S:g} s: {reason}")
+                raise Unavailable(f"no response from {title} after {START_S:g} s: {reason}")
             await asyncio.sleep(0.2)
 
-    async def why_not(self, workload: Workload, *, stream: bool = False) -> str | None:
-        """Why it does not answer a request on a channel of its own; None if it does."""
+    async def failure_reason(self, workload: Workload, *, stream: bool = False) -> str | None:
+        """Send one request on a new channel; return the error, or None on success."""
         client = Client(self.address, workload, self.peer.dialect)
         try:
             await (client.stream if stream else client.unary)(1, 0.01)
-        except WrongAnswer as error:
+        except WrongResponse as error:
             return str(error)
         finally:
             await client.close()
         return None
 
-    def end(self) -> None:
-        """Ask it to end; then end whatever is left of its group."""
+    def stop(self) -> None:
+        """Terminate it, then kill what is left of its process group."""
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=END_S)
@@ -79,16 +79,16 @@ class RunningPeer:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def _last_words(self) -> str:
-        said = [line for line in self.log.read_text().splitlines() if line.strip()]
-        return said[-1] if said else "without a word"
+    def _last_line(self) -> str:
+        lines = [line for line in self.log.read_text().splitlines() if line.strip()]
+        return lines[-1] if lines else "no output"
 
 
 @contextlib.contextmanager
-def running(
+def run_peer(
     peer: Peer, python: Path, models: Path, engines: Sequence[str], scratch: Path
 ) -> Iterator[RunningPeer]:
-    """Run a peer that serves `engines`, with everything that it writes in `scratch`."""
+    """Run a peer that serves `engines`, with its files in `scratch`."""
     scratch.mkdir(parents=True)
     port = free_port()
     directory = ModelDirectory(models)
@@ -100,7 +100,7 @@ def running(
             cwd=ROOT,
             env={
                 **os.environ,
-                # For the children that a server starts elsewhere.
+                # For child processes with another working directory.
                 "PYTHONPATH": str(ROOT),
                 "RAY_USAGE_STATS_ENABLED": "0",
             },
@@ -113,4 +113,4 @@ def running(
     try:
         yield started
     finally:
-        started.end()
+        started.stop()

@@ -1,4 +1,4 @@
-"""Which peers there are."""
+"""Registry of the peers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.client import PLAIN_ON_STREAM, TRITON, Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another server.
+    """Another model server.
 
     Attributes:
-        name: what it is called here, on the command line and in file names.
-        title: what it is called by others, with its version.
-        dialect: how it answers.
-        note: how it is set up, where one has to know that to judge its figures.
+        name: name on the command line and in file names.
+        title: product name and version.
+        dialect: parsers of its messages.
+        note: setup details that are needed to judge its figures.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Peer:
 
     @property
     def requirements(self) -> Path:
-        """Its pinned versions, in pip's format."""
+        """The requirements file with pinned versions."""
         return Path(__file__).with_name(f"requirements-{self.name}.txt")
 
     @property
     def module(self) -> str:
-        """What runs it, in its environment."""
+        """The module that runs the server in its environment."""
         return f"benchmarks.peers.serve_{self.name}"
 
 
@@ -43,7 +43,7 @@ PEERS: Final = {
             name="triton",
             title="Triton 2.51.0",
             note="The server of the nvidia-pytriton 0.7.0 wheel with its Python backend, one "
-            "instance on the processor, HTTP and metrics off.",
+            "CPU instance, HTTP and metrics off.",
         ),
         Peer(
             name="kserve",
@@ -60,8 +60,8 @@ PEERS: Final = {
         Peer(
             name="ray",
             title="Ray Serve 2.60.0",
-            note="One replica behind its gRPC proxy, which is given the servicer of the Open "
-            "Inference Protocol. Its other processes run beside it.",
+            note="One replica behind its gRPC proxy, with the servicer of the Open Inference "
+            "Protocol. Its other processes share the machine.",
         ),
     )
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import kserve
 
-from benchmarks.peers.onnx_model import OnnxModel, asked
+from benchmarks.peers.onnx_model import OnnxModel, parse_arguments
 
 
 class OnnxInKserve(kserve.Model):  # type: ignore[misc]  # kserve is only in the peer's environment
@@ -18,10 +18,10 @@ class OnnxInKserve(kserve.Model):  # type: ignore[misc]  # kserve is only in the
         self.ready = True
 
     async def predict(self, payload: Any, *_: Any, **__: Any) -> kserve.InferResponse:
-        """Answer one request, with tensors as raw bytes."""
-        answer = self._model.run({tensor.name: tensor.as_numpy() for tensor in payload.inputs})
+        """Run one request; return tensors as raw bytes."""
+        arrays = self._model.run({tensor.name: tensor.as_numpy() for tensor in payload.inputs})
         outputs = []
-        for name, array in answer.items():
+        for name, array in arrays.items():
             output = kserve.InferOutput(name=name, shape=list(array.shape), datatype="FP32")
             output.set_data_from_numpy(array, binary_data=True)
             outputs.append(output)
@@ -34,10 +34,11 @@ class OnnxInKserve(kserve.Model):  # type: ignore[misc]  # kserve is only in the
 
 
 def main() -> None:
-    """Serve gRPC, and HTTP on the port after it, on every address: it knows no other way."""
-    task = asked()
-    models = [OnnxInKserve(engine, file) for engine, file in task.models.items()]
-    kserve.ModelServer(http_port=task.port + 1, grpc_port=task.port, workers=1).start(models)
+    """Serve gRPC, and HTTP on the next port, on all addresses, as KServe requires."""
+    arguments = parse_arguments()
+    models = [OnnxInKserve(engine, file) for engine, file in arguments.models.items()]
+    server = kserve.ModelServer(http_port=arguments.port + 1, grpc_port=arguments.port, workers=1)
+    server.start(models)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import mlserver
 import numpy as np
 from mlserver.codecs import NumpyCodec
 
-from benchmarks.peers.onnx_model import OnnxModel, asked
+from benchmarks.peers.onnx_model import OnnxModel, parse_arguments
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,12 +19,12 @@ class OnnxInMlserver(mlserver.MLModel):  # type: ignore[misc]  # only in the pee
     """An ONNX file as a custom runtime."""
 
     async def load(self) -> bool:
-        """Load the file that the settings name."""
+        """Load the file named in the settings."""
         self._model = OnnxModel(self.settings.parameters.uri)
         return True
 
     async def predict(self, payload: Any) -> mlserver.types.InferenceResponse:
-        """Answer one request."""
+        """Run one request."""
         values = {
             tensor.name: NumpyCodec.decode_input(tensor).astype(np.float32, copy=False)
             for tensor in payload.inputs
@@ -39,22 +39,22 @@ class OnnxInMlserver(mlserver.MLModel):  # type: ignore[misc]  # only in the pee
     async def predict_stream(
         self, payloads: AsyncIterator[Any]
     ) -> AsyncIterator[mlserver.types.InferenceResponse]:
-        """Answer each request of a stream."""
+        """Run each request of a stream."""
         async for payload in payloads:
             yield await self.predict(payload)
 
 
 async def serve() -> None:
-    """Serve gRPC, and HTTP and metrics on the ports after it."""
-    task = asked()
+    """Serve gRPC, and HTTP and metrics on the next ports."""
+    arguments = parse_arguments()
     settings = mlserver.Settings(
         host="127.0.0.1",
-        grpc_port=task.port,
-        http_port=task.port + 1,
-        metrics_port=task.port + 2,
-        environments_dir=str(task.scratch / "environments"),
-        metrics_dir=str(task.scratch / "metrics"),
-        # Inference in the server's own process: a pool of one would but add a hop.
+        grpc_port=arguments.port,
+        http_port=arguments.port + 1,
+        metrics_port=arguments.port + 2,
+        environments_dir=str(arguments.scratch / "environments"),
+        metrics_dir=str(arguments.scratch / "metrics"),
+        # Inference in the server's own process: a pool of one would only add a hop.
         parallel_workers=0,
     )
     server = mlserver.MLServer(settings)
@@ -64,7 +64,7 @@ async def serve() -> None:
             implementation=OnnxInMlserver,
             parameters=mlserver.settings.ModelParameters(uri=file),
         )
-        for engine, file in task.models.items()
+        for engine, file in arguments.models.items()
     ]
     await server.start(models)
 

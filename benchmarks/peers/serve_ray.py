@@ -1,4 +1,4 @@
-"""Run Ray Serve, its gRPC proxy with the servicer of the Open Inference Protocol."""
+"""Run Ray Serve with the servicer of the Open Inference Protocol in its gRPC proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ray
 from ray import serve
 from ray.serve.config import gRPCOptions
 
-from benchmarks.peers.onnx_model import OnnxModel, asked
+from benchmarks.peers.onnx_model import OnnxModel, parse_arguments
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class OnnxInRay:
         self._models = {engine: OnnxModel(file) for engine, file in models.items()}
 
     async def ModelInfer(self, request: oip.ModelInferRequest) -> oip.ModelInferResponse:  # noqa: N802  # the protocol's name
-        """Answer one request, with tensors as raw bytes."""
+        """Run one request; return tensors as raw bytes."""
         raw = zip(request.inputs, request.raw_input_contents, strict=True)
         values: dict[str, Any] = {
             tensor.name: np.frombuffer(data, np.float32).reshape(tensor.shape)
@@ -41,23 +41,23 @@ class OnnxInRay:
     async def ModelStreamInfer(  # noqa: N802  # the protocol's name
         self, requests: AsyncIterator[oip.ModelInferRequest]
     ) -> AsyncIterator[oip.ModelStreamInferResponse]:
-        """Answer each request of a stream."""
+        """Run each request of a stream."""
         async for request in requests:
-            answer = await self.ModelInfer(request)
-            yield oip.ModelStreamInferResponse(infer_response=answer)
+            response = await self.ModelInfer(request)
+            yield oip.ModelStreamInferResponse(infer_response=response)
 
 
 def main() -> None:
-    """Start a Ray of our own and serve until somebody ends us."""
-    task = asked()
-    # Its sockets need short paths, so that it is left to keep them where it does.
+    """Start a local Ray cluster and serve until terminated."""
+    arguments = parse_arguments()
+    # Ray keeps its files in its default directory, because its sockets need short paths.
     ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
     serve.start(
-        http_options={"host": "127.0.0.1", "port": task.port + 1},
-        grpc_options=gRPCOptions(port=task.port, grpc_servicer_functions=[SERVICER]),
+        http_options={"host": "127.0.0.1", "port": arguments.port + 1},
+        grpc_options=gRPCOptions(port=arguments.port, grpc_servicer_functions=[SERVICER]),
     )
     deployment = serve.deployment(num_replicas=1, max_ongoing_requests=64)(OnnxInRay)
-    serve.run(deployment.bind(task.models))
+    serve.run(deployment.bind(arguments.models))
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     serve.shutdown()
     ray.shutdown()

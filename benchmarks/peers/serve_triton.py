@@ -1,4 +1,4 @@
-"""Become Triton with its Python backend, out of the nvidia-pytriton wheel."""
+"""Run Triton with its Python backend from the nvidia-pytriton wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from benchmarks.peers.onnx_model import OnnxModel, asked
+from benchmarks.peers.onnx_model import OnnxModel, parse_arguments
 
 
 def _tensors(kind: str, shapes: dict[str, list[int]]) -> str:
@@ -23,7 +23,7 @@ def _write_model(folder: Path, engine: str, file: str) -> None:
     model = OnnxModel(file)
     (folder / "1").mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("triton_model.py"), folder / "1" / "model.py")
-    # The backend's interpreter does not heed PYTHONPATH; it looks beside the model.
+    # The backend's interpreter ignores PYTHONPATH and searches the model's directory.
     (folder / "1" / "benchmarks").symlink_to(Path(__file__).resolve().parents[1])
     (folder / "config.pbtxt").write_text(
         f'name: "{engine}"\nbackend: "python"\nmax_batch_size: 0\n'
@@ -35,7 +35,7 @@ def _write_model(folder: Path, engine: str, file: str) -> None:
 
 
 def _bundle() -> Path:
-    """Where the wheel has the server; importing it would start more than is needed."""
+    """Return the directory of the server in the wheel, without importing the package."""
     found = importlib.util.find_spec("pytriton")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("nvidia-pytriton is not installed")
@@ -43,21 +43,21 @@ def _bundle() -> Path:
 
 
 def main() -> None:
-    """Write the model repository and turn into the server."""
-    task = asked()
-    repository = task.scratch / "repository"
-    for engine, file in task.models.items():
+    """Write the model repository and execute the server."""
+    arguments = parse_arguments()
+    repository = arguments.scratch / "repository"
+    for engine, file in arguments.models.items():
         _write_model(repository / engine, engine, file)
-    # The backend looks for its stub beside itself; the bundle has one for each Python.
-    backends, bundle = task.scratch / "backends", _bundle()
+    # The backend expects its stub in its own directory; the bundle has one per Python version.
+    backends, bundle = arguments.scratch / "backends", _bundle()
     shutil.copytree(bundle / "backends", backends)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = bundle / "python_backend_stubs" / python / "triton_python_backend_stub"
-    # It finds the wheel's libraries by a path relative to itself, and Python's where we have it.
+    # The copied stub no longer finds the wheel's and Python's libraries by relative paths.
     shutil.copy(stub, backends / "python")
     libraries = [bundle.parents[1] / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR")]
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
-    # Where the backend's interpreter looks first.
+    # The backend's interpreter searches the working directory first.
     os.chdir(sysconfig.get_path("purelib"))
     server = str(bundle / "bin" / "tritonserver")
     os.execv(
@@ -67,7 +67,7 @@ def main() -> None:
             f"--model-repository={repository}",
             f"--backend-directory={backends}",
             "--grpc-address=127.0.0.1",
-            f"--grpc-port={task.port}",
+            f"--grpc-port={arguments.port}",
             "--allow-http=false",
             "--allow-metrics=false",
         ],

@@ -1,4 +1,4 @@
-"""An ONNX file behind Triton's Python backend; copied into the model repository."""
+"""An ONNX file in Triton's Python backend; copied into the model repository."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from benchmarks.peers.onnx_model import OnnxModel
 
 
 class TritonPythonModel:
-    """The name and the methods are what the backend looks for."""
+    """Model class with the name and methods that the backend requires."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the file that ``config.pbtxt`` names."""
+        """Load the file named in ``config.pbtxt``."""
         config = json.loads(args["model_config"])
         self._model = OnnxModel(config["parameters"]["file"]["string_value"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request."""
-        return [self._answer(request) for request in requests]
+        """Run each request."""
+        return [self._run(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    def _run(self, request: Any) -> Any:
         values = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        answer = self._model.run(values)
-        tensors = [pb_utils.Tensor(name, array) for name, array in answer.items()]
+        arrays = self._model.run(values)
+        tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
         return pb_utils.InferenceResponse(output_tensors=tensors)

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.client import Figure, WrongAnswer, unwrapped
-from benchmarks.interleaving import Measured, Probe, in_turns
-from benchmarks.report import Comparison, Place, Section, table
+from benchmarks.client import Figure, WrongResponse, unwrap
+from benchmarks.interleaving import Measurements, Probe, measure_interleaved
+from benchmarks.report import Comparison, DocumentBlock, Section, table
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 OURS, THEIRS = ("we", "median"), ("they", "median")
 
 
-def measured(ours: list[float], theirs: list[float]) -> Measured:
-    return Measured(
+def measured(ours: list[float], theirs: list[float]) -> Measurements:
+    return Measurements(
         {
             OURS: [Figure(value, 1.0) for value in ours],
             THEIRS: [Figure(value, 1.0) for value in theirs],
@@ -31,37 +31,37 @@ def test_a_ratio_is_taken_within_each_round_before_the_median() -> None:
     assert ratio == 2.0
 
 
-def test_a_comparison_with_something_unmeasured_has_no_value() -> None:
+def test_a_comparison_with_an_unmeasured_cell_has_no_value() -> None:
     assert measured([1.0], [1.0]).ratio("median_ms", OURS, ("they", "mean")) is None
 
 
-async def test_every_round_measures_everybody_and_begins_with_another_one() -> None:
-    asked: list[tuple[str, float]] = []
+async def test_each_round_runs_all_probes_and_starts_with_a_different_one() -> None:
+    calls: list[tuple[str, float]] = []
 
     def probe(row: str) -> Probe:
         async def measure(seconds: float) -> Figure:
-            asked.append((row, seconds))
-            return Figure(float(len(asked)), 1.0)
+            calls.append((row, seconds))
+            return Figure(float(len(calls)), 1.0)
 
         return Probe(row=row, column="c", measure=measure)
 
-    result = await in_turns([probe("a"), probe("b")], seconds=9.0, rounds=2)
-    assert [row for row, seconds in asked if seconds == 9.0] == ["a", "b", "b", "a"]
+    result = await measure_interleaved([probe("a"), probe("b")], seconds=9.0, rounds=2)
+    assert [row for row, seconds in calls if seconds == 9.0] == ["a", "b", "b", "a"]
     assert result.figure(("a", "c")) == Figure(4.5, 1.0)
 
 
-@pytest.mark.parametrize(("value", "reached"), [(0.9, "yes"), (0.91, "**no**"), (None, "**no**")])
-def test_a_limit_is_reached_only_by_a_figure_within_it(value: float | None, reached: str) -> None:
-    assert Comparison(text="t", value=value, at_most=0.9).cells()[-1] == reached
+@pytest.mark.parametrize(("value", "met"), [(0.9, "yes"), (0.91, "**no**"), (None, "**no**")])
+def test_a_target_is_met_only_by_a_figure_within_it(value: float | None, met: str) -> None:
+    assert Comparison(text="t", value=value, at_most=0.9).cells()[-1] == met
 
 
-def test_what_was_not_measured_is_a_dash_in_the_table() -> None:
+def test_an_unmeasured_cell_is_a_dash() -> None:
     section = Section(
         title="T",
         note="N",
         rows=["we", "they"],
         columns=["median", "mean"],
-        measured=Measured({OURS: [Figure(1.5, 2000.0)]}),
+        measured=Measurements({OURS: [Figure(1.5, 2000.0)]}),
         comparisons=[],
     )
     assert section.markdown().splitlines()[-2:] == [
@@ -77,20 +77,20 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_writing_replaces_one_block_and_leaves_the_rest(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("above\n<!-- b: begin -->\nold\n<!-- b: end -->\nbelow\n")
-    Place(document, "b").write("new")
+    DocumentBlock(document, "b").write("new")
     assert document.read_text() == ("above\n<!-- b: begin -->\n\nnew\n\n<!-- b: end -->\nbelow\n")
 
 
-def test_a_document_without_marks_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_document_without_markers_is_refused_on_construction(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        Place(document, "b")
+    with pytest.raises(InvalidInput, match="cannot read"):
+        DocumentBlock(document, "b")
     document.write_text("<!-- b: begin -->\n")
-    with pytest.raises(InvalidInput, match="marks"):
-        Place(document, "b")
+    with pytest.raises(InvalidInput, match="markers"):
+        DocumentBlock(document, "b")
 
 
-def test_an_error_on_a_stream_is_told_and_not_counted_as_an_answer() -> None:
+def test_an_error_message_on_a_stream_raises() -> None:
     data = oip.ModelStreamInferResponse(error_message="no engine").SerializeToString()
-    with pytest.raises(WrongAnswer, match="no engine"):
-        unwrapped(data)
+    with pytest.raises(WrongResponse, match="no engine"):
+        unwrap(data)
