@@ -20,7 +20,7 @@ from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.power_metrics import PowerCollector
 from gateway.requests.inference import Inference
 from synergai.profiles.service import ProfileService
-from synergai.runtime.paths import dictionary_in
+from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 
@@ -66,7 +66,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     admission = Admission(settings.max_requests, settings.max_request_bytes)
     journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
     stack.push_async_callback(journal.close)
-    profiles = ProfileService(settings.dictionary or dictionary_in(settings.state))
+    profiles = ProfileService(settings.dictionary or dictionary_path(settings.state))
     stack.push_async_callback(profiles.close)
     core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
     recorder = None

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from synergai.errors import InternalFault
+from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def read_detail_log(path: Path) -> SingleStreamResult:
     try:
         return parse_detail_log(path.read_text("utf-8", "replace"))
     except (OSError, ValueError, KeyError) as error:
-        raise InternalFault(f"LoadGen's log {path} has no complete result") from error
+        raise InternalError(f"LoadGen's log {path} has no complete result") from error
 
 
 def parse_detail_log(text: str) -> SingleStreamResult:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import MESSAGES, Failed, Measured, Progressed
-from synergai.errors import EngineUnusable, InternalFault, InvalidInput
+from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.runtime.report_pipe import run_with_report_pipe
 from worker_agent.cpu_affinity import format_cores
@@ -110,7 +110,7 @@ def _follow(
                 raise EngineUnusable(
                     f"cannot measure {session.engine} with {session.configuration}: {reason}"
                 )
-    raise InternalFault(f"the measuring process ended early; {log} has the detail")
+    raise InternalError(f"the measuring process ended early; {log} has the detail")
 
 
 def _entry(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.errors import Conflict as Conflict
     from synergai.errors import DeadlineExceeded as DeadlineExceeded
     from synergai.errors import EngineUnusable as EngineUnusable
-    from synergai.errors import InternalFault as InternalFault
+    from synergai.errors import InternalError as InternalError
     from synergai.errors import InvalidInput as InvalidInput
     from synergai.errors import NotFound as NotFound
     from synergai.errors import NotSupported as NotSupported

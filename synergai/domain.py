@@ -1,7 +1,7 @@
-"""The words everybody shares: engines, configurations, jobs and their states.
+"""Domain model shared by all packages: engines, configurations, jobs and their states.
 
-Bare floats are seconds on the monotonic clock of the process that holds them; other units
-carry a suffix. Everything here is immutable and knows neither transport nor storage.
+Bare floats are seconds on the monotonic clock of the process; other units carry a suffix. All
+types are immutable and independent of transport and storage.
 """
 
 from __future__ import annotations
@@ -15,39 +15,43 @@ from synergai.errors import InvalidInput
 from synergai.values import value
 
 EngineName = NewType("EngineName", str)
-"""Backend, model and version, as the catalogue names it: ``onnx_mobilenet_op11``."""
+"""Name of an engine, usually backend, model and version: ``onnx_mobilenet_op11``."""
 WorkerId = NewType("WorkerId", str)
 WorkerClass = NewType("WorkerClass", str)
-"""What identical machines share a profile under: ``x86``, ``agx-xavier``."""
+"""Class of identical machines, which share profiles: ``x86``, ``agx-xavier``."""
 JobId = NewType("JobId", str)
 AssignmentId = NewType("AssignmentId", int)
-"""A fencing token: rises over all restarts of the gateway, so that a late result is known."""
+"""Fencing token: increases across restarts of the gateway, so that stale results are detected."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def validate_name(text: str, what: str) -> str:
-    """Return `text` if it can safely name a `what`, in a path and on a screen as well.
+def validate_name(text: str, kind: str) -> str:
+    """Return `text` if it is a valid name, safe in paths and on terminals.
+
+    Args:
+        text: the name.
+        kind: the kind of object that it names, for the error message.
 
     Raises:
-        InvalidInput: it is empty, too long, or has characters beyond letters, digits, ``._-``.
+        InvalidInput: it is empty, too long, or has characters other than letters, digits, ``._-``.
     """
     if not _NAME.fullmatch(text):
         raise InvalidInput(
-            f"{text!r} is not a valid {what}: use letters, digits, '.', '_' and '-', "
-            "beginning with a letter or digit, at most 128 characters"
+            f"{text!r} is not a valid {kind}: use at most 128 letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit"
         )
     return text
 
 
 @value(order=True)
 class Configuration:
-    """How a worker runs an engine.
+    """Configuration in which a worker runs an engine.
 
     Attributes:
-        threads: intra-op threads; 0 leaves the choice to the backend.
-        power_mode: the board's name or number of the mode; empty where there are none.
-        execution_provider: empty means the backend's default, the CPU.
+        threads: number of intra-op threads; 0 is the backend's default.
+        power_mode: name or number of the board's power mode; empty on machines without any.
+        execution_provider: empty is the backend's default, the CPU.
     """
 
     threads: int = 0
@@ -64,10 +68,10 @@ class Configuration:
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
-        """Read what ``str`` writes: ``threads=4,mode=MAXN``.
+        """Parse the format of ``str``: ``threads=4,mode=MAXN``.
 
         Raises:
-            InvalidInput: a key is unknown or a number is not one.
+            InvalidInput: a key is unknown or a value is invalid.
         """
         if text == "default":
             return cls()
@@ -87,26 +91,26 @@ class Configuration:
 
 
 MAX_BATCH: Final = 64
-"""The largest `Engine.max_batch`."""
+"""Upper bound of `Engine.max_batch`."""
 
 
 @value()
 class BatchTimes:
-    """How long batches take: what dictionary, gateway and worker tell each other of them.
+    """Compute times of batches.
 
     Attributes:
-        by_size: seconds for a batch of 1, 2, 4, 8, … rows, in this order; at least one.
+        by_size: seconds for a batch of 1, 2, 4, 8, … rows, in this order; not empty.
     """
 
     by_size: tuple[float, ...]
 
     @property
-    def most(self) -> int:
-        """The largest batch that is known of, in rows."""
+    def max_rows(self) -> int:
+        """Size of the largest batch with a known time, in rows."""
         return 1 << len(self.by_size) - 1
 
     def seconds(self, rows: int) -> float:
-        """Time of a batch of `rows`, 1 to `most`, on the line between its neighbours' times."""
+        """Return the time of a batch of `rows`, linearly interpolated; 1 <= rows <= `max_rows`."""
         power = rows.bit_length() - 1
         known, low = self.by_size[power], 1 << power
         if rows == low:
@@ -116,11 +120,11 @@ class BatchTimes:
 
 @value()
 class TensorSpec:
-    """A tensor that an engine takes or gives.
+    """Input or output tensor of an engine.
 
     Attributes:
-        name: as in the model file.
-        datatype: the Open Inference Protocol's name, such as ``FP32``.
+        name: name in the model file.
+        datatype: name of the Open Inference Protocol, such as ``FP32``.
         shape: dimensions; -1 marks a dynamic one.
     """
 
@@ -131,18 +135,18 @@ class TensorSpec:
 
 @value(kw_only=True)
 class Engine:
-    """An engine as a worker serves it.
+    """Engine as served by a worker.
 
     Attributes:
         samples: size of the sample set that jobs draw their queries from.
         digest: sha256 of the model file, hexadecimal.
-        fault: why it is present but cannot be used; empty when it can.
-        preprocess: how its worker makes its first input from encoded images, which may then be
-            sent in the tensor's place; empty: only tensors are taken.
-        postprocess: name of the output that its worker derives from the model's when a request
-            asks for it, ``classes`` or ``boxes``; empty: none.
-        max_batch: how many queries of different requests its worker may compute together; 1:
-            each by itself.
+        fault: reason why the engine cannot be used; empty if it can.
+        preprocess: name of the pre-processing with which the worker converts encoded images to
+            the first input; empty if the engine accepts tensors only.
+        postprocess: name of the output that the worker derives on request, ``classes`` or
+            ``boxes``; empty if there is none.
+        max_batch: largest number of queries of different requests computed in one batch; 1
+            disables batching.
     """
 
     name: EngineName
@@ -160,14 +164,14 @@ class Engine:
 
 @value(order=True)
 class Session:
-    """An engine resident in a worker's memory in a configuration."""
+    """Engine resident in a worker's memory, in a configuration."""
 
     engine: EngineName
     configuration: Configuration
 
 
 class JobState(enum.Enum):
-    """Where a job is in its life; values are those of ``synergai.v1.JobState``."""
+    """State of a job; values are those of ``synergai.v1.JobState``."""
 
     QUEUED = 1
     RUNNING = 2
@@ -179,7 +183,7 @@ class JobState(enum.Enum):
 
     @property
     def ended(self) -> bool:
-        """Nothing more will happen to the job."""
+        """Whether the state is final."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -189,15 +193,15 @@ MAX_QUERIES: Final = 1_000_000_000
 
 @value(kw_only=True)
 class JobSpec:
-    """What a client asks for: `queries` of `engine`, to be done within `qos` seconds.
+    """Specification of a job: `queries` of `engine`, to be completed within `qos` seconds.
 
     Attributes:
-        qos: seconds from acceptance; infinite means no deadline.
-        priority: 0 (default) to 9 (first).
-        tenant: whom the work is for, for fair shares; empty is a tenant too.
+        qos: seconds from acceptance to the deadline; infinite for no deadline.
+        priority: 0 (default) to 9 (highest).
+        tenant: tenant for fair sharing; empty is a tenant too.
 
     Raises:
-        InvalidInput: on construction, if a field is out of its range.
+        InvalidInput: on construction, if a field is out of range.
     """
 
     engine: EngineName
@@ -220,16 +224,16 @@ class JobSpec:
 
 @value(kw_only=True)
 class Job:
-    """Work that the gateway has accepted. Times are seconds on its monotonic clock.
+    """Job or request accepted by the gateway. Times are seconds on its monotonic clock.
 
     Attributes:
-        arrival: when it was accepted.
-        deadline: the instant at which its QoS time is over; infinite if it has none.
-        perishable: somebody waits on the line, and a late answer is worth nothing to them:
-            the job leaves at its deadline instead of running late.
-        divisible: its queries may be spread over several workers at once.
-        with_tensors: its queries' tensors travel with it, instead of being drawn from the
-            engine's sample set on the worker.
+        arrival: time of acceptance.
+        deadline: time at which the QoS budget ends; infinite if there is none.
+        perishable: the deadline is firm: a client waits for the response, and the job is dropped
+            at its deadline instead of running late.
+        divisible: the queries may run on several workers at once.
+        with_tensors: the queries carry their tensors instead of referring to the worker's sample
+            set.
     """
 
     id: JobId
@@ -245,7 +249,7 @@ class Job:
 
 
 class Outcome(enum.Enum):
-    """How an assignment ended; values are those of ``synergai.v1.Outcome``."""
+    """Outcome of an assignment; values are those of ``synergai.v1.Outcome``."""
 
     COMPLETED = 1
     STOPPED = 2
@@ -253,7 +257,7 @@ class Outcome(enum.Enum):
 
 
 class Fault(enum.Enum):
-    """Why an assignment failed; values are those of ``synergai.v1.Fault``."""
+    """Cause of an assignment's failure; values are those of ``synergai.v1.Fault``."""
 
     UNSPECIFIED = 0
     BAD_INPUT = 1
@@ -263,5 +267,5 @@ class Fault(enum.Enum):
 
     @property
     def is_client_error(self) -> bool:
-        """Another try would fail the same way: the query itself is at fault."""
+        """Whether the query itself is at fault, so that retrying is pointless."""
         return self is Fault.BAD_INPUT

@@ -1,26 +1,26 @@
-"""What can go wrong, in the words of the domain.
+"""Exceptions of the domain.
 
-Errors know no transport: ``synergai.protocol.status`` maps each class to a gRPC code, and the
-command line prints the message as it is. A message says what was wrong, where, and what to do.
+They know no transport: ``synergai.protocol.status`` maps each class to a gRPC code, and the command
+line prints the message. A message states what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
 
 
 class SynergaiError(Exception):
-    """Base of everything that this project raises on purpose."""
+    """Base class of all errors that this project raises deliberately."""
 
 
 class InvalidInput(SynergaiError, ValueError):
-    """The caller's data cannot be right, now or later."""
+    """The caller's input is invalid; retrying cannot help."""
 
 
 class InvalidSettings(InvalidInput):
-    """An option, variable or key of a file is wrong; the message says which, and why."""
+    """An option, environment variable or key of a settings file is invalid."""
 
 
 class NotFound(SynergaiError):
-    """What the caller names is not here."""
+    """The named object does not exist."""
 
 
 class EngineNotFound(NotFound):
@@ -32,7 +32,7 @@ class EngineNotFound(NotFound):
 
 
 class JobNotFound(NotFound):
-    """The gateway knows no job of this id."""
+    """The gateway has no job with this id."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"there is no job {job_id!r}")
@@ -40,23 +40,25 @@ class JobNotFound(NotFound):
 
 
 class Conflict(SynergaiError):
-    """What the caller wants to create exists, and is something else."""
+    """The object to create already exists with different content."""
 
 
 class IdempotencyConflict(Conflict):
-    """The idempotency key was used before, for other work."""
+    """The idempotency key was already used with another specification."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"idempotency key {key!r} was used before with another specification")
+        super().__init__(
+            f"idempotency key {key!r} was already used with another specification; use a new key"
+        )
         self.key = key
 
 
 class EngineUnusable(SynergaiError):
-    """The engine is present, but cannot be loaded or run."""
+    """The engine exists but cannot be loaded or run."""
 
 
 class EngineUnloaded(EngineUnusable):
-    """The engine was taken out of service on somebody's word."""
+    """The engine was unloaded on request."""
 
     def __init__(self, engine: str) -> None:
         super().__init__(
@@ -67,24 +69,24 @@ class EngineUnloaded(EngineUnusable):
 
 
 class DeadlineExceeded(SynergaiError):
-    """The work was not done in time."""
+    """The deadline passed before the work was done."""
 
 
 class Cancelled(SynergaiError):
-    """The work was called off."""
+    """The work was cancelled."""
 
 
 class Overloaded(SynergaiError):
-    """The work was shed: a queue is full, or nobody can finish it in time."""
+    """The work was shed: a queue is full, or no worker can meet the deadline."""
 
 
 class Unavailable(SynergaiError):
-    """Nobody is there to do the work just now; trying again may help."""
+    """No server or worker is available; retrying may help."""
 
 
 class NotSupported(SynergaiError):
-    """A part of the protocol that is not offered here."""
+    """The operation is part of the protocol but not implemented."""
 
 
-class InternalFault(SynergaiError):
-    """A fault of our own; the log has the detail."""
+class InternalError(SynergaiError):
+    """A bug or a failure of the server; the log has the details."""

@@ -11,7 +11,7 @@ from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineUnusable,
-    InternalFault,
+    InternalError,
     InvalidInput,
     Overloaded,
     SynergaiError,
@@ -96,4 +96,4 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
         case Fault.HOST_DIED | Fault.UNKNOWN_ENGINE:
             return Unavailable(f"the workers that ran engine {engine!r} failed: {see}")
         case _:
-            return InternalFault(f"engine {engine!r} failed: {see}")
+            return InternalError(f"engine {engine!r} failed: {see}")

@@ -53,7 +53,7 @@ def apply_progress(
     if not progress.correct <= correct <= labelled:
         raise ProtocolViolation(f"assignment {assignment.id} cannot have {correct} correct answers")
     times = assignment.batch_times
-    if batch > (1 if times is None else times.most):
+    if batch > (1 if times is None else times.max_rows):
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have been in a batch of {batch} queries"
         )

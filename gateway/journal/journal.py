@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import apsw
 
 from gateway.journal import operations, schema
-from synergai.errors import InternalFault, SynergaiError, Unavailable
+from synergai.errors import InternalError, SynergaiError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -40,7 +40,7 @@ KEPT_JOBS: Final = 100_000
 _PURGE_EVERY: Final = 256
 
 
-class JournalBroken(InternalFault):
+class JournalBroken(InternalError):
     """The journal cannot be written; the gateway must not acknowledge anything."""
 
 

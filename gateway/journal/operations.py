@@ -22,7 +22,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
-from synergai.errors import IdempotencyConflict, InternalFault
+from synergai.errors import IdempotencyConflict, InternalError
 
 if TYPE_CHECKING:
     from synergai.domain import AssignmentId
@@ -121,7 +121,7 @@ def record_execution(
             ),
         )
     except apsw.ConstraintError as error:
-        raise InternalFault(f"job {job_id}, assignment {assignment_id}: {error}") from error
+        raise InternalError(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 
 def record_end(connection: apsw.Connection, status: JobStatus) -> None:

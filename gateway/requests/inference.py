@@ -13,7 +13,7 @@ from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
-from synergai.protocol.status import code_of
+from synergai.protocol.status import status_code
 from synergai.protocol.validation import check_header
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Inference:
             engine = self._catalogue.find(header.message.model_name)
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
-            self._metrics.engine("unknown").count_request(code_of(error).name)
+            self._metrics.engine("unknown").count_request(status_code(error).name)
             raise
         metrics = self._metrics.engine(engine.name)
         try:
@@ -227,7 +227,7 @@ class Inference:
             shedder.check(options.priority, budget_s, now)
             self._admission.acquire(len(data))
         except SynergaiError as error:
-            metrics.count_request(code_of(error).name)
+            metrics.count_request(status_code(error).name)
             metrics.statistics.record_failure(error)
             raise
         self._count += 1
@@ -261,7 +261,7 @@ class Inference:
             if request.dispatched_at is not None:
                 metrics.observe_completion(request.estimate_s, now - request.dispatched_at)
         else:
-            metrics.count_request(code_of(error).name)
+            metrics.count_request(status_code(error).name)
             metrics.statistics.record_failure(error, now - request.job.arrival)
         if error is None and now <= deadline:
             metrics.count_met()

@@ -84,13 +84,13 @@ def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> st
     # One sentence for all: naming each option's variable would leave no room for its help.
     options = [name for name, field in model.model_fields.items() if not _is_argument(field)]
     paragraphs.append(
-        f"Every option can also be set by an environment variable: --{model.option(options[0])} by "
-        f"{model.variable(options[0])}, and so on."
+        "Every option can also be set by an environment variable: "
+        f"--{model.option_name(options[0])} by {model.env_var(options[0])}, and so on."
     )
     if flags := _flags(model):
         paragraphs[-1] += (
             f" A flag set by a variable or file is reset with the prefix --no-, as in "
-            f"--no-{model.option(flags[0])}."
+            f"--no-{model.option_name(flags[0])}."
         )
     return "\n\n".join(paragraphs)
 
@@ -129,7 +129,7 @@ def _parameter(model: type[Settings], name: str, field: FieldInfo) -> inspect.Pa
             text = f"{text} [dim]{_escape_markup(f'[default: {value}]')}[/dim]".lstrip()
         metavar = None if is_flag else _metavar(field)
         default = typer.Option(
-            None, f"--{model.option(name)}", help=text, metavar=metavar, show_default=False
+            None, f"--{model.option_name(name)}", help=text, metavar=metavar, show_default=False
         )
     annotation = (bool if is_flag else str) | None
     return inspect.Parameter(
@@ -155,7 +155,7 @@ def _negated_flag(model: type[Settings], flag: str) -> inspect.Parameter:
     Declared as a separate option because typer's own ``--flag/--no-flag`` adds a column to the
     help, which leaves too little room on narrow terminals.
     """
-    option = typer.Option(False, f"--no-{model.option(flag)}", hidden=True)
+    option = typer.Option(False, f"--no-{model.option_name(flag)}", hidden=True)
     return inspect.Parameter(
         _negated_name(flag), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool
     )
@@ -166,7 +166,7 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
         None,
         "--config",
         metavar="FILE",
-        envvar=model.variable("config"),
+        envvar=model.env_var("config"),
         show_envvar=False,
         help="TOML file with any of these settings.",
     )

@@ -11,7 +11,7 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.errors import InternalFault, InvalidInput
+from synergai.errors import InternalError, InvalidInput
 from synergai.simulator.live_settings import ExperimentSettings
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _check_replay(recording: Recording) -> None:
         InternalFault: it did not.
     """
     if recording.mismatches:
-        raise InternalFault(
+        raise InternalError(
             f"replaying the event log, {recording.mismatches} of {recording.events} events gave "
             "commands other than the recorded ones"
         )

@@ -478,7 +478,7 @@ class Client:
         def build_request(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
             from synergai.protocol import arrays
 
-            return arrays.request_of(
+            return arrays.build_request(
                 engine,
                 inputs,
                 outputs=outputs,

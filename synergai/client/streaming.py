@@ -67,10 +67,10 @@ def parse_response(response: inference_pb2.ModelInferResponse) -> InferResult:
     from synergai.protocol import arrays
 
     return InferResult(
-        outputs=arrays.outputs_of(response),
+        outputs=arrays.read_outputs(response),
         engine=response.model_name,
         version=response.model_version,
-        parameters=arrays.parameters_of(response.parameters),
+        parameters=arrays.read_parameters(response.parameters),
     )
 
 

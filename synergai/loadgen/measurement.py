@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InternalFault, InvalidInput, SynergaiError
+from synergai.errors import InternalError, InvalidInput, SynergaiError
 from synergai.loadgen.messages import MESSAGES, RunCounts, RunFailed, RunProgress
 from synergai.loadgen.summary import SUMMARY_FILE, Summary, read_summary
 from synergai.runtime.report_pipe import run_with_report_pipe
@@ -69,4 +69,4 @@ def _run(settings: LoadgenSettings, report: Callable[[RunProgress], None]) -> Ru
                     raise SynergaiError(reason)
                 case RunCounts() as counted:
                     return counted
-    raise InternalFault(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")
+    raise InternalError(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")

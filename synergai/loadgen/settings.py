@@ -101,7 +101,7 @@ class LoadgenSettings(TargetSettings, env_prefix="SYNERGAI_LOADGEN_"):
         self.check_applicable("scenario", _SCENARIOS)
         for name, needed in _NEEDS.items():
             if getattr(self, name) and not getattr(self, needed):
-                raise InvalidInput(f"--{self.option(name)} needs --{self.option(needed)}")
+                raise InvalidInput(f"--{self.option_name(name)} needs --{self.option_name(needed)}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset are two things to send; give one of them")
         if self.scenario == "Server" and not (self.rate or self.user_conf):

@@ -83,7 +83,7 @@ class SyncSystem:
         self._library.load(indices)
         for index in indices:
             if index not in self._requests:
-                request = arrays.request_of(
+                request = arrays.build_request(
                     self._engine,
                     self._library.inputs(index),
                     outputs=self._library.outputs,
@@ -117,4 +117,4 @@ class SyncSystem:
     def _kept(self, index: int, answer: Answer) -> bytes:
         if isinstance(answer, SynergaiError) or not self._completion.keeps_answers:
             return EMPTY_RESPONSE
-        return self._completion.kept(index, arrays.outputs_of(answer))
+        return self._completion.kept(index, arrays.read_outputs(answer))

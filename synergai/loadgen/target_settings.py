@@ -47,4 +47,6 @@ class TargetSettings(Settings):
         for name, choices in known.items():
             if name in self.model_fields_set and getattr(self, name) and chosen not in choices:
                 these = " or ".join(choices)
-                raise InvalidInput(f"--{self.option(name)} is for --{self.option(choice)} {these}")
+                raise InvalidInput(
+                    f"--{self.option_name(name)} is for --{self.option_name(choice)} {these}"
+                )

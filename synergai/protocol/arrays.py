@@ -1,9 +1,9 @@
-"""NumPy arrays to the Open Inference Protocol's tensors, and back.
+"""Conversion between NumPy arrays and tensors of the Open Inference Protocol.
 
-Every datatype has one NumPy dtype. NumPy knows no bfloat16, so that ``BF16`` tensors are arrays
-of their bit patterns, `BFLOAT16_BITS`; arrays of the ``ml_dtypes`` package are understood too.
-``BYTES`` tensors are object arrays of ``bytes``; texts may be given and are sent as UTF-8.
-Data travel as raw contents, little endian and row major; typed contents are read as well.
+Each datatype maps to one NumPy dtype. NumPy lacks bfloat16, so ``BF16`` tensors become arrays of
+bit patterns (`BFLOAT16_BITS`); arrays of the ``ml_dtypes`` package are accepted as well. ``BYTES``
+tensors are object arrays of ``bytes``; strings are accepted and sent as UTF-8. Arrays are sent as
+raw contents, little endian and row major; typed contents can be read too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 BFLOAT16_BITS: Final = np.dtype("<u2", metadata={"datatype": "BF16"})
-"""Dtype of the bit patterns of bfloat16 numbers; equal to uint16, but sent as ``BF16``."""
+"""Dtype of bfloat16 bit patterns; compares equal to uint16 but is sent as ``BF16``."""
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
@@ -57,12 +57,12 @@ _DATATYPES: Final = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The protocol's name of `dtype`.
+    """Return the protocol's datatype for `dtype`.
 
     Raises:
-        InvalidInput: the protocol has none, as for complex numbers and dates.
+        InvalidInput: there is none, as for complex numbers and dates.
     """
-    # ml_dtypes' is of kind V; asking every dtype for its name would take longer than all else.
+    # The dtype of ml_dtypes has kind V; `dtype.name` is too slow to compute for every dtype.
     if (dtype.kind == "V" and dtype.name == "bfloat16") or _marked_bfloat16(dtype):
         return "BF16"
     if dtype.kind in "SU":
@@ -78,29 +78,29 @@ def _marked_bfloat16(dtype: np.dtype[Any]) -> bool:
 
 
 def to_raw(array: Array) -> bytes:
-    """The raw contents of a tensor.
+    """Serialise `array` as raw tensor contents.
 
     Raises:
-        InvalidInput: there is no datatype for it, or an object in it is neither bytes nor text.
+        InvalidInput: the dtype has no datatype, or an object is neither ``bytes`` nor ``str``.
     """
     datatype = datatype_of(array.dtype)
     if datatype == "BYTES":
-        return _join(array)
+        return _join_elements(array)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array.tobytes()
 
 
 def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    """The array in a tensor's raw contents: read-only and not copied, but for ``BYTES``.
+    """Return raw tensor contents as an array: a read-only view, except for ``BYTES``.
 
     Raises:
-        InvalidInput: the datatype is unknown, or the data do not fit the shape.
+        InvalidInput: the datatype is unknown, or the data does not fit the shape.
     """
     dtype = _dtype(datatype)
     count = _count(shape)
     if dtype.hasobject:
-        return _split(data, count).reshape(tuple(shape))
+        return _split_elements(data, count).reshape(tuple(shape))
     if len(data) != count * dtype.itemsize:
         raise InvalidInput(
             f"{count:,} elements of {datatype} are {count * dtype.itemsize:,} bytes, "
@@ -112,11 +112,11 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
 def from_contents(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int]
 ) -> Array:
-    """The array in a tensor's typed contents.
+    """Return typed tensor contents as an array.
 
     Raises:
-        InvalidInput: the datatype is unknown or has no typed contents, a number is beyond it,
-            or the data do not fit the shape.
+        InvalidInput: the datatype is unknown or has no typed contents, an element is out of its
+            range, or the data does not fit the shape.
     """
     dtype = _dtype(datatype)
     field = TYPED_FIELDS.get(datatype)
@@ -128,13 +128,13 @@ def from_contents(
         raise InvalidInput(f"the shape has {count:,} elements, the contents have {len(values):,}")
     if count and dtype.kind in "iu":
         bounds = np.iinfo(dtype)
-        # Small integers travel in a wider field.
+        # Small integers are sent in a wider field.
         if min(values) < bounds.min or max(values) > bounds.max:
-            raise InvalidInput(f"an element is beyond what {datatype} holds")
+            raise InvalidInput(f"an element is out of range for {datatype}")
     return np.fromiter(values, dtype, count).reshape(tuple(shape))
 
 
-def request_of(
+def build_request(
     engine: str,
     inputs: Mapping[str, ArrayLike],
     *,
@@ -143,17 +143,25 @@ def request_of(
     request_id: str = "",
     parameters: Mapping[str, bool | int | float | str] | None = None,
 ) -> inference_pb2.ModelInferRequest:
-    """A request that carries `inputs` as raw contents.
+    """Build a request with `inputs` as raw contents.
+
+    Args:
+        engine: name of the engine.
+        inputs: arrays by input name.
+        outputs: names of the requested outputs; empty requests all.
+        version: version of the engine; empty accepts any.
+        request_id: id that the response repeats.
+        parameters: parameters of the request.
 
     Raises:
-        InvalidInput: see `to_raw`; or there is no input, or it has no name.
+        InvalidInput: see `to_raw`; or `inputs` is empty or not a mapping.
     """
     from synergai.oip import inference_pb2
 
     if not isinstance(inputs, Mapping):
         raise InvalidInput(
-            f"engine {engine!r} is given arrays by the names of its inputs, as in "
-            f"{{'input': array}}, not a {type(inputs).__name__}"
+            f"the inputs of engine {engine!r} must be a mapping of arrays by input name, such as "
+            f"{{'input': array}}, not {type(inputs).__name__}"
         )
     if not inputs:
         raise InvalidInput(f"no inputs are given for engine {engine!r}")
@@ -178,7 +186,7 @@ def request_of(
 def response_of(
     engine: str, outputs: Mapping[str, ArrayLike], *, version: str = "", request_id: str = ""
 ) -> inference_pb2.ModelInferResponse:
-    """A response that carries `outputs` as raw contents.
+    """Build a response with `outputs` as raw contents.
 
     Raises:
         InvalidInput: see `to_raw`.
@@ -196,27 +204,27 @@ def response_of(
 
 
 def inputs_of(request: inference_pb2.ModelInferRequest) -> dict[str, Array]:
-    """The arrays of a request, by input name.
+    """Return the arrays of a request by input name.
 
     Raises:
-        InvalidInput: the data do not fit their datatypes and shapes.
+        InvalidInput: the data does not fit the datatypes and shapes.
     """
     return _arrays(request.inputs, request.raw_input_contents)
 
 
-def outputs_of(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
-    """The arrays of a response, by output name.
+def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
+    """Return the arrays of a response by output name.
 
     Raises:
-        InvalidInput: the data do not fit their datatypes and shapes.
+        InvalidInput: the data does not fit the datatypes and shapes.
     """
     return _arrays(response.outputs, response.raw_output_contents)
 
 
-def parameters_of(
+def read_parameters(
     parameters: Mapping[str, inference_pb2.InferParameter],
 ) -> dict[str, bool | int | float | str]:
-    """The values of a message's parameters, by name; those without a value are left out."""
+    """Return parameter values by name, without those that have no value."""
     values = {}
     for name, parameter in parameters.items():
         if choice := parameter.WhichOneof("parameter_choice"):
@@ -225,10 +233,10 @@ def parameters_of(
 
 
 def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | float | str) -> None:
-    """Set a parameter to `value`, in the field of its type.
+    """Set `parameter` to `value`, in the field of its type.
 
     Raises:
-        InvalidInput: an integer is beyond 64 bits.
+        InvalidInput: an integer does not fit into 64 bits.
     """
     match value:
         case bool():
@@ -238,7 +246,7 @@ def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | f
         case int() if 0 <= value < 2**64:
             parameter.uint64_param = value
         case int():
-            raise InvalidInput(f"parameter {value} does not fit 64 bits")
+            raise InvalidInput(f"parameter {value} does not fit into 64 bits")
         case float():
             parameter.double_param = value
         case str():
@@ -248,7 +256,7 @@ def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | f
 def _as_array(value: ArrayLike) -> Array:
     array = np.asarray(value)
     if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
-        # NumPy's own text arrays drop zeros at the end of their elements.
+        # NumPy's bytes arrays drop trailing zeros of their elements.
         return np.asarray(value, object)
     return array
 
@@ -273,7 +281,7 @@ def _dtype(datatype: str) -> np.dtype[Any]:
     try:
         return DTYPES[datatype]
     except KeyError:
-        raise InvalidInput(f"the datatype {datatype!r} is unknown") from None
+        raise InvalidInput(f"unknown datatype {datatype!r}") from None
 
 
 def _count(shape: Sequence[int]) -> int:
@@ -282,8 +290,8 @@ def _count(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def _join(array: Array) -> bytes:
-    """Each element as a little endian 32-bit length and as many bytes."""
+def _join_elements(array: Array) -> bytes:
+    """Serialise each element as a 32-bit little endian length and its bytes."""
     parts: list[bytes] = []
     for element in array.flat:
         match element:
@@ -293,12 +301,12 @@ def _join(array: Array) -> bytes:
                 data = element.encode()
             case _:
                 kind = type(element).__name__
-                raise InvalidInput(f"an element must be bytes or text, not {kind}")
+                raise InvalidInput(f"an element must be bytes or str, not {kind}")
         parts += (len(data).to_bytes(4, "little"), data)
     return b"".join(parts)
 
 
-def _split(data: bytes, count: int) -> Array:
+def _split_elements(data: bytes, count: int) -> Array:
     elements: list[bytes] = []
     position = 0
     while position < len(data) and len(elements) < count:
@@ -306,5 +314,5 @@ def _split(data: bytes, count: int) -> Array:
         position = start + int.from_bytes(data[position:start], "little")
         elements.append(data[start:position])
     if len(elements) != count or position != len(data):
-        raise InvalidInput(f"the bytes are not {count:,} elements with their lengths before them")
+        raise InvalidInput(f"the data is not {count:,} length-prefixed elements")
     return np.fromiter(elements, object, count)

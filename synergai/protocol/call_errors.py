@@ -1,4 +1,4 @@
-"""What failed calls mean to whoever made them."""
+"""Translation of failed gRPC calls into domain errors for the caller."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ import grpc
 from synergai.errors import DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.status import error_from_status
 
-_NOBODY: Final = re.compile(
+_UNREACHABLE: Final = re.compile(
     r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
     re.DOTALL,
 )
-_NOT_ENCRYPTED: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of the authority given with --tls-ca",
+_TLS_FAILURES: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by the authority of --tls-ca",
     "Hostname Verification Check failed": "its certificate is for another host",
-    "WRONG_VERSION_NUMBER": "it does not encrypt; leave --tls-ca out",
+    "WRONG_VERSION_NUMBER": "it does not use TLS; remove --tls-ca",
 }
-"""Why encrypting fails, by what gRPC says of it."""
+"""Causes of failed TLS handshakes by a fragment of gRPC's message."""
 _NOT_GRPC: Final = "Failed parsing HTTP/2"
-_NO_SUCH_CALL: Final = "Method not found!"
-"""What gRPC servers say of a call that nobody wrote, ours excepted."""
+_UNKNOWN_METHOD: Final = "Method not found!"
+"""Details with which other gRPC servers reject unknown methods."""
 _ERRNO: Final = re.compile(r" \(\d+\)$")
-_LOST: Final = re.compile(
+_CONNECTION_LOST: Final = re.compile(
     "Socket closed|Stream removed|Cancelling all calls|"
     "Connection reset|GOAWAY|keepalive|Broken pipe"
 )
 
 
 def error_from_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
-    """What a failed call means, in words that name the server instead of the transport.
+    """Return the domain error for a failed call, worded for the caller.
 
     Args:
-        target: what to call the server.
-        code: how the call ended.
-        details: the text that it ended with; the server's own, or else gRPC's.
+        target: name of the server for the message.
+        code: status code of the call.
+        details: status details, set by the server or by gRPC itself.
     """
     if code is grpc.StatusCode.UNAVAILABLE:
-        for sign, why in _NOT_ENCRYPTED.items():
-            if sign in details:
-                return Unavailable(f"no encrypted connection to {target}: {why}")
+        for fragment, cause in _TLS_FAILURES.items():
+            if fragment in details:
+                return Unavailable(f"cannot open a TLS connection to {target}: {cause}")
         if _NOT_GRPC in details:
-            return Unavailable(f"what listens at {target} does not speak gRPC")
-        if nobody := _NOBODY.search(details):
-            cause = _ERRNO.sub("", next(filter(None, nobody.groups()))).strip().lower()
+            return Unavailable(f"the server at {target} does not speak gRPC")
+        if unreachable := _UNREACHABLE.search(details):
+            cause = _ERRNO.sub("", next(filter(None, unreachable.groups()))).strip().lower()
             if cause == "socket closed":
                 return Unavailable(
-                    f"{target} closes the connection at once; does it encrypt (--tls-ca)?"
+                    f"{target} closed the connection at once; does it need TLS (--tls-ca)?"
                 )
-            return Unavailable(f"nobody answers at {target} ({cause}); is it running?")
-        if _LOST.search(details):
+            return Unavailable(f"cannot connect to {target} ({cause}); is it running?")
+        if _CONNECTION_LOST.search(details):
             return Unavailable(f"the connection to {target} was lost")
-    if details == _NO_SUCH_CALL:
-        return NotSupported(f"{target} does not know this call; is it a SynergAI gateway?")
+    if details == _UNKNOWN_METHOD:
+        return NotSupported(f"{target} does not implement this call; is it a SynergAI gateway?")
     if details == "Deadline Exceeded":
-        return DeadlineExceeded("there was no answer in time")
+        return DeadlineExceeded("no response before the deadline")
     return error_from_status(code, details or code.name)

@@ -1,7 +1,7 @@
-"""The domain's words to protobuf and back.
+"""Conversion between domain types and protobuf messages.
 
-What comes off the wire is checked by the functions that read it: a peer that sends nonsense
-gets `InvalidInput`, and nothing unchecked enters the domain.
+The ``*_from_proto`` functions validate: an invalid message raises `InvalidInput`, so domain objects
+are always valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_TEXT: Final = 4096
 
 
 def configuration_to_proto(configuration: Configuration) -> common_pb2.Configuration:
-    """The message for `configuration`."""
+    """Convert a configuration to its message."""
     return common_pb2.Configuration(
         threads=configuration.threads,
         power_mode=configuration.power_mode,
@@ -46,10 +46,10 @@ def configuration_to_proto(configuration: Configuration) -> common_pb2.Configura
 
 
 def configuration_from_proto(message: common_pb2.Configuration) -> Configuration:
-    """The configuration in `message`.
+    """Convert a message to a configuration.
 
     Raises:
-        InvalidInput: the number of threads or a name is out of bounds.
+        InvalidInput: the number of threads or a name is invalid.
     """
     if message.threads > MAX_THREADS:
         raise InvalidInput(f"threads must be from 0 to {MAX_THREADS}, not {message.threads}")
@@ -61,46 +61,46 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
 
 
 def session_to_proto(session: Session) -> common_pb2.Session:
-    """The message for `session`."""
+    """Convert a session to its message."""
     return common_pb2.Session(
         engine=session.engine, configuration=configuration_to_proto(session.configuration)
     )
 
 
 def session_from_proto(message: common_pb2.Session) -> Session:
-    """The session in `message`.
+    """Convert a message to a session.
 
     Raises:
-        InvalidInput: the engine's name or the configuration is not valid.
+        InvalidInput: the engine name or the configuration is invalid.
     """
     engine = EngineName(validate_name(message.engine, "engine name"))
     return Session(engine, configuration_from_proto(message.configuration))
 
 
 def tensor_to_proto(spec: TensorSpec) -> common_pb2.TensorSpec:
-    """The message for `spec`."""
+    """Convert a tensor specification to its message."""
     return common_pb2.TensorSpec(name=spec.name, datatype=spec.datatype, shape=spec.shape)
 
 
 def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
-    """The tensor in `message`.
+    """Convert a message to a tensor specification.
 
     Raises:
-        InvalidInput: it has no name, an unknown datatype, or an impossible shape.
+        InvalidInput: the tensor has no name, an unknown datatype, or an invalid shape.
     """
-    _checked_text(message.name, "a tensor's name")
+    _validate_text(message.name, "a tensor's name")
     if not message.name:
         raise InvalidInput("a tensor has no name")
     if message.datatype not in DATATYPES:
         raise InvalidInput(f"tensor {message.name!r} has the unknown datatype {message.datatype!r}")
     shape = tuple(message.shape)
     if len(shape) > _MAX_RANK or any(size < -1 for size in shape):
-        raise InvalidInput(f"tensor {message.name!r} has an impossible shape")
+        raise InvalidInput(f"tensor {message.name!r} has an invalid shape")
     return TensorSpec(message.name, message.datatype, shape)
 
 
 def engine_to_proto(engine: Engine) -> common_pb2.Engine:
-    """The message for `engine`; a fault is shortened to what a peer takes."""
+    """Convert an engine to its message; a long fault is truncated to what peers accept."""
     return common_pb2.Engine(
         name=engine.name,
         version=engine.version,
@@ -117,11 +117,11 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
 
 
 def engine_from_proto(message: common_pb2.Engine) -> Engine:
-    """The engine in `message`.
+    """Convert a message to an engine.
 
     Raises:
-        InvalidInput: a name is not valid, a tensor is impossible or named twice, or a usable
-            engine has no inputs or outputs.
+        InvalidInput: a name or tensor is invalid, a tensor name is duplicated, or a usable engine
+            has no inputs or outputs.
     """
     name = EngineName(validate_name(message.name, "engine name"))
     where = f"engine {name!r}"
@@ -134,7 +134,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     if message.postprocess:
         validate_name(message.postprocess, "post-processing")
     if message.max_batch > MAX_BATCH:
-        raise InvalidInput(f"{where} cannot compute {message.max_batch} queries together")
+        raise InvalidInput(f"{where} has max_batch {message.max_batch}; the limit is {MAX_BATCH}")
     if max(len(message.inputs), len(message.outputs)) > _MAX_TENSORS:
         raise InvalidInput(f"{where} has more than {_MAX_TENSORS} inputs or outputs")
     inputs = tuple(map(tensor_from_proto, message.inputs))
@@ -150,9 +150,9 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         backend=message.backend,
         inputs=inputs,
         outputs=outputs,
-        digest=_checked_text(message.digest, f"the digest of {where}"),
+        digest=_validate_text(message.digest, f"the digest of {where}"),
         samples=message.samples,
-        fault=_checked_text(message.fault, f"the fault of {where}"),
+        fault=_validate_text(message.fault, f"the fault of {where}"),
         preprocess=message.preprocess,
         postprocess=message.postprocess,
         max_batch=message.max_batch or 1,
@@ -160,7 +160,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
 
 
 def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine:
-    """The engine that a gateway describes to its clients."""
+    """Convert the metadata that a gateway returns to clients to an engine."""
     inputs, outputs = (
         tuple(TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors)
         for tensors in (message.inputs, message.outputs)
@@ -178,20 +178,23 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
 
 
 def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
-    """The times of batches in an assignment that may share a batch; None if it may not.
+    """Convert the batch times of an assignment; None if it must not be batched.
+
+    Args:
+        seconds: compute times of batches of 1, 2, 4, 8, … queries.
 
     Raises:
-        InvalidInput: a time is not one, or there are more than batches have sizes.
+        InvalidInput: a time is negative or not finite, or there are too many.
     """
     if not seconds:
         return None
     if len(seconds) > MAX_BATCH.bit_length() or not all(0 <= each < math.inf for each in seconds):
-        raise InvalidInput("batches cannot take the times that an assignment says")
+        raise InvalidInput("an assignment has invalid batch times")
     return BatchTimes(tuple(seconds))
 
 
 def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
-    """The message for `entry`."""
+    """Convert a dictionary entry to its message."""
     return common_pb2.ProfileEntry(
         engine=entry.engine,
         worker_class=entry.worker_class,
@@ -212,10 +215,10 @@ def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
 
 
 def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
-    """The dictionary entry in `message`.
+    """Convert a message to a dictionary entry.
 
     Raises:
-        InvalidInput: a name is not valid or a figure is impossible.
+        InvalidInput: a name or a figure is invalid.
     """
     return ProfileEntry(
         engine=EngineName(validate_name(message.engine, "engine name")),
@@ -230,20 +233,20 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
         latency_p99_s=message.latency_p99_s,
         watts=message.watts,
         queries=message.queries,
-        label=_checked_words(message.label, "the label of a dictionary entry"),
-        measured_at=_checked_words(message.measured_at, "the date of a dictionary entry"),
+        label=_validate_printable(message.label, "the label of a dictionary entry"),
+        measured_at=_validate_printable(message.measured_at, "the date of a dictionary entry"),
         batch_qps=tuple(message.batch_qps),
     )
 
 
-def _checked_text(text: str, what: str) -> str:
+def _validate_text(text: str, name: str) -> str:
     if len(text) > _MAX_TEXT:
-        raise InvalidInput(f"{what} is longer than {_MAX_TEXT} characters")
+        raise InvalidInput(f"{name} is longer than {_MAX_TEXT} characters")
     return text
 
 
-def _checked_words(text: str, what: str) -> str:
-    """A text that people are shown on their terminals."""
+def _validate_printable(text: str, name: str) -> str:
+    """Return `text` if it is safe to show on a terminal."""
     if not text.isprintable():
-        raise InvalidInput(f"{what} has control characters")
-    return _checked_text(text, what)
+        raise InvalidInput(f"{name} contains control characters")
+    return _validate_text(text, name)

@@ -1,10 +1,9 @@
-"""What the two ends of the hub protocol, gateway and agent, have to agree on.
+"""Constants of the hub protocol that gateway and agent must agree on.
 
-Both give signs of life: the agent a heartbeat at the interval that the gateway names, the gateway
-an acknowledgement of each. The two are not equally patient. A worker that is silent makes its
-queries late, so others soon get them. An agent that leaves a silent gateway gives up all that it
-runs, while a gateway that is gone mostly shows by a broken connection; what is silent has rather
-been held up, and goes on.
+Both ends detect a dead peer by heartbeats: the agent sends them at the interval set by the gateway,
+which acknowledges each. Their tolerances differ. Queries of a silent worker run late, so the
+gateway reassigns them soon. An agent that leaves its gateway aborts everything it runs, while a
+dead gateway usually shows as a broken connection; a silent one has rather stalled and resumes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 HUB_VERSION: Final = 1
-"""Raised when an older agent or gateway would not understand."""
+"""Protocol version; incremented on incompatible changes."""
 CONNECTION_METADATA: Final = "synergai-session"
-"""What the call ``Work`` shows the session of the registration under."""
+"""Metadata key of the call ``Work`` for the session of the agent's registration."""
 WORKER_LOST_AFTER: Final = 3
-"""A worker of which nothing was heard for so many heartbeats is lost."""
+"""Number of missed heartbeats after which a worker counts as lost."""
 GATEWAY_LOST_AFTER: Final = 20
-"""A gateway that has left so many heartbeats in a row unanswered is lost."""
+"""Number of consecutive unacknowledged heartbeats after which a gateway counts as lost."""

@@ -1,7 +1,7 @@
-"""What a stream of the Open Inference Protocol has here beyond Triton's.
+"""Extensions to Triton's streaming call of the Open Inference Protocol.
 
-A client of many independent queries can send all of them over one stream: it says how many it
-keeps under way, and calls a single one off without ending the others.
+A client may send many independent queries over one stream. It announces how many it keeps in
+flight, and can cancel a single one without ending the stream.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from synergai.oip.inference_pb2 import ModelInferRequest
 
 CANCEL_PARAMETER: Final = "synergai_cancel"
-"""A message with it, set to true, is no request: it calls off the one that has its id."""
+"""Parameter that, if true, turns a message into the cancellation of the request with its id."""
 WINDOW_METADATA: Final = "synergai-window"
-"""Header of a stream: how many requests its client may have under way."""
+"""Metadata key of a stream for the number of requests that its client keeps in flight."""
 
 
 def cancel_request(request_id: str) -> ModelInferRequest:
-    """The message that calls off the request of this id."""
+    """Return the message that cancels the request with this id."""
     from synergai.oip import inference_pb2
 
     message = inference_pb2.ModelInferRequest(id=request_id)
@@ -27,6 +27,6 @@ def cancel_request(request_id: str) -> ModelInferRequest:
 
 
 def is_cancel_request(message: ModelInferRequest) -> bool:
-    """Whether a message calls off another one, instead of being a request itself."""
+    """Return whether `message` cancels a request instead of being one."""
     parameters = message.parameters
     return CANCEL_PARAMETER in parameters and parameters[CANCEL_PARAMETER].bool_param

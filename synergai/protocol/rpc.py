@@ -1,11 +1,11 @@
-"""What every gRPC server of ours does alike: safe parsing, errors to status codes, binding.
+"""Conventions of all gRPC servers: safe parsing, mapping of errors to status codes, binding.
 
-A message that cannot be parsed never raises inside gRPC, where it would reach the client as
-Python text; it becomes `Malformed`, and the call ends with INVALID_ARGUMENT. A handler raises
-`SynergaiError` and the client sees its code and message; whatever else a handler raises is
-logged under an id, and the client sees the id. Raw handlers keep a request's bytes beside the
-parsed message and take responses that are serialised already, so that tensors are passed on
-untouched.
+A request that cannot be parsed does not raise inside gRPC, which would send the Python exception's
+text to the client. It becomes `Malformed`, and the call ends with INVALID_ARGUMENT. A
+`SynergaiError` raised by a handler ends the call with its status code and message; any other
+exception is logged with an id, and the client gets only the id. Raw handlers receive the serialised
+request beside the parsed one, and handlers may return serialised responses, so tensors are
+forwarded without being serialised again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, Type
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from synergai.errors import InternalFault, InvalidInput, SynergaiError, Unavailable
-from synergai.protocol.status import RETRY_AFTER_MS, RETRY_METADATA, code_of
+from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
+from synergai.protocol.status import RETRY_AFTER_MS, RETRY_METADATA, status_code
 from synergai.values import value
 
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ ReadT = TypeVar("ReadT")
 RequestT = TypeVar("RequestT")
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""gRPC's own 4 MiB are exceeded by a batch of eight ordinary images."""
+"""gRPC's default of 4 MiB is too small for a batch of eight ordinary images."""
 _MAX_DETAILS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a message whose bytes are not one of its type.
+    """Placeholder for a message that could not be parsed.
 
     Attributes:
-        expected: full name of the protobuf message that was expected.
+        expected: full name of the expected protobuf message.
     """
 
     expected: str
 
     def error(self) -> InvalidInput:
-        """What the sender should be told."""
+        """Return the error for the sender."""
         return InvalidInput(f"the message is not a valid {self.expected}")
 
 
@@ -70,15 +70,20 @@ class RawRequest(Generic[ReadT]):
     parsed: ReadT
 
 
-def parse(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
-    """A deserialiser for `cls` that does not raise: it answers `Malformed` instead."""
+def deserializer(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]:
+    """Return a deserialiser for `cls` that returns `Malformed` instead of raising."""
     return safe_deserializer(cls.FromString, cls)
 
 
 def safe_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
 ) -> Callable[[bytes], ReadT | Malformed]:
-    """A deserialiser that answers `Malformed` where `read` finds that the bytes are no `cls`."""
+    """Return a deserialiser that returns `Malformed` where `read` raises `DecodeError`.
+
+    Args:
+        read: parser of a serialised `cls`.
+        cls: the expected message.
+    """
     malformed = Malformed(cls.DESCRIPTOR.full_name)
 
     def deserialise(data: bytes) -> ReadT | Malformed:
@@ -93,104 +98,108 @@ def safe_deserializer(
 def raw_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
 ) -> Callable[[bytes], RawRequest[ReadT] | Malformed]:
-    """Like `safe_deserializer`, but keeps the bytes beside what was read."""
+    """Return a `safe_deserializer` that keeps the serialised message beside the parsed one."""
     return safe_deserializer(lambda data: RawRequest(data, read(data)), cls)
 
 
 def serialise(response: Message | bytes) -> bytes:
-    """The bytes of a response; one that is serialised already passes as it is."""
+    """Serialise a response unless it is serialised already."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 async def abort(context: Context, error: SynergaiError) -> NoReturn:
-    """End the call with the status code and the message of `error`.
+    """Abort the call with the status code and message of `error`.
 
-    A message may quote what the client sent; metadata beyond its bound would hide it entirely.
-    Where trying again may help, the trailers say after how long.
+    The message is truncated, as it may quote the client's input, and gRPC drops oversized metadata
+    altogether. If retrying may help, the trailers carry the delay.
     """
-    code = code_of(error)
+    code = status_code(error)
     after_ms = RETRY_AFTER_MS.get(code)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
     await context.abort(code, str(error)[:_MAX_DETAILS], trailers)
 
 
-def log_internal_error(what: str) -> InternalFault:
-    """Log the exception being handled, and return what a client may know of it: an id."""
-    fault_id = secrets.token_hex(4)
-    _log.exception("fault %s in %s", fault_id, what)
-    return InternalFault(f"internal fault {fault_id}; the server's log has the detail")
+def log_internal_error(where: str) -> InternalError:
+    """Log the current exception with an id, and return an error with only that id for the client.
+
+    Args:
+        where: the operation that failed.
+    """
+    error_id = secrets.token_hex(4)
+    _log.exception("internal error %s in %s", error_id, where)
+    return InternalError(f"internal error {error_id}; the server's log has the details")
 
 
-async def _fail(context: Context, failure: BaseException, what: str) -> NoReturn:
-    """End the call for whatever a handler raised; to be called in its `except` block."""
+async def _abort_for(context: Context, failure: BaseException, where: str) -> NoReturn:
+    """Abort the call because its handler raised `failure`; call this in the `except` block."""
     match failure:
         case grpc.aio.AbortError():
             raise failure
         case SynergaiError():
             await abort(context, failure)
         case asyncio.CancelledError():
-            # When the call itself was cancelled, gRPC waits to see the exception. One that
-            # leaks from something the handler awaited would leave the client without a status.
+            # If the call itself was cancelled, gRPC expects the exception. One that leaks from
+            # something that the handler awaited would leave the client without a status.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise failure
-            await abort(context, Unavailable("the server called the work off"))
+            await abort(context, Unavailable("the server cancelled the work"))
         case Exception():
-            await abort(context, log_internal_error(what))
+            await abort(context, log_internal_error(where))
         case _:
             raise failure
 
 
 def unary(
-    behaviour: Callable[[MessageT, Context], Awaitable[Message | bytes]], cls: type[MessageT]
+    handler: Callable[[MessageT, Context], Awaitable[Message | bytes]], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of a unary call whose request is a `cls`."""
-    return _unary(behaviour, parse(cls))
+    """Return the method handler of a unary call with a request of type `cls`."""
+    return _unary(handler, deserializer(cls))
 
 
 def raw_unary(
-    behaviour: Callable[[RawRequest[ReadT], Context], Awaitable[Message | bytes]],
+    handler: Callable[[RawRequest[ReadT], Context], Awaitable[Message | bytes]],
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `unary`, but `behaviour` also gets the request's bytes; `read` parses them."""
-    return _unary(behaviour, raw_deserializer(read, cls))
+    """Like `unary`, but pass `handler` a `RawRequest`, parsed by `read`."""
+    return _unary(handler, raw_deserializer(read, cls))
 
 
 def server_stream(
-    behaviour: Callable[[MessageT, Context], Responses], cls: type[MessageT]
+    handler: Callable[[MessageT, Context], Responses], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of a call with one request, a `cls`, and a stream of responses."""
+    """Return the method handler of a server-streaming call with a request of type `cls`."""
 
     async def handle(request: MessageT | Malformed, context: Context) -> AsyncIterator[Any]:
         if isinstance(request, Malformed):
             await abort(context, request.error())
         try:
-            async with aclosing(behaviour(request, context)) as responses:
+            async with aclosing(handler(request, context)) as responses:
                 async for response in responses:
                     yield response
-        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
-            await _fail(context, failure, behaviour.__qualname__)
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
 
     return grpc.unary_stream_rpc_method_handler(
-        handle, request_deserializer=parse(cls), response_serializer=serialise
+        handle, request_deserializer=deserializer(cls), response_serializer=serialise
     )
 
 
 def stream(
-    behaviour: Callable[[AsyncIterator[MessageT], Context], Responses],
+    handler: Callable[[AsyncIterator[MessageT], Context], Responses],
     cls: type[MessageT],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of a call with streams both ways; a malformed request ends it."""
-    return stream_by(behaviour, cls.FromString, cls)
+    """Return the method handler of a bidirectional stream; a malformed request ends the call."""
+    return stream_by(handler, cls.FromString, cls)
 
 
 def stream_by(
-    behaviour: Callable[[AsyncIterator[ReadT], Context], Responses],
+    handler: Callable[[AsyncIterator[ReadT], Context], Responses],
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream`, but `read` parses the requests."""
+    """Like `stream`, but parse requests by `read`."""
 
     async def checked(requests: AsyncIterator[ReadT | Malformed]) -> AsyncIterator[ReadT]:
         async for request in requests:
@@ -198,39 +207,39 @@ def stream_by(
                 raise request.error()
             yield request
 
-    @wraps(behaviour)
+    @wraps(handler)
     def behave(requests: AsyncIterator[ReadT | Malformed], context: Context) -> Responses:
-        return behaviour(checked(requests), context)
+        return handler(checked(requests), context)
 
     return _stream(behave, safe_deserializer(read, cls))
 
 
 def raw_stream(
-    behaviour: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Responses],
+    handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Responses],
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream_by`, but with the requests' bytes, and malformed requests are handed on.
+    """Like `stream_by`, but pass `handler` each `RawRequest`, or `Malformed`.
 
-    The protocol answers each message of a stream by itself, so that one that cannot be parsed
-    must not end the others.
+    The protocol's stream answers every message separately, so a malformed one must not end the
+    call.
     """
-    return _stream(behaviour, raw_deserializer(read, cls))
+    return _stream(handler, raw_deserializer(read, cls))
 
 
 def _stream(
-    behaviour: Callable[[AsyncIterator[RequestT | Malformed], Context], Responses],
+    handler: Callable[[AsyncIterator[RequestT | Malformed], Context], Responses],
     deserialise: Callable[[bytes], RequestT | Malformed],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     async def handle(
         requests: AsyncIterator[RequestT | Malformed], context: Context
     ) -> AsyncIterator[Any]:
         try:
-            async with aclosing(behaviour(requests, context)) as responses:
+            async with aclosing(handler(requests, context)) as responses:
                 async for response in responses:
                     yield response
-        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
-            await _fail(context, failure, behaviour.__qualname__)
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
 
     return grpc.stream_stream_rpc_method_handler(
         handle, request_deserializer=deserialise, response_serializer=serialise
@@ -238,16 +247,16 @@ def _stream(
 
 
 def _unary(
-    behaviour: Callable[[RequestT, Context], Awaitable[Message | bytes]],
+    handler: Callable[[RequestT, Context], Awaitable[Message | bytes]],
     deserialise: Callable[[bytes], RequestT | Malformed],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     async def handle(request: RequestT | Malformed, context: Context) -> Message | bytes:
         if isinstance(request, Malformed):
             await abort(context, request.error())
         try:
-            return await behaviour(request, context)
-        except BaseException as failure:  # noqa: BLE001 - _fail raises for every one of them
-            await _fail(context, failure, behaviour.__qualname__)
+            return await handler(request, context)
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
 
     return grpc.unary_unary_rpc_method_handler(
         handle, request_deserializer=deserialise, response_serializer=serialise
@@ -257,14 +266,14 @@ def _unary(
 def server_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
 ) -> list[tuple[str, int]]:
-    """Options of a server: bounded messages, a port of its own, pings that clients may send."""
+    """Return server options: message size limits, an exclusive port, keepalive."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # On by default, and then a second server shares the port without a word.
+        # On by default, which lets a second server share the port silently.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # Clients ping every 30 s; gRPC would refuse that as too eager on an idle connection.
+        # Clients ping every 30 s, which gRPC rejects on an idle connection by default.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
         ("grpc.keepalive_time_ms", 30_000),
@@ -275,7 +284,7 @@ def server_options(
 def channel_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
 ) -> list[tuple[str, int]]:
-    """Options of a channel: bounded messages, a dead peer noticed, quick reconnects."""
+    """Return channel options: message size limits, keepalive, fast reconnection."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -291,12 +300,15 @@ def channel_options(
 def bind(
     server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
 ) -> str:
-    """Let `server` listen on `address`, ``host:port``, and return the address it really has.
+    """Bind `server` to an address and return the bound address.
 
-    Port 0 takes a free one. Connections are encrypted if there are `credentials`.
+    Args:
+        server: the server, not yet started.
+        address: ``HOST:PORT``; port 0 chooses a free one.
+        credentials: TLS credentials; None disables TLS.
 
     Raises:
-        Unavailable: the port is in use, or the host is not one of this machine.
+        Unavailable: the port is in use, or the host is not an address of this machine.
     """
     host, _, _ = address.rpartition(":")
     try:
@@ -308,7 +320,7 @@ def bind(
         port = 0
     if not port:
         raise Unavailable(
-            f"cannot listen on {address}: the port is in use, or the address is not this "
-            "machine's; choose another one"
+            f"cannot listen on {address}: the port is in use, or the host is not an address of "
+            "this machine; choose another one"
         )
     return f"{host}:{port}"

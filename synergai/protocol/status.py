@@ -1,6 +1,6 @@
-"""The one place where domain errors become gRPC status codes, and back.
+"""Mapping between domain errors and gRPC status codes.
 
-Texts that cross the wire are the errors' own messages; nothing else about the server does.
+The status details are the error's message; nothing else about the server is sent.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
-    errors.InternalFault: grpc.StatusCode.INTERNAL,
+    errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 
 RETRY_METADATA: Final = "grpc-retry-pushback-ms"
-"""Trailer in which a server says after how many milliseconds a client should try again."""
+"""Trailer with the number of milliseconds after which a client should retry."""
 
 RETRY_AFTER_MS: Final[dict[grpc.StatusCode, int]] = {
-    # Shed: a queue empties within a moment, or the client takes its work elsewhere.
+    # Shed: queues drain quickly, and clients may go to another server instead.
     grpc.StatusCode.RESOURCE_EXHAUSTED: 250,
-    # Nobody there: agents and gateways take about a second to come back.
+    # Agents and gateways reconnect within about a second.
     grpc.StatusCode.UNAVAILABLE: 1000,
 }
-"""When trying again may help, and when at the earliest."""
+"""Retry delays of the status codes for which retrying may help."""
 
 _ERRORS: Final = {code: error for error, code in CODES.items()}
 
 
-def code_of(error: errors.SynergaiError) -> grpc.StatusCode:
-    """The status code for `error`, by its class or the nearest base that has one."""
+def status_code(error: errors.SynergaiError) -> grpc.StatusCode:
+    """Return the status code of the error's class or of its nearest base class that has one."""
     for cls in type(error).__mro__:
         if cls in CODES:
             return CODES[cls]
@@ -50,34 +50,34 @@ def code_of(error: errors.SynergaiError) -> grpc.StatusCode:
 
 
 def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:
-    """The domain error for a status code and its text."""
+    """Return the domain error for a status code and its details."""
     return _ERRORS.get(code, errors.SynergaiError)(details)
 
 
 STATUS_PARAMETER: Final = "status"
-"""Parameter of a failed response in a stream: the name of the code that a call of its own would
-have ended with. The protocol's stream has only a text for it."""
+"""Parameter of a failed response in a stream for the name of the status code that the request would
+have got as a unary call; the protocol's stream has only an error text."""
 
 
 def stream_error(
     error: errors.SynergaiError, request_id: str = ""
 ) -> inference_pb2.ModelStreamInferResponse:
-    """The response to one request of a stream that failed; its id tells which."""
+    """Return the response to a failed request of a stream."""
     from synergai.oip import inference_pb2
 
     failed = inference_pb2.ModelInferResponse(id=request_id)
-    failed.parameters[STATUS_PARAMETER].string_param = code_of(error).name
+    failed.parameters[STATUS_PARAMETER].string_param = status_code(error).name
     return inference_pb2.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
 
 def error_from_stream(
-    answer: inference_pb2.ModelStreamInferResponse,
+    response: inference_pb2.ModelStreamInferResponse,
 ) -> errors.SynergaiError:
-    """The domain error for a failed response in a stream.
+    """Return the domain error for a failed response in a stream.
 
-    Its `STATUS_PARAMETER` says which; other servers leave it out, and the cause is unknown then.
+    Other servers omit `STATUS_PARAMETER`; their errors become plain `SynergaiError`.
     """
-    status = answer.infer_response.parameters.get(STATUS_PARAMETER)
+    status = response.infer_response.parameters.get(STATUS_PARAMETER)
     name = status.string_param if status else ""
     code = grpc.StatusCode.__members__.get(name, grpc.StatusCode.UNKNOWN)
-    return error_from_status(code, answer.error_message)
+    return error_from_status(code, response.error_message)

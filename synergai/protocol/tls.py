@@ -1,7 +1,7 @@
-"""Encrypted connections: credentials from the certificates and keys in files.
+"""TLS credentials from PEM files.
 
-A server shows its certificate; clients and agents check it against an authority. If the server
-names an authority itself, whoever connects has to show a certificate of it too.
+Servers present a certificate, which clients and agents verify against an authority. A server with a
+client authority requires clients to present a certificate as well (mutual TLS).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate chain and the private key that belongs to it, both PEM."""
+    """Certificate chain and its private key, both PEM."""
 
     certificate: bytes
     key: bytes
 
     @classmethod
     def read(cls, certificate: Path | None, key: Path | None) -> Identity | None:
-        """What the two files hold; None if neither is given.
+        """Read an identity from its two files; None if neither is given.
 
         Raises:
-            InvalidInput: only one is given, or they cannot be read, are damaged, or do not belong
-                to each other.
+            InvalidInput: only one file is given, or the files cannot be read, are damaged, or do
+                not match.
         """
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:
-            raise InvalidInput("--tls-cert and --tls-key are given together or not at all")
+            raise InvalidInput("--tls-cert and --tls-key must be given together")
         identity = cls(_read(certificate), _read(key))
         try:
-            # gRPC itself would only say that the port cannot be opened.
+            # gRPC itself would only report that it cannot open the port.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidInput(
-                f"{certificate} and {key} are not a certificate and its key, both as PEM: "
+                f"{certificate} and {key} are not a PEM certificate and its PEM key: "
                 f"{_reason(error)}"
             ) from None
         return identity
@@ -56,18 +56,19 @@ class Identity:
 def server_credentials(
     certificate: Path | None, key: Path | None, client_authority: Path | None = None
 ) -> grpc.ServerCredentials | None:
-    """What a server listens with; None if it does not encrypt.
+    """Create the credentials of a server; None if TLS is not configured.
 
-    The files are looked at whenever somebody connects: once they are renewed, whoever connects
-    is shown what is in them.
+    The files are checked for changes on every handshake, so renewed certificates take effect
+    without a restart.
 
     Args:
-        certificate: what it shows; None if it does not encrypt.
-        key: what belongs to that.
-        client_authority: whose certificates clients have to show; anybody may come if None.
+        certificate: certificate chain of the server; None disables TLS.
+        key: private key of `certificate`.
+        client_authority: authority that must have signed the clients' certificates; None accepts
+            clients without a certificate.
 
     Raises:
-        InvalidInput: a file is no good, or an option lacks its other.
+        InvalidInput: a file is invalid, or an option is missing.
     """
     files = _ServerFiles(certificate, key, client_authority)
     configuration = files.read()
@@ -77,13 +78,13 @@ def server_credentials(
         return None
     return grpc.dynamic_ssl_server_credentials(
         configuration,
-        files.renewed,  # type: ignore[arg-type]  # may be None, for nothing new; the stubs forget it
+        files.reload,  # type: ignore[arg-type]  # None for unchanged is missing in the stubs
         require_client_authentication=client_authority is not None,
     )
 
 
 class _ServerFiles:
-    """The files of a server, which may be renewed; gRPC asks for that in threads of its own."""
+    """Certificate files of a server, reloaded on change; called by gRPC from its own threads."""
 
     def __init__(
         self, certificate: Path | None, key: Path | None, client_authority: Path | None
@@ -91,39 +92,40 @@ class _ServerFiles:
         self._certificate = certificate
         self._key = key
         self._client_authority = client_authority
-        self._stamps = self._look()
+        self._stamps = self._stat()
 
     def read(self) -> grpc.ServerCertificateConfiguration | None:
-        """What the files hold; None without a certificate.
+        """Read the files; None without a certificate.
 
         Raises:
-            InvalidInput: they are no good.
+            InvalidInput: a file is invalid.
         """
         identity = Identity.read(self._certificate, self._key)
         if identity is None:
             return None
-        authority = None if self._client_authority is None else _authority(self._client_authority)
+        clients = self._client_authority
+        authority = None if clients is None else _read_authority(clients)
         return grpc.ssl_server_certificate_configuration(
             [(identity.key, identity.certificate)], root_certificates=authority
         )
 
-    def renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What the files hold, if it is something else than when they were last read."""
-        stamps = self._look()
+    def reload(self) -> grpc.ServerCertificateConfiguration | None:
+        """Read the files if they changed since the last read, and return None otherwise."""
+        stamps = self._stat()
         if stamps == self._stamps:
             return None
-        # One after the other is renewed: what does not fit yet is read again when more has come.
+        # The files are renewed one by one; a mismatched pair is read again after the next change.
         self._stamps = stamps
         try:
             configuration = self.read()
         except InvalidInput as error:
-            _log.warning("the certificate before is still in use: %s", error)
+            _log.warning("keeping the previous certificate: %s", error)
             return None
-        _log.info("%s has been renewed", self._certificate)
+        _log.info("reloaded %s", self._certificate)
         return configuration
 
-    def _look(self) -> list[tuple[int, int] | None]:
-        """Which files they are, and when each was changed; None of one that is not there."""
+    def _stat(self) -> list[tuple[int, int] | None]:
+        """Return inode and modification time of each file; None for a missing one."""
         files = filter(None, (self._certificate, self._key, self._client_authority))
         return [_stamp(file) for file in files]
 
@@ -131,21 +133,21 @@ class _ServerFiles:
 def channel_credentials(
     authority: Path | None, identity: Identity | None = None
 ) -> grpc.ChannelCredentials | None:
-    """What a client connects with; None if it does not encrypt.
+    """Create the credentials of a client; None if TLS is not configured.
 
     Args:
-        authority: whose certificate the server has to show.
-        identity: what the client shows.
+        authority: authority that must have signed the server's certificate; None disables TLS.
+        identity: identity of the client for mutual TLS.
 
     Raises:
-        InvalidInput: the authority's file is no good, or missing beside an identity.
+        InvalidInput: the authority's file is invalid, or an identity is given without authority.
     """
     if authority is None:
         if identity is not None:
             raise InvalidInput("--tls-cert and --tls-key need --tls-ca")
         return None
     return grpc.ssl_channel_credentials(
-        _authority(authority),
+        _read_authority(authority),
         private_key=None if identity is None else identity.key,
         certificate_chain=None if identity is None else identity.certificate,
     )
@@ -154,18 +156,18 @@ def channel_credentials(
 def open_channel(
     target: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None
 ) -> grpc.aio.Channel:
-    """A channel to ``host:port``, encrypted if there are credentials."""
+    """Open a channel to ``host:port``, with TLS if `credentials` are given."""
     if credentials is None:
         return grpc.aio.insecure_channel(target, options)
     return grpc.aio.secure_channel(target, credentials, options)
 
 
-def _authority(path: Path) -> bytes:
+def _read_authority(path: Path) -> bytes:
     content = _read(path)
     try:
         ssl.create_default_context(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        raise InvalidInput(f"{path} has no certificates as PEM: {_reason(error)}") from None
+        raise InvalidInput(f"{path} contains no PEM certificates: {_reason(error)}") from None
     return content
 
 
@@ -191,5 +193,5 @@ def _reason(error: Exception) -> str:
 
 
 def _no_password() -> str:
-    # Without this, OpenSSL would ask on the terminal.
+    # By default OpenSSL prompts on the terminal.
     raise ValueError

@@ -1,8 +1,8 @@
-"""Does a request fit its engine? Checked without numpy and without copying a tensor.
+"""Validation of requests against their engine, without NumPy and without copying tensors.
 
-The gateway refuses what no worker could run, the agent what its own model cannot take, and
-both say the same thing. A tensor's data is either an entry of ``raw_input_contents`` (little
-endian, row major, as everybody's client sends it) or a typed field of its ``contents``.
+Gateway and agent share it and so report identical errors. Tensor data is either an entry of
+``raw_input_contents`` (little endian, row major; used by all common clients) or a typed field of
+the tensor's ``contents``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ELEMENT_BYTES: Final = {
     "FP32": 4,
     "FP64": 8,
 }
-"""Bytes of one element by datatype; ``BYTES``, whose elements differ in length, is not here."""
+"""Bytes per element by datatype, except ``BYTES``, whose elements vary in length."""
 
 MAX_BYTES_ELEMENTS: Final = 1 << 20
-"""Elements of one BYTES tensor; each is looked at, on an event loop that others wait for."""
+"""Limit on the elements of a BYTES tensor; checking each of them blocks the event loop."""
 
 MAX_IMAGES: Final = 64
-"""Encoded images of one request: a kilobyte of them can become a megabyte of tensor each."""
+"""Limit on the encoded images of a request; a kilobyte may decode to a megabyte of tensor."""
 
 DATATYPES: Final = frozenset({*ELEMENT_BYTES, "BYTES"})
 """All datatypes of the Open Inference Protocol."""
@@ -59,7 +59,7 @@ TYPED_FIELDS: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""The field of ``InferTensorContents`` that a datatype uses; the 16-bit floats have none."""
+"""Field of ``InferTensorContents`` by datatype; 16-bit floats have none."""
 
 _NARROW: Final = {
     "INT8": (-(2**7), 2**7 - 1),
@@ -67,7 +67,7 @@ _NARROW: Final = {
     "UINT8": (0, 2**8 - 1),
     "UINT16": (0, 2**16 - 1),
 }
-"""Ranges of the datatypes that travel in a wider typed field."""
+"""Ranges of the datatypes that are sent in a wider typed field."""
 
 
 def check_header(header: RequestHeader, engine: Engine) -> None:
@@ -91,23 +91,22 @@ def check_request(
 ) -> None:
     """Check that `engine` can run `request`.
 
-    The model's name is not looked at: who calls has found the engine by it.
+    The model name is not checked: the caller looked the engine up by it.
 
     Args:
-        request: the whole request, or its header if `raw` is given.
-        engine: what it is for.
-        raw: the request's ``raw_input_contents``, if they were cut out of it
+        request: the request, without its raw contents if `raw` is given.
+        engine: the engine.
+        raw: ``raw_input_contents`` of the request if they were split off
             (see ``synergai.protocol.request_codec``).
 
     Raises:
-        InvalidInput: the version is another, an input is unknown, missing or given twice, its
-            datatype, shape or data do not fit, or an output is asked for that does not exist or
-            cannot be had in that form.
+        InvalidInput: the version differs; an input is unknown, missing or duplicated, or its
+            datatype, shape or data is wrong; or a requested output does not exist or cannot be
+            returned in the requested form.
     """
     if request.model_version and request.model_version != engine.version:
         raise InvalidInput(
-            f"engine {engine.name!r} is here in version {engine.version!r}, "
-            f"not {request.model_version!r}"
+            f"engine {engine.name!r} has version {engine.version!r}, not {request.model_version!r}"
         )
     specs = {spec.name: spec for spec in engine.inputs}
     tensors = request.inputs
@@ -133,7 +132,7 @@ def check_request(
             _check_typed(tensor, count)
     if specs:
         missing = ", ".join(repr(name) for name in specs)
-        raise InvalidInput(f"engine {engine.name!r} needs input {missing} as well")
+        raise InvalidInput(f"the request lacks input {missing} of engine {engine.name!r}")
     if request.outputs:
         _check_outputs(request, engine)
 
@@ -142,24 +141,25 @@ def _unknown_input(name: str, engine: Engine) -> InvalidInput:
     known = ", ".join(repr(spec.name) for spec in engine.inputs)
     if any(spec.name == name for spec in engine.inputs):
         return InvalidInput(f"input {name!r} is given twice")
-    return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it takes {known}")
+    return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it has {known}")
 
 
-def classification_count(asked: ModelInferRequest.InferRequestedOutputTensor) -> int:
-    """To how many classes a requested output is to be reduced; 0 means: to none, it comes whole.
+def classification_count(output: ModelInferRequest.InferRequestedOutputTensor) -> int:
+    """Return the ``classification`` parameter of a requested output; 0 if it is absent.
 
-    This is the parameter of the protocol's classification extension.
+    With the protocol's classification extension, a client requests the top classes of an output
+    instead of the tensor.
 
     Raises:
-        InvalidInput: it is no positive integer.
+        InvalidInput: the parameter is not a positive integer.
     """
-    if "classification" not in asked.parameters:
+    if "classification" not in output.parameters:
         return 0
-    parameter = asked.parameters["classification"]
+    parameter = output.parameters["classification"]
     count = parameter.int64_param or parameter.uint64_param
     if count < 1:
         raise InvalidInput(
-            f"output {asked.name!r}: the parameter 'classification' must be a positive integer"
+            f"output {output.name!r}: the parameter 'classification' must be a positive integer"
         )
     return count
 
@@ -167,7 +167,7 @@ def classification_count(asked: ModelInferRequest.InferRequestedOutputTensor) ->
 def _check_shape(
     tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec, engine: Engine
 ) -> int:
-    """Return the number of elements of `tensor`, once its datatype and shape fit `spec`."""
+    """Check datatype and shape of `tensor` against `spec`; return its number of elements."""
     if tensor.datatype != spec.datatype:
         if tensor.datatype == "BYTES" and engine.preprocess and spec is engine.inputs[0]:
             return _check_images(tensor, spec)
@@ -175,26 +175,27 @@ def _check_shape(
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
     shape = tuple(tensor.shape)
-    if not _fits(shape, spec.shape):
+    if not _shape_matches(shape, spec.shape):
         raise InvalidInput(
-            f"input {tensor.name!r} must have the shape {_written(spec.shape)}, "
-            f"not {_written(shape)}"
+            f"input {tensor.name!r} must have shape {_format_shape(spec.shape)}, "
+            f"not {_format_shape(shape)}"
         )
     return math.prod(shape)
 
 
 def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
-    """Return the number of encoded images in `tensor`, once as many fit `spec`."""
+    """Check the number of encoded images in `tensor` against `spec`, and return it."""
     shape = tuple(tensor.shape)
-    if len(shape) != 1 or not _fits(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
+    if len(shape) != 1 or not _shape_matches(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
         raise InvalidInput(
-            f"input {tensor.name!r} takes encoded images as BYTES of the shape "
-            f"{_written(spec.shape[:1])}, at most {MAX_IMAGES} of them, not {_written(shape)}"
+            f"input {tensor.name!r} accepts encoded images as BYTES of shape "
+            f"{_format_shape(spec.shape[:1])}, at most {MAX_IMAGES} of them, "
+            f"not {_format_shape(shape)}"
         )
     return shape[0]
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def _shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     if len(shape) != len(wanted):
         return False
     if shape == wanted:
@@ -205,7 +206,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return True
 
 
-def _written(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape[:16]))}{',...' if len(shape) > 16 else ''}]"
 
 
@@ -221,10 +222,10 @@ def _check_raw(name: str, data: bytes | memoryview, datatype: str, count: int) -
 
 
 def _check_bytes_elements(name: str, data: bytes | memoryview, count: int) -> None:
-    """Every BYTES element is a little endian 32-bit length and as many bytes."""
+    """Check that `data` is `count` elements, each a 32-bit little endian length and its bytes."""
     if count > MAX_BYTES_ELEMENTS:
         raise InvalidInput(
-            f"input {name!r} has {count:,} BYTES elements; {MAX_BYTES_ELEMENTS:,} are the limit"
+            f"input {name!r} has {count:,} BYTES elements; the limit is {MAX_BYTES_ELEMENTS:,}"
         )
     found = position = 0
     while position < len(data) and found <= count:
@@ -232,7 +233,7 @@ def _check_bytes_elements(name: str, data: bytes | memoryview, count: int) -> No
         found += 1
     if found != count or position != len(data):
         raise InvalidInput(
-            f"input {name!r}: its bytes are not {count:,} BYTES elements, each a 32-bit little "
+            f"input {name!r}: its data is not {count:,} BYTES elements, each a 32-bit little "
             "endian length followed by as many bytes"
         )
 
@@ -247,7 +248,7 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
     for other, _ in tensor.contents.ListFields():
         if other.name != field:
             raise InvalidInput(
-                f"input {tensor.name!r} is {tensor.datatype}, whose data belong in {field}, "
+                f"input {tensor.name!r} is {tensor.datatype}, whose data belongs in {field}, "
                 f"not in {other.name}"
             )
     values = getattr(tensor.contents, field)
@@ -259,23 +260,25 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
         low, high = _NARROW[tensor.datatype]
         if min(values) < low or max(values) > high:
             raise InvalidInput(
-                f"input {tensor.name!r}: {tensor.datatype} holds {low} to {high}, and an element "
-                "is beyond that"
+                f"input {tensor.name!r}: an element is out of range for {tensor.datatype}, "
+                f"{low} to {high}"
             )
 
 
 def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
     known = set(_output_names(engine))
-    for asked in request.outputs:
-        if asked.name not in known:
+    for output in request.outputs:
+        if output.name not in known:
             names = ", ".join(map(repr, _output_names(engine)))
             raise InvalidInput(
-                f"engine {engine.name!r} has no output {asked.name!r} to ask for, or it is asked "
-                f"for twice; it gives {names}"
+                f"engine {engine.name!r} has no output {output.name!r}, or it is requested twice; "
+                f"it has {names}"
             )
-        known.remove(asked.name)
-        if asked.parameters and classification_count(asked) and asked.name == engine.postprocess:
-            raise InvalidInput(f"output {asked.name!r} is no tensor to be classified")
+        known.remove(output.name)
+        if output.parameters and classification_count(output) and output.name == engine.postprocess:
+            raise InvalidInput(
+                f"output {output.name!r} is derived by post-processing and cannot be classified"
+            )
 
 
 def _output_names(engine: Engine) -> Iterator[str]:

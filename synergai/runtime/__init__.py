@@ -1,1 +1,1 @@
-"""Process plumbing: settings, service lifecycle, systemd, paths, files, plug-ins."""
+"""Process infrastructure: settings, service lifecycle, systemd, paths, files, plug-ins."""

@@ -1,4 +1,4 @@
-"""Files that others may read at any moment."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a file whole or not at all, whoever else reads or writes it just now.
+    """Write `text` to `path` atomically and durably: readers see the old or the new content.
 
     Raises:
-        OSError: it cannot be written; what was there stays.
+        OSError: the file cannot be written; the old content is kept.
     """
     with NamedTemporaryFile(
         "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}-", delete=False

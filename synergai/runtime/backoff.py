@@ -1,4 +1,4 @@
-"""How long to wait before trying something again."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before each further try: twice as long each time, with jitter."""
+    """Delays between retries: doubled after each one, with jitter.
 
-    first_s: float = 0.1
-    most_s: float = 5.0
+    Attributes:
+        initial_s: upper bound of the first delay, in seconds.
+        max_s: upper bound of all delays, in seconds.
+    """
+
+    initial_s: float = 0.1
+    max_s: float = 5.0
 
     def delays(self) -> Iterator[float]:
-        """The waiting times, without end."""
-        pause = self.first_s
+        """Yield the delays in seconds, without end."""
+        delay = self.initial_s
         while True:
-            # Jitter, so that clients that lost the same gateway do not come back together.
-            yield pause * random.uniform(0.5, 1.0)
-            pause = min(2 * pause, self.most_s)
+            # Jitter keeps clients that lost the same gateway from reconnecting all at once.
+            yield delay * random.uniform(0.5, 1.0)
+            delay = min(2 * delay, self.max_s)

@@ -1,4 +1,4 @@
-"""What this machine is, and where things are on it, as far as a default can tell."""
+"""Default paths and defaults derived from this machine."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ _CLASSES: Final = {"x86_64": "x86", "amd64": "x86", "i686": "x86", "aarch64": "a
 
 
 def default_worker_class() -> WorkerClass:
-    """The processor's family: ``x86``, ``arm64``; machines that differ more need a name."""
+    """Return the processor's family, such as ``x86`` or ``arm64``."""
     machine = platform.machine().lower() or "unknown"
     return WorkerClass(_CLASSES.get(machine, machine))
 
 
 def gateway_state() -> Path:
-    """A gateway's state directory."""
+    """Return the default state directory of a gateway."""
     return _state("gateway")
 
 
 def agent_state() -> Path:
-    """An agent's state directory."""
+    """Return the default state directory of an agent."""
     return _state("agent")
 
 
 def _state(role: str) -> Path:
-    """Where systemd says, else where the XDG base directories do."""
+    """Return the directory given by systemd, or else by the XDG base directory specification."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "synergai" / role
 
 
-def dictionary_in(state: Path) -> Path:
-    """The configuration dictionary of a gateway that keeps its state in `state`."""
+def dictionary_path(state: Path) -> Path:
+    """Return the path of the configuration dictionary in a gateway's `state` directory."""
     return state / "dictionary.db"
 
 
 def default_dictionary() -> Path:
-    """The dictionary that profiler, gateway and commands share until told otherwise."""
-    return dictionary_in(gateway_state())
+    """Return the dictionary that profiler, gateway and commands share by default."""
+    return dictionary_path(gateway_state())

@@ -1,4 +1,4 @@
-"""Named implementations of a protocol: ours, and those of third parties by entry point."""
+"""Registry of named implementations, extensible by entry points."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names for factories of `T`, imported only when one is asked for.
+    """Factories of `T` by name, each imported on first use.
 
     Args:
-        group: entry point group in which third parties register their own.
+        group: entry point group in which third parties register theirs.
         builtin: ``module:attribute`` by name.
     """
 
@@ -28,11 +28,11 @@ class Registry(Generic[T]):
         self._builtin = dict(builtin)
 
     def names(self) -> list[str]:
-        """All names that can be asked for, sorted."""
+        """Return all registered names, sorted."""
         return sorted({*self._builtin, *(point.name for point in entry_points(group=self._group))})
 
     def get(self, name: str) -> Callable[..., T]:
-        """The factory registered under `name`.
+        """Return the factory registered as `name`.
 
         Raises:
             InvalidInput: there is none.
@@ -44,20 +44,20 @@ class Registry(Generic[T]):
             loaded: Any = point.load()
             return cast("Callable[..., T]", loaded)
         raise InvalidInput(
-            f"{self._group} has nothing called {name!r}; there are: {', '.join(self.names())}"
+            f"{name!r} is not in {self._group}; available: {', '.join(self.names())}"
         )
 
-    def make(self, name: str, options: Mapping[str, str]) -> T:
-        """What is registered under `name`, made with an operator's `options`.
+    def create(self, name: str, options: Mapping[str, str]) -> T:
+        """Create an instance of `name` with the operator's `options`.
 
         Raises:
-            InvalidInput: there is none, it has no such option, or a value is wrong.
+            InvalidInput: the name or an option is unknown, or a value is invalid.
         """
         factory = self.get(name)
         parameters = signature(factory).parameters
         takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
         unknown = sorted(options.keys() - parameters.keys())
         if unknown and not takes_any:
-            known = f"there are: {', '.join(parameters)}" if parameters else "there are none"
+            known = f"available: {', '.join(parameters)}" if parameters else "it takes none"
             raise InvalidInput(f"{name!r} has no option {unknown[0]!r}; {known}")
         return factory(**options)

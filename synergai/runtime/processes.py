@@ -1,4 +1,4 @@
-"""Child processes that neither outlive their parents nor cost them their lives."""
+"""Lifetime and OOM priority of child processes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-_DIE_FIRST: Final = 500
-"""How much of the memory, in thousandths, the kernel adds to what it takes the process to use."""
+_OOM_SCORE_ADJ: Final = 500
+"""Added to the process's OOM score, in thousandths of the memory; see proc_pid_oom_score_adj(5)."""
 
 
 def prefer_oom_kill() -> None:
-    """Have the kernel kill this process before its parent where memory is short."""
-    Path("/proc/self/oom_score_adj").write_text(str(_DIE_FIRST), "ascii")
+    """Make the OOM killer choose this process over its parent."""
+    Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ), "ascii")
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that happens.
+    """Make the kernel kill this process when its parent dies.
 
     Args:
-        parent: the parent's process id; if it died before this call, the process exits here.
+        parent: the parent's process id; if it is already dead, this process exits at once.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        # It died before the kernel knew.
+        # The parent died before the request took effect.
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""A file that says that a service is up, and where: whoever starts it waits for the file."""
+"""File that announces that a service is ready, and its addresses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
-    """Have `path`, if one is given, hold the addresses and the process's id while this lasts.
+    """Keep a JSON file with `addresses` and the process id at `path` while the context is open.
 
-    It appears as a whole, so that nobody reads half of it.
+    The file is created atomically. Does nothing if `path` is None.
 
     Raises:
-        Unavailable: it cannot be written.
+        Unavailable: the file cannot be written.
     """
     if path is None:
         yield

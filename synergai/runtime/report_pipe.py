@@ -1,4 +1,4 @@
-"""What a child process tells its parent: one JSON object per line of a pipe."""
+"""Pipe over which a child process reports to its parent: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 class MessageCodec(Generic[T]):
-    """Dataclasses as lines and back.
+    """Codec between dataclasses and lines of JSON.
 
     Args:
-        kinds: the dataclasses; their fields are what JSON knows.
+        kinds: the dataclasses; their fields must have JSON types.
     """
 
     def __init__(self, *kinds: type[Any]) -> None:
         self._kinds = {kind.__name__: kind for kind in kinds}
 
     def encode(self, message: T) -> bytes:
-        """The line for `message`."""
+        """Encode `message` as a line."""
         fields = asdict(cast("Any", message))
         return json.dumps({"kind": type(message).__name__, **fields}).encode() + b"\n"
 
     def decode(self, line: bytes) -> T:
-        """The message of a line that `encode` wrote."""
+        """Decode a line written by `encode`."""
         fields = json.loads(line)
         message: T = self._kinds[fields.pop("kind")](**fields)
         return message
@@ -41,14 +41,16 @@ class MessageCodec(Generic[T]):
 
 @contextmanager
 def run_with_report_pipe(command: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
-    """Run a process, and give the lines that it reports; it never outlives the block.
+    """Run a child process and yield the reading end of its report pipe.
+
+    The process is killed when the context is left.
 
     Args:
-        command: what to run; it is told the pipe's descriptor by a further ``--report``.
-        log: where its output goes.
+        command: command line, to which ``--report FD`` is added.
+        log: file for the process's standard output and error.
 
     Raises:
-        OSError: the log cannot be written, or the command not be run.
+        OSError: the log cannot be written, or the command cannot be run.
     """
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as lines:

@@ -1,4 +1,4 @@
-"""Processes that serve until they are told to stop."""
+"""Lifecycle of a serving process: event loop, logging, signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.runtime.allocator import keep_freed_memory
+from synergai.runtime.allocator import retain_freed_memory
 from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:
@@ -20,73 +20,73 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What runs until it is told to stop."""
+    """A service that runs until it is stopped."""
 
     def stop(self) -> None:
-        """Begin to stop; again is harmless."""
+        """Begin to stop; idempotent."""
 
     async def wait_stopped(self) -> None:
-        """Return once it has stopped."""
+        """Wait until the service has stopped."""
 
 
 def run_service(
     make: Callable[[], AbstractAsyncContextManager[Service]], log_level: LogLevel
 ) -> None:
-    """Run a service on uvloop until it stops; SIGINT or SIGTERM tells it to.
+    """Run a service on uvloop until it stops; SIGINT and SIGTERM stop it.
 
-    A second signal ends the process at once: whoever sends it has waited long enough.
+    A second signal exits the process at once.
 
     Args:
-        make: makes the service; called on the running loop, since gRPC objects belong to one.
-        log_level: from which level on messages go to standard error.
+        make: factory of the service; called on the running loop, which gRPC objects bind to.
+        log_level: minimum level of messages logged to standard error.
     """
-    import uvloop  # here, so that showing a command's help stays quick
+    import uvloop  # deferred to keep --help fast
 
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
     )
     ignore_client_disconnects()
-    keep_freed_memory()
+    retain_freed_memory()
     uvloop.run(_serve(make))
 
 
 def ignore_client_disconnects() -> None:
-    """Have gRPC not log, with a traceback, that a client left while it was written to."""
+    """Stop gRPC from logging a traceback when a client disconnects during a response."""
 
-    def is_news(record: logging.LogRecord) -> bool:
+    def keep(record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
-        # gRPC offers the class under a private name only.
+        # gRPC exports the class under a private name only.
         return kind is None or kind.__name__ != "ExecuteBatchError"
 
-    logging.getLogger("grpc._cython.cygrpc").addFilter(is_news)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(keep)
 
 
 async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     started: Service | None = None
-    told = False
+    signalled = False
 
-    def tell(number: signal.Signals) -> None:
-        nonlocal told
-        if told:
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal signalled
+        if signalled:
             os._exit(128 + number)
-        told = True
+        signalled = True
         if started is not None:
             started.stop()
         elif starting is not None:
             starting.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, tell, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         async with make() as service, notify_lifecycle():
             started = service
-            # What the start has left lives as long as the process: looking through all of it
-            # again would hold up every request for tens of milliseconds now and then.
+            # Objects created during start-up live as long as the process. Frozen, they are skipped
+            # by full collections, which would stall requests for tens of milliseconds.
             gc.freeze()
             await service.wait_stopped()
     except asyncio.CancelledError:
-        # Told to stop while it was still starting: that is no error either.
-        if not told:
+        # A signal during start-up is an orderly stop as well.
+        if not signalled:
             raise

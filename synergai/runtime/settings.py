@@ -1,16 +1,17 @@
-"""One frozen settings model per application feeds its command line, environment and TOML file.
+"""Settings models that are loaded from command line, environment and TOML file.
 
-An option is declared once, as a field::
+Each application declares its options once, as the fields of a model::
 
     class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         listen: Address = Field(
-            default="127.0.0.1:8001", description="Where clients connect."
+            default="127.0.0.1:8001", description="Address for clients."
         )
 
-From it come ``--listen HOST:PORT``, ``SYNERGAI_GATEWAY_LISTEN`` and ``listen = "…"`` in the file
-given with ``--config``. The command line wins over the environment, that over the file, and the
-file over the default. Field types may be strings, numbers, booleans, paths, literals and enums,
-tuples of these (``1,2``), dictionaries of texts (``KEY=VALUE,KEY=VALUE``), each also with ``None``.
+This defines the option ``--listen HOST:PORT``, the environment variable ``SYNERGAI_GATEWAY_LISTEN``
+and the key ``listen`` of the file given with ``--config``. The command line takes precedence over
+the environment, the environment over the file, and the file over the default. Field types may
+be strings, numbers, booleans, paths, literals, enums, tuples of these (``1,2``) and dictionaries of
+strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ if TYPE_CHECKING:
 
 
 def validate_address(text: str) -> str:
-    """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 asks for a free one.
+    """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: it is not an address.
     """
     host, separator, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host_is_valid = ":" in host and not set(host[1:-1]) - set("0123456789abcdefABCDEF:.%")
     else:
         host_is_valid = bool(host) and not set(host) & set(":/[]@ \t\n")
-    # str.isdecimal also accepts digits of other scripts, which int() would take as well.
+    # str.isdecimal and int() both accept digits of other scripts.
     port_is_valid = port.isascii() and port.isdecimal() and int(port) <= 65535
     if not (separator and host_is_valid and port_is_valid):
         raise InvalidInput(
@@ -74,59 +75,62 @@ def validate_address(text: str) -> str:
 
 
 Address: TypeAlias = Annotated[str, AfterValidator(validate_address)]
-"""``HOST:PORT`` of a listener or a server."""
+"""``HOST:PORT`` to listen on or to connect to."""
 
 
 def parse_cores(parts: object) -> tuple[int, ...]:
-    """The processor cores named by `parts`: numbers, and ranges such as ``2-5``; each once.
+    """Parse core numbers and ranges such as ``2-5``; return them sorted, without duplicates.
 
     Raises:
-        InvalidInput: one of them is neither, or this machine does not have it.
+        InvalidInput: a part is neither, or this machine has no such core.
     """
     cores: set[int] = set()
-    there = os.sysconf("SC_NPROCESSORS_CONF")  # those that a power mode has switched off as well
+    configured = os.sysconf("SC_NPROCESSORS_CONF")  # includes cores that a power mode has disabled
     for part in parts if isinstance(parts, list | tuple) else (parts,):
         first, dash, last = str(part).partition("-")
         numbers = (first, last) if dash else (first,)
-        # As with ports, str.isdecimal alone would let digits of other scripts pass.
         if not all(number.isascii() and number.isdecimal() for number in numbers):
-            raise InvalidInput(f"{part!r} is no core: write numbers and ranges, such as 0,2-3")
+            raise InvalidInput(f"{part!r} is not a core: write numbers and ranges, such as 0,2-3")
         start, stop = int(first), int(last or first)
         if not start <= stop:
-            raise InvalidInput(f"{part!r} is no range: its end comes before its beginning")
-        if stop >= there:
-            raise InvalidInput(f"there is no core {stop} here; the last one is {there - 1}")
+            raise InvalidInput(f"{part!r} is not a range: its end is before its start")
+        if stop >= configured:
+            raise InvalidInput(f"this machine has no core {stop}; the last one is {configured - 1}")
         cores.update(range(start, stop + 1))
     return tuple(sorted(cores))
 
 
 Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(parse_cores)]
-"""Processor cores by number, as ``taskset --cpu-list`` takes them: ``0,2-3``."""
+"""Numbers of CPU cores, in the format of ``taskset --cpu-list``: ``0,2-3``."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
-"""From which level on messages are logged."""
+"""Minimum level of logged messages."""
 
 
 class _Positional:
-    """Marks a field that is an argument of the command line instead of an option."""
+    """Marker of a field that is a positional argument instead of an option."""
 
 
 POSITIONAL = _Positional()
-"""``engine: Annotated[str, POSITIONAL]`` is given without ``--engine`` before it."""
+"""Marker of positional arguments: ``engine: Annotated[str, POSITIONAL]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionName:
-    """``as_json: Annotated[bool, Spelled("json")]`` is given as ``--json``."""
+    """Option name that differs from the field's: ``as_json: Annotated[bool, OptionName("json")]``.
 
-    option: str
+    Attributes:
+        name: name of the option, without hyphens before it.
+    """
+
+    name: str
 
 
 class Settings(BaseModel):
-    """Base of every application's settings: immutable, and nothing unknown is accepted.
+    """Base class of settings models: immutable, and unknown keys are errors.
 
     Attributes:
-        env_prefix: what the names of a model's variables begin with.
+        env_prefix: prefix of the model's environment variables.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -139,7 +143,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _split(cls, value: object, info: ValidationInfo) -> object:
-        """Let one text hold several values, as on a command line."""
+        """Split a string into the elements of a tuple or the items of a dictionary."""
         if not isinstance(value, str) or info.field_name is None:
             return value
         origin = get_origin(bare_type(cls.model_fields[info.field_name].annotation))
@@ -151,11 +155,15 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, options: Mapping[str, object] | None = None, file: Path | None = None) -> Self:
-        """Settings from the command line's `options`, the environment and a TOML `file`.
+        """Load settings from the command line, the environment and a TOML file.
+
+        Args:
+            options: options given on the command line, by field name.
+            file: the TOML file.
 
         Raises:
-            InvalidSettings: a value is wrong, or the file cannot be read, is not TOML, or has a
-                key that is not a setting.
+            InvalidSettings: a value is invalid, or the file cannot be read, is not TOML, or has an
+                unknown key.
         """
         given = dict(options or {})
         from_file = _read(file) if file else {}
@@ -171,8 +179,8 @@ class Settings(BaseModel):
 
     @classmethod
     def _from_environment(cls) -> dict[str, str]:
-        """The values of the variables that are set to something, by field."""
-        named = ((name, os.environ.get(cls.variable(name))) for name in cls.model_fields)
+        """Return the values of non-empty environment variables by field name."""
+        named = ((name, os.environ.get(cls.env_var(name))) for name in cls.model_fields)
         return {name: value for name, value in named if value}
 
     @classmethod
@@ -183,16 +191,16 @@ class Settings(BaseModel):
         from_env: Mapping[str, object],
         file: Path | None,
     ) -> str:
-        """One problem in one line: where the value came from, and what is wrong with it."""
+        """Format one validation error: the source of the value, and the problem."""
         name = str(details["loc"][0]) if details["loc"] else ""
         if details["type"] == "extra_forbidden":
             close = difflib.get_close_matches(name, cls.model_fields, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            return f"{file or cls.__name__}: there is no setting {name!r}{hint}"
+            return f"{file or cls.__name__}: unknown setting {name!r}{hint}"
         if name in given:
-            where = name if cls._is_positional(name) else f"--{cls.option(name)}"
+            where = name if cls._is_positional(name) else f"--{cls.option_name(name)}"
         elif name in from_env:
-            where = cls.variable(name)
+            where = cls.env_var(name)
         elif details["type"] == "missing":
             return f"{name} is missing"
         else:
@@ -204,20 +212,20 @@ class Settings(BaseModel):
         return name in cls.model_fields and POSITIONAL in cls.model_fields[name].metadata
 
     @classmethod
-    def option(cls, name: str) -> str:
-        """The option of the field `name`, without the hyphens before it."""
+    def option_name(cls, name: str) -> str:
+        """Return the option of the field `name`, without hyphens before it."""
         metadata = cls.model_fields[name].metadata if name in cls.model_fields else ()
-        spelled = (each.option for each in metadata if isinstance(each, OptionName))
-        return next(spelled, name.replace("_", "-"))
+        explicit = (each.name for each in metadata if isinstance(each, OptionName))
+        return next(explicit, name.replace("_", "-"))
 
     @classmethod
-    def variable(cls, name: str) -> str:
-        """The environment variable of the field `name`."""
+    def env_var(cls, name: str) -> str:
+        """Return the environment variable of the field `name`."""
         return f"{cls.env_prefix}{name}".upper()
 
 
 def bare_type(annotation: Any) -> Any:
-    """The type of a field without ``Annotated`` and without ``| None``."""
+    """Strip ``Annotated`` and ``| None`` off a field's type."""
     if get_origin(annotation) is Annotated:
         return bare_type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -238,10 +246,10 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _read(file: Path) -> dict[str, object]:
-    """The settings in a TOML file; a key may be written with hyphens, as its option is."""
+    """Read a TOML file; keys may be written with hyphens like options."""
     try:
         if file.exists() and not file.is_file():  # a pipe or a device may never end
-            raise InvalidSettings(f"{file} cannot be read: it is no regular file")
+            raise InvalidSettings(f"{file} cannot be read: it is not a regular file")
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from None
@@ -251,7 +259,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _reason(details: ErrorDetails) -> str:
-    """Pydantic's complaint in the words of a person; our own validators' as it is."""
+    """Return the message of our own validator, or pydantic's with the value."""
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InvalidInput):
         return str(cause)

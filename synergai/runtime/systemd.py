@@ -1,4 +1,4 @@
-"""Words with systemd: up, still alive, about to stop (``Type=notify``, see sd_notify(3))."""
+"""Notifications to systemd (``Type=notify``, see sd_notify(3)): readiness, watchdog, stopping."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 def notify(state: str) -> None:
-    """Tell the service manager, if there is one; ``READY=1`` and the like.
+    """Send `state`, such as ``READY=1``, to the service manager if there is one.
 
-    Nothing depends on it here, so that a manager that does not listen is only logged.
+    Failures are only logged.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -26,40 +26,39 @@ def notify(state: str) -> None:
     if address.startswith("@"):  # a name in the abstract namespace
         address = f"\0{address[1:]}"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
-            line.sendto(state.encode(), address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as connection:
+            connection.sendto(state.encode(), address)
     except OSError as error:
-        _log.warning("the service manager cannot be told %s: %s", state, error)
+        _log.warning("cannot send %s to the service manager: %s", state, error)
 
 
-def watchdog_s() -> float | None:
-    """How often the service manager wants a sign of life of this process, in seconds, if at all."""
+def watchdog_timeout_s() -> float | None:
+    """Return the watchdog timeout in seconds that systemd set for this process, if any."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
-    wanted = os.environ.get("WATCHDOG_USEC", "")
-    return int(wanted) / 1e6 if wanted.isdecimal() and int(wanted) > 0 else None
+    timeout = os.environ.get("WATCHDOG_USEC", "")
+    return int(timeout) / 1e6 if timeout.isdecimal() and int(timeout) > 0 else None
 
 
 @contextlib.asynccontextmanager
 async def notify_lifecycle() -> AsyncIterator[None]:
-    """Say that the service is up; while this lasts, that it is alive; and then that it stops.
+    """Notify systemd of readiness on entry and of stopping on exit; feed the watchdog in between.
 
-    The signs of life come from the event loop itself: one that hangs sends none, and the manager
-    restarts the service.
+    The watchdog is fed from the event loop, so a blocked loop gets the service restarted.
     """
-    interval = watchdog_s()
-    alive = None if interval is None else asyncio.create_task(_signs_of_life(interval / 3))
+    timeout = watchdog_timeout_s()
+    watchdog = None if timeout is None else asyncio.create_task(_feed_watchdog(timeout / 3))
     notify("READY=1")
     try:
         yield
     finally:
         notify("STOPPING=1")
-        if alive is not None:
-            alive.cancel()
-            await asyncio.gather(alive, return_exceptions=True)
+        if watchdog is not None:
+            watchdog.cancel()
+            await asyncio.gather(watchdog, return_exceptions=True)
 
 
-async def _signs_of_life(interval: float) -> None:
+async def _feed_watchdog(interval: float) -> None:
     while True:
         notify("WATCHDOG=1")
         await asyncio.sleep(interval)

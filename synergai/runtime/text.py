@@ -1,13 +1,13 @@
-"""Texts that others wrote, made fit for people's terminals."""
+"""Sanitising of untrusted text for terminals and messages."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` in one line without what a terminal would obey, and no message could carry.
+    """Return `text` on one line, without unprintable characters.
 
-    White space becomes a blank, and any other character that cannot be printed a question mark:
-    names of files and of tensors may hold control sequences, and bytes that are no text at all.
+    White space becomes a blank, any other unprintable character a question mark: file and tensor
+    names may contain control sequences, or bytes that are not valid text.
     """
     if text.isprintable():
         return text

@@ -79,7 +79,7 @@ class SchedulerCore:
         self, settings: SchedulingSettings, dictionary: ConfigurationDictionary, epoch: int = 0
     ) -> None:
         self._settings = settings
-        self._policy = POLICIES.make(settings.policy, settings.options)
+        self._policy = POLICIES.create(settings.policy, settings.options)
         self._dictionary = dictionary
         self._estimator = Estimator(dictionary, settings)
         self._fleet = Fleet(settings)

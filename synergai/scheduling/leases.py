@@ -109,7 +109,7 @@ class Leases:
                 if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
                     batch_times = estimate.batch_times
                 if batch_times is not None and worker.joins_batch(estimate.session):
-                    per_query_s = batch_times.seconds(batch_times.most) / batch_times.most
+                    per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
                 seconds = setup_s + (stop - first) * per_query_s
             estimate_s = worker.free_at(now) - now + seconds
             assignment = Assignment(

@@ -59,4 +59,4 @@ def _alone_s(lease: Lease, compute_s: float) -> float:
     times = lease.assignment.batch_times
     if times is None or lease.batch_size == 1:
         return compute_s
-    return compute_s * times.seconds(1) / times.seconds(min(lease.batch_size, times.most))
+    return compute_s * times.seconds(1) / times.seconds(min(lease.batch_size, times.max_rows))

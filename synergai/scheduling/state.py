@@ -189,7 +189,7 @@ class WorkerRecord:
             if times is None or not self.joins_batch(lease.session):
                 self.max_batch = 1
         else:
-            self.max_batch = 1 if times is None else times.most
+            self.max_batch = 1 if times is None else times.max_rows
             lease.head_at = now
             self.head_ends_at = now + lease.expected_s
         self.last_job = lease.job

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Session, WorkerClass
-from synergai.errors import InternalFault
+from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TOLERANCE_S: Final = 1e-6
 
 
-class AuditFailed(InternalFault):
+class AuditFailed(InternalError):
     """A simulated run violates a physical constraint."""
 
 

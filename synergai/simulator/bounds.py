@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import highspy
 import numpy as np
 
-from synergai.errors import InternalFault
+from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName, Job, WorkerClass
@@ -60,7 +60,7 @@ class _Program:
         self.highs.run()
         status = self.highs.getModelStatus()
         if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kTimeLimit):
-            raise InternalFault(f"HiGHS found no bound: {status}")
+            raise InternalError(f"HiGHS found no bound: {status}")
         return float(self.highs.getInfo().mip_dual_bound)
 
 

@@ -10,7 +10,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Session, WorkerId
-from synergai.errors import InternalFault
+from synergai.errors import InternalError
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Dispatch,
@@ -135,7 +135,7 @@ class _Simulation:
                 break
             self.step()
         else:
-            raise InternalFault(
+            raise InternalError(
                 f"policy {self.settings.policy!r} did not finish within {_MAX_STEPS:,} steps"
             )
         return Run(
@@ -161,7 +161,7 @@ class _Simulation:
             self.handle(TimePassed())
         else:
             waiting = ", ".join(sorted(self.unfinished))
-            raise InternalFault(f"policy {self.settings.policy!r} left jobs waiting: {waiting}")
+            raise InternalError(f"policy {self.settings.policy!r} left jobs waiting: {waiting}")
 
     def call_at(self, instant: float, callback: Callable[[float], None]) -> None:
         """Schedule a callback; callbacks of the same instant run in order of scheduling."""

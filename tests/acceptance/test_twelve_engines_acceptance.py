@@ -20,7 +20,7 @@ from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.models.formats.model_files import digest
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.arrays import outputs_of, request_of
+from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
 from synergai.zoo.fetch.published import PUBLISHED
@@ -64,10 +64,10 @@ def ask(models: Path, name: EngineName, images: list[bytes]) -> Answers:
     with HostClient(models, Session(name, Configuration(1))) as host:
         (taken,) = host.ready.inputs
         for image in images:
-            request = request_of(name, {taken.name: np.array([image], object)})
+            request = build_request(name, {taken.name: np.array([image], object)})
             ended, data = host.query(request.SerializeToString())
             assert ended.outcome is Outcome.COMPLETED, ended.detail
-            found.append(outputs_of(oip.ModelInferResponse.FromString(data)))
+            found.append(read_outputs(oip.ModelInferResponse.FromString(data)))
     return {
         key.removesuffix(":0"): np.concatenate([each[key] for each in found]) for key in found[0]
     }

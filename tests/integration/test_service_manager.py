@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_s
+from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_timeout_s
 from synergai.testing import free_port
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_manager_that_is_gone_is_only_logged(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     notify("READY=1")
-    assert "cannot be told READY=1" in caplog.text
+    assert "cannot send READY=1 to the service manager" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_signs_of_life_are_given_if_asked_of_this_process(
         monkeypatch.setenv("WATCHDOG_PID", pid)
     else:
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    assert watchdog_s() == wanted
+    assert watchdog_timeout_s() == wanted

@@ -87,7 +87,7 @@ class BatchBuilder:
 
     def __init__(self, batch_times: BatchTimes, limit: int, now: float) -> None:
         self._times = batch_times
-        self._limit = min(limit, batch_times.most)
+        self._limit = min(limit, batch_times.max_rows)
         self._now = now
         self._kind: BatchKey | None = None
         self._rows = 0

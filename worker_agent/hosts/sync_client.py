@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Outcome
-from synergai.errors import EngineUnusable, InternalFault, Unavailable
+from synergai.errors import EngineUnusable, InternalError, Unavailable
 from worker_agent.hosts.launch import Launch
 from worker_agent.ipc.arena import INLINE_BYTES
 from worker_agent.ipc.frames import (
@@ -137,7 +137,7 @@ class HostClient:
             case LoadFailed(reason):
                 raise EngineUnusable(reason)
             case other:
-                raise InternalFault(f"an engine host began with {other}")
+                raise InternalError(f"an engine host began with {other}")
 
     def _wait_ended(self) -> RunEnded:
         while True:
@@ -147,7 +147,7 @@ class HostClient:
                 case RunProgress():
                     continue
                 case other:
-                    raise InternalFault(f"an engine host answered with {other}")
+                    raise InternalError(f"an engine host answered with {other}")
 
     def _send(self, frame: bytes) -> None:
         # A host that has died is noticed, and reported, by whoever waits for its answer.

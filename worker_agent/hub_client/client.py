@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from worker_agent.hub_client.registration import ControlHandler
     from worker_agent.runner import Runner
 
-BACKOFF: Final = Backoff(first_s=0.5, most_s=10.0)
+BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
 SETTLED_AFTER_S: Final = 5.0
 """A connection that lasted so long was a good one: back-off begins anew after it."""
 

@@ -81,7 +81,8 @@ class Registration:
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
         control: Any = channel.stream_stream(
-            "/synergai.v1.Hub/Control", response_deserializer=rpc.parse(hub_pb2.GatewayControl)
+            "/synergai.v1.Hub/Control",
+            response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
         )
         self._control = control()
         self._work: WorkChannel | None = None

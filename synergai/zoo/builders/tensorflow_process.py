@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from synergai.errors import InternalFault, NotFound
+from synergai.errors import InternalError, NotFound
 from synergai.models.quantisation import Quantisation
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
             env=os.environ | QUIET,
         )
     if done.returncode != 0:
-        raise InternalFault(f"TensorFlow cannot write the model: {_last_line(done.stderr)}")
+        raise InternalError(f"TensorFlow cannot write the model: {_last_line(done.stderr)}")
     quantisations: list[dict[str, float] | None] = json.loads(done.stdout.splitlines()[-1])
     return [
         Quantisation(scale=quantisation["scale"], zero_point=int(quantisation["zero_point"]))

@@ -228,7 +228,7 @@ async def test_attempts_are_bounded(gateway: Any) -> None:
 async def test_a_gateway_that_is_not_there_is_named() -> None:
     target = f"127.0.0.1:{free_port()}"
     async with synergai.Client(target, attempts=1) as client:
-        with pytest.raises(synergai.Unavailable, match=f"nobody answers at {target} .*refused"):
+        with pytest.raises(synergai.Unavailable, match=f"cannot connect to {target} .*refused"):
             await client.workers()
         assert not await client.ready()
 

@@ -110,4 +110,4 @@ async def test_a_gateway_that_is_not_there_is_one_line(run: Any) -> None:
     target = f"127.0.0.1:{free_port()}"
     ran = await run("workers", "--target", target)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"error: nobody answers at {target} (connection refused); is it running?\n"
+    assert ran.err == f"error: cannot connect to {target} (connection refused); is it running?\n"

@@ -117,7 +117,7 @@ async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
         renew(renewable, "other", ("pem",))  # whose key is still to come
         async with synergai.Client(gateway.address, tls_ca=CA, attempts=1) as client:
             await client.workers()
-        assert "the certificate before is still in use" in caplog.text
+        assert "keeping the previous certificate" in caplog.text
         renew(renewable, "other")
         async with synergai.Client(gateway.address, tls_ca=other, attempts=1) as client:
             await client.workers()

@@ -95,7 +95,7 @@ async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
     warning = caplog.records[0].getMessage()
     assert re.fullmatch(
         rf"not connected to the gateway at {target}, trying again in 0\.\d s: "
-        rf"nobody answers at {target} \(connection refused\); is it running\?",
+        rf"cannot connect to {target} \(connection refused\); is it running\?",
         warning,
     )
 

@@ -112,7 +112,7 @@ def test_tensors_of_any_size_come_back_whole(twice: HostClient, rows: int) -> No
     ("data", "said"),
     [
         (b"\xff\xff", "not a valid inference.ModelInferRequest"),
-        (request(np.ones((1, 3), np.float32)), "must have the shape"),
+        (request(np.ones((1, 3), np.float32)), "must have shape"),
         (request(np.ones((1, 2), np.float32), "q"), "no output 'q'"),
     ],
 )

@@ -17,7 +17,7 @@ from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.arrays import outputs_of, parameters_of, request_of
+from synergai.protocol.arrays import build_request, read_outputs, read_parameters
 from synergai.testing import LocalFleet
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture, save_image_engines
@@ -50,7 +50,7 @@ def colours(models: Path) -> Iterator[HostClient]:
 
 def asked(images: Sequence[bytes], *outputs: str, **parameters: Any) -> oip.ModelInferRequest:
     inputs = {"input:0": np.array(images, object)}
-    return request_of("colours", inputs, outputs=outputs, parameters=parameters)
+    return build_request("colours", inputs, outputs=outputs, parameters=parameters)
 
 
 def answer(host: HostClient, request: oip.ModelInferRequest) -> oip.ModelInferResponse:
@@ -70,7 +70,7 @@ def classified(request: oip.ModelInferRequest, count: int) -> oip.ModelInferRequ
 def test_images_give_what_their_tensors_give(colours: HostClient) -> None:
     image = picture("green", height=300, width=400)
     by_image = answer(colours, asked([image]))
-    by_tensor = answer(colours, request_of("colours", {"input:0": preprocess_mobilenet(image)}))
+    by_tensor = answer(colours, build_request("colours", {"input:0": preprocess_mobilenet(image)}))
 
     assert by_image.raw_output_contents == by_tensor.raw_output_contents
 
@@ -80,12 +80,12 @@ def test_a_batch_of_jpeg_and_png_is_answered_image_by_image(colours: HostClient)
 
     response = answer(colours, asked(images, "classes"))
 
-    assert outputs_of(response)["classes"].tolist() == [0, 2, 1]
+    assert read_outputs(response)["classes"].tolist() == [0, 2, 1]
     assert response.outputs[0].datatype == "INT64"
 
 
 def test_tensors_and_classes_may_be_asked_for_together(colours: HostClient) -> None:
-    outputs = outputs_of(answer(colours, asked([picture("blue")], "classes", "p:0")))
+    outputs = read_outputs(answer(colours, asked([picture("blue")], "classes", "p:0")))
 
     assert list(outputs) == ["classes", "p:0"]
     assert outputs["p:0"].argmax() - 1 == outputs["classes"][0] == 2
@@ -94,7 +94,7 @@ def test_tensors_and_classes_may_be_asked_for_together(colours: HostClient) -> N
 def test_classification_gives_values_and_classes(colours: HostClient) -> None:
     response = answer(colours, classified(asked([picture("red"), picture("blue")]), 2))
 
-    best = outputs_of(response)["p:0"]
+    best = read_outputs(response)["p:0"]
     assert best.shape == (2, 2)
     value, index = best[1, 0].split(b":")
     assert (float(value) > 0, index) == (True, b"2")
@@ -117,7 +117,7 @@ def test_bad_image_is_the_clients_fault_and_hurts_nobody_else(
 def test_timings_come_apart_and_only_when_asked_for(colours: HostClient) -> None:
     image = picture("red", height=1000, width=1500)
 
-    timed = parameters_of(answer(colours, asked([image], synergai_timings=True)).parameters)
+    timed = read_parameters(answer(colours, asked([image], synergai_timings=True)).parameters)
 
     names = {f"synergai_{phase}_us" for phase in ("preprocess", "compute", "postprocess")}
     assert set(timed) == names
@@ -129,7 +129,7 @@ def test_timings_come_apart_and_only_when_asked_for(colours: HostClient) -> None
 def test_time_of_preparing_images_is_not_counted_as_computing(colours: HostClient) -> None:
     image = picture("red", height=2000, width=3000)
     ended, response = colours.query(asked([image], synergai_timings=True).SerializeToString())
-    timed = parameters_of(oip.ModelInferResponse.FromString(response).parameters)
+    timed = read_parameters(oip.ModelInferResponse.FromString(response).parameters)
 
     assert ended.tally.compute_s == pytest.approx(int(timed["synergai_compute_us"]) / 1e6, abs=1e-6)
 
@@ -199,7 +199,7 @@ async def test_the_plain_protocol_carries_images_and_classification(fleet: Local
     assert metadata.properties["postprocess"] == "classes"
     (output,) = response.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("p:0", "BYTES", [1, 1])
-    assert outputs_of(response)["p:0"][0, 0].endswith(b":2")
+    assert read_outputs(response)["p:0"][0, 0].endswith(b":2")
 
 
 # Its stubs and ours cannot live in one process.

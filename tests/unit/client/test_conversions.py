@@ -81,21 +81,21 @@ def test_unknown_worker_state_becomes_unknown() -> None:
                 "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
                 "Failed to connect to remote host: Connection refused"
             ),
-            "nobody answers at gate:1 (connection refused); is it running?",
+            "cannot connect to gate:1 (connection refused); is it running?",
         ),
         (
             (
                 "errors resolving gate:1: [field:hostname lookup error:address lookup failed for "
                 "gate:1: Domain name not found]"
             ),
-            "nobody answers at gate:1 (domain name not found); is it running?",
+            "cannot connect to gate:1 (domain name not found); is it running?",
         ),
         (
             (
                 "failed to connect to all addresses; last error: INTERNAL: ipv4:127.0.0.1:1: "
                 "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got 80)"
             ),
-            "what listens at gate:1 does not speak gRPC",
+            "the server at gate:1 does not speak gRPC",
         ),
         ("Socket closed", "the connection to gate:1 was lost"),
         ("the gateway is going", "the gateway is going"),
@@ -110,7 +110,7 @@ def test_transport_failure_names_the_gateway(details: str, message: str) -> None
 def test_unimplemented_call_suggests_that_the_server_is_no_gateway() -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     assert isinstance(error, NotSupported)
-    assert str(error) == "gate:1 does not know this call; is it a SynergAI gateway?"
+    assert str(error) == "gate:1 does not implement this call; is it a SynergAI gateway?"
 
 
 REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
@@ -120,10 +120,10 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
 @pytest.mark.parametrize(
     ("details", "text"),
     [
-        (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not of the authority"),
-        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "leave --tls-ca out"),
+        (f"{SSL}CERTIFICATE_VERIFY_FAILED: unable to get issuer: OK", "not signed by"),
+        (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "remove --tls-ca"),
         ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
-        ("Socket closed", r"does it encrypt \(--tls-ca\)\?"),
+        ("Socket closed", r"does it need TLS \(--tls-ca\)\?"),
     ],
 )
 def test_tls_failure_names_its_cause(details: str, text: str) -> None:
@@ -133,6 +133,6 @@ def test_tls_failure_names_its_cause(details: str, text: str) -> None:
 
 
 def test_backoff_doubles_up_to_its_bound_with_jitter() -> None:
-    delays = Backoff(first_s=1.0, most_s=4.0).delays()
+    delays = Backoff(initial_s=1.0, max_s=4.0).delays()
     for bound in (1.0, 2.0, 4.0, 4.0):
         assert bound / 2 <= next(delays) <= bound

@@ -26,7 +26,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
-from synergai.errors import IdempotencyConflict, InternalFault, Unavailable
+from synergai.errors import IdempotencyConflict, InternalError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,7 +118,7 @@ async def test_range_that_overlaps_or_leaves_the_job_is_refused(
 ) -> None:
     await journal.accept(a_status())
     await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(2, 3))
-    with pytest.raises(InternalFault):
+    with pytest.raises(InternalError):
         await journal.record_execution(JobId("a"), AssignmentId(2), an_execution(first, count))
     read = await journal.find_job(JobId("a"), as_of=0.0)
     assert read is not None
@@ -128,7 +128,7 @@ async def test_range_that_overlaps_or_leaves_the_job_is_refused(
 async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> None:
     await journal.accept(a_status())
     await journal.record_end(ended(a_status()))
-    with pytest.raises(InternalFault):
+    with pytest.raises(InternalError):
         await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
 
 
@@ -328,7 +328,7 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
                 if job not in model.states or model.record(job, first, count):
                     await recording
                 else:
-                    with pytest.raises(InternalFault):
+                    with pytest.raises(InternalError):
                         await recording
             case "end", str():
                 if model.states.get(job) is JobState.QUEUED:

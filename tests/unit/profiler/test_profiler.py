@@ -9,7 +9,7 @@ from profiler.loadgen_log import parse_detail_log, read_detail_log
 from profiler.loadgen_run import Plan, Reporter, batch_sizes, service
 from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
 from profiler.settings import ProfilerSettings
-from synergai.errors import InternalFault
+from synergai.errors import InternalError
 from synergai.runtime.settings import InvalidSettings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_log_without_a_complete_result_is_a_fault_of_ours(tmp_path: Path, text: 
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(InternalFault, match="no complete result"):
+    with pytest.raises(InternalError, match="no complete result"):
         read_detail_log(path)
 
 

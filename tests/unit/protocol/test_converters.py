@@ -102,12 +102,12 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(inputs=[]), "no inputs or no outputs"),
         (engine(inputs=[spec(), spec()]), "two tensors of the same name"),
         (engine(inputs=[spec(datatype="FP12")]), "unknown datatype 'FP12'"),
-        (engine(inputs=[spec(shape=[-2])]), "impossible shape"),
-        (engine(inputs=[spec(shape=[1] * 65)]), "impossible shape"),
+        (engine(inputs=[spec(shape=[-2])]), "invalid shape"),
+        (engine(inputs=[spec(shape=[1] * 65)]), "invalid shape"),
         (engine(inputs=[spec(name="")]), "has no name"),
         (engine(fault="x" * 5000), "longer than"),
         (engine(preprocess="a b"), "not a valid pre-processing"),
-        (engine(max_batch=65), "cannot compute 65 queries together"),
+        (engine(max_batch=65), "max_batch 65; the limit is 64"),
         (engine(postprocess="\n"), "not a valid post-processing"),
     ],
 )
@@ -118,7 +118,7 @@ def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: 
 
 @pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
 def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
-    with pytest.raises(InvalidInput, match="batches"):
+    with pytest.raises(InvalidInput, match="batch times"):
         converters.batch_times_from_proto(seconds)
 
 

@@ -5,7 +5,7 @@ from synergai.v1 import hub_pb2
 
 
 def test_bytes_that_are_no_message_become_malformed_and_do_not_raise() -> None:
-    marker = rpc.parse(hub_pb2.WorkOrders)(b"\xff\xff\xff")
+    marker = rpc.deserializer(hub_pb2.WorkOrders)(b"\xff\xff\xff")
     assert isinstance(marker, rpc.Malformed)
     assert str(marker.error()) == "the message is not a valid synergai.v1.WorkOrders"
 

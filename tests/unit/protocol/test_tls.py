@@ -32,7 +32,7 @@ def test_files_that_belong_together_are_taken() -> None:
         (None, KEY, "given together"),
         (CERT, FILES / "missing.key", "missing.key cannot be read: No such file"),
         (CERT, FILES / "agent.key", "key values mismatch"),
-        (KEY, KEY, "not a certificate and its key"),
+        (KEY, KEY, "not a PEM certificate and its PEM key"),
     ],
 )
 def test_files_that_do_not_fit_are_named(
@@ -43,7 +43,7 @@ def test_files_that_do_not_fit_are_named(
 
 
 def test_key_with_a_password_is_refused_instead_of_asked_for() -> None:
-    with pytest.raises(InvalidInput, match=r"locked\.key are not a certificate and its key"):
+    with pytest.raises(InvalidInput, match=r"locked\.key are not a PEM certificate"):
         Identity.read(CERT, FILES / "locked.key")
 
 
@@ -51,7 +51,7 @@ def test_key_with_a_password_is_refused_instead_of_asked_for() -> None:
 def test_authority_without_certificates_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(content)
-    with pytest.raises(InvalidInput, match="has no certificates as PEM"):
+    with pytest.raises(InvalidInput, match="contains no PEM certificates"):
         channel_credentials(file)
 
 

@@ -6,12 +6,12 @@ import sys
 # In a process of its own: the settings are for the whole process, and cannot be taken back.
 SCRIPT = """
 import ctypes, os
-from synergai.runtime.allocator import keep_freed_memory
+from synergai.runtime.allocator import retain_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-keep_freed_memory()
+retain_freed_memory()
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.free.argtypes = [ctypes.c_void_p]

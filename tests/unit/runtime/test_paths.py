@@ -8,7 +8,7 @@ import pytest
 
 from gateway.settings import GatewaySettings
 from profiler.settings import ProfilerSettings
-from synergai.runtime.paths import default_dictionary, dictionary_in
+from synergai.runtime.paths import default_dictionary, dictionary_path
 from worker_agent.settings import AgentSettings
 
 
@@ -36,5 +36,5 @@ def test_a_profile_goes_where_the_gateway_reads_it(state: Path) -> None:
     gateway = GatewaySettings.load({})
     assert gateway.state == state
     assert gateway.dictionary is None
-    assert ProfilerSettings.load({}).dictionary == dictionary_in(gateway.state)
+    assert ProfilerSettings.load({}).dictionary == dictionary_path(gateway.state)
     assert default_dictionary() == state / "dictionary.db"

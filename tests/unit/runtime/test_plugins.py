@@ -17,16 +17,16 @@ POLICIES = Registry[object](
 
 
 def test_unknown_option_is_refused_by_name() -> None:
-    with pytest.raises(InvalidInput, match="'plain' has no option 'colour'; there are none"):
-        POLICIES.make("plain", {"colour": "red"})
+    with pytest.raises(InvalidInput, match="'plain' has no option 'colour'; it takes none"):
+        POLICIES.create("plain", {"colour": "red"})
 
 
 def test_options_reach_the_implementation() -> None:
-    assert POLICIES.make("rich", {"gain": "0.5"}) is not None
+    assert POLICIES.create("rich", {"gain": "0.5"}) is not None
     with pytest.raises(InvalidInput, match="are numbers"):
-        POLICIES.make("rich", {"gain": "much"})
+        POLICIES.create("rich", {"gain": "much"})
 
 
 def test_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidInput, match=r"nothing called 'odd'; there are: .*plain"):
-        POLICIES.make("odd", {})
+    with pytest.raises(InvalidInput, match=r"'odd' is not in .*; available: .*plain"):
+        POLICIES.create("odd", {})

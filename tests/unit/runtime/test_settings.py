@@ -102,7 +102,7 @@ def test_one_text_means_the_same_from_every_source(
         options.update(texts)
     elif source == "environment":
         for name, text in texts.items():
-            monkeypatch.setenv(Shop.variable(name), text)
+            monkeypatch.setenv(Shop.env_var(name), text)
     else:
         file = tmp_path / "shop.toml"
         file.write_text("".join(f'{name} = "{text}"\n' for name, text in texts.items()))
@@ -134,7 +134,7 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_key_of_the_file_is_named_and_the_right_one_suggested(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("queue_bund = 1")
-    with pytest.raises(InvalidSettings, match=r"shop.toml: there is no setting 'queue_bund'; did"):
+    with pytest.raises(InvalidSettings, match=r"shop.toml: unknown setting 'queue_bund'; did"):
         Shop.load(file=file)
 
 
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_settings_file_is_named(
 
 
 def test_settings_are_not_read_from_what_may_never_end() -> None:
-    with pytest.raises(InvalidSettings, match="/dev/zero cannot be read: it is no regular file"):
+    with pytest.raises(InvalidSettings, match="/dev/zero cannot be read: it is not a regular file"):
         Shop.load(file=Path("/dev/zero"))
 
 
@@ -223,7 +223,7 @@ def test_cores_are_numbers_and_ranges_each_once(
 
 def test_core_that_the_machine_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
-    with pytest.raises(InvalidSettings, match="there is no core 7 here; the last one is 5"):
+    with pytest.raises(InvalidSettings, match="this machine has no core 7; the last one is 5"):
         Pinned.load({"cores": "4-7"})
 
 

@@ -57,7 +57,7 @@ def test_batch_is_of_one_kind_and_no_larger_than_allowed(
 ) -> None:
     batch = gathered(times, limit, queries)
     assert len({query.kind for query in batch}) <= 1
-    assert sum(query.rows for query in batch) <= min(limit, times.most)
+    assert sum(query.rows for query in batch) <= min(limit, times.max_rows)
 
 
 @given(TIMES, QUERIES)

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
-from synergai.protocol.arrays import BFLOAT16_BITS, outputs_of
+from synergai.protocol.arrays import BFLOAT16_BITS, read_outputs
 from worker_agent.host.tensor_codec import write_response
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
@@ -39,7 +39,7 @@ def test_outputs_arrive_as_they_were_in_the_form_that_was_asked_for(
     got = response(request(binary=binary), outputs)
     assert (got.model_name, got.model_version, got.id) == ("m", "1", "7")
     assert len(got.raw_output_contents) == (len(outputs) if binary else 0)
-    arrived = outputs_of(got)
+    arrived = read_outputs(got)
     assert arrived.keys() == outputs.keys()
     for name, array in outputs.items():
         assert arrived[name].dtype == array.dtype

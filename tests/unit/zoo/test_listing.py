@@ -11,7 +11,7 @@ from rich.console import Console
 
 from synergai.cli import main as cli
 from synergai.cli import output
-from synergai.errors import InternalFault, NotFound
+from synergai.errors import InternalError, NotFound
 from synergai.zoo import build as zoo
 from synergai.zoo.builders import tensorflow_process
 from synergai.zoo.builders.mobilenet import MobileNet
@@ -115,7 +115,7 @@ def test_a_writer_that_fails_is_quoted_in_one_line(
         target=tmp_path / "model.tflite",
     )
 
-    with pytest.raises(InternalFault, match=r"cannot write the model: .*No module named") as caught:
+    with pytest.raises(InternalError, match=r"cannot write the model: .*No module named") as caught:
         export_models([export])
 
     assert "\n" not in str(caught.value)
