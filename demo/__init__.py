@@ -1,1 +1,1 @@
-"""One whole run on one machine: build, profile, serve, measure, and a table a person can read."""
+"""End-to-end run on one machine: build, profile, serve, measure and report."""

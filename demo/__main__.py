@@ -1,4 +1,4 @@
-"""``make demo``: build, profile, serve and measure, with real engines on this machine."""
+"""``make demo``: build, profile, serve and measure real engines on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from demo import fleet as fleets
+from demo import fleet as demo_fleet
 from demo import report, traffic
 from demo.plan import plan
-from demo.steps import console, exit_code_of, step
+from demo.steps import console, run_steps, step
 from synergai import Client
 from synergai.domain import EngineName
 from synergai.errors import SynergaiError
@@ -33,7 +33,7 @@ REQUEST_DEADLINE_S: Final = 0.25
 
 
 def build_engines(models: Path) -> None:
-    """Build what is not there yet."""
+    """Build the engines that the model directory lacks."""
     for name in ENGINES:
         if not is_built(name, models):
             build(name, models)
@@ -45,29 +45,28 @@ def build_engines(models: Path) -> None:
 def profile(
     models: Path, dictionary: Path, run: Path, worker_class: WorkerClass, prefix: Sequence[str]
 ) -> None:
-    """Profile the engines on this machine as `worker_class`, held down by `prefix`."""
+    """Profile the engines on this machine as `worker_class`, throttled by `prefix`."""
     command = [
         *prefix,
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
-        *("--engines", ",".join(ENGINES), "--threads", fleets.THREADS[worker_class]),
+        *("--engines", ",".join(ENGINES), "--threads", demo_fleet.THREADS[worker_class]),
         *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
         *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
     ]
-    done = subprocess.run(command, check=False)
-    if done.returncode != 0:
-        raise SynergaiError(f"profiling as {worker_class} failed")
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SynergaiError(f"profiling as {worker_class} failed; see its messages above")
 
 
 async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) -> None:
-    """Steps 4 to 6, with the fleet running."""
+    """Run the steps that need the fleet and print the report."""
     definition = ModelDirectory(models).get(DIGITS_ENGINE)
-    jobs = plan(load_dictionary(dictionary), ENGINES, fleets.FAST)
+    jobs = plan(load_dictionary(dictionary), ENGINES, demo_fleet.FAST)
     async with Client(fleet.address) as client:
         with step("4. Photographs, the digits test set and a dozen jobs"):
             requests = await traffic.send_photographs(
                 client, PHOTOGRAPHS_ENGINE, 40, REQUEST_DEADLINE_S
             )
-            right, of = await traffic.digits_accuracy(client, definition)
+            correct, total = await traffic.digits_accuracy(client, definition)
             results = await traffic.run_jobs(client, jobs)
     with step("5. MLPerf LoadGen Single Stream through the gateway"):
         loadgen = await asyncio.to_thread(
@@ -86,14 +85,16 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     violated = sum(r.violated for r in results)
     good, per_second = report.goodput(results)
     console.print(f"Violations: {violated} of {len(results)} jobs")
-    console.print(f"Goodput: {good:,} queries of jobs in time, {per_second:,.0f} per second")
-    console.print(f"Estimates: off by {report.estimate_error(results):.1%} at the median")
+    console.print(
+        f"Goodput: {good:,} queries of jobs that met their QoS, {per_second:,.0f} per second"
+    )
+    console.print(f"Estimates: {report.estimate_error(results):.1%} median error")
     for each in requests:
         console.print(f"Photographs, {report.requests_line(each)}")
-    console.print(f"Digits: {right} of {of} right, accuracy {right / of:.2%}")
-    own = loadgen["loadgen"]
+    console.print(f"Digits: {correct} of {total} correct, accuracy {correct / total:.2%}")
+    summary = loadgen["loadgen"]
     console.print(
-        f"LoadGen: Result is : {own['validity']}, {own['qps']:.1f} queries per second, "
+        f"LoadGen: Result is : {summary['validity']}, {summary['qps']:.1f} queries per second, "
         f"{loadgen['violations']} of {loadgen['queries']} beyond {loadgen['qos_ms']:g} ms"
     )
     console.print(f"Files: {run}")
@@ -103,7 +104,7 @@ def main() -> None:
     """Run the demo.
 
     Raises:
-        SynergaiError: a step was not possible.
+        SynergaiError: a step failed.
     """
     models = Path("models")
     run = Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
@@ -111,15 +112,15 @@ def main() -> None:
     dictionary = run / "dictionary.db"
     with step("1. Engines"):
         build_engines(models)
-    slowly, how = fleets.slowdown()
-    with step(f"2. Profiles; the slow worker is held down by {how}"):
-        profile(models, dictionary, run, fleets.FAST, ())
-        profile(models, dictionary, run, fleets.SLOW, slowly)
+    throttle, description = demo_fleet.slowdown()
+    with step(f"2. Profiles; the slow worker is throttled by {description}"):
+        profile(models, dictionary, run, demo_fleet.FAST, ())
+        profile(models, dictionary, run, demo_fleet.SLOW, throttle)
     with LocalFleet(run / "fleet") as fleet:
         with step("3. A gateway and two agents"):
-            fleets.start(fleet, models, dictionary, slowly)
+            demo_fleet.start(fleet, models, dictionary, throttle)
         asyncio.run(serve(fleet, models, dictionary, run))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_steps(main))

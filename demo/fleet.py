@@ -1,4 +1,4 @@
-"""One machine playing two: a fast worker, and one held down to a fraction of a processor."""
+"""Two workers on one machine: a fast one, and one throttled to a fraction of a CPU."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ FAST: Final = WorkerClass("cloud")
 SLOW: Final = WorkerClass("edge")
 THREADS: Final = {FAST: "1,2", SLOW: "1"}
 SLOW_CPUS: Final = 0.3
-"""What the slow worker may use of one processor."""
+"""CPU quota of the slow worker, in CPUs."""
 
 _QUOTA: Final = (sys.executable, "-m", "worker_agent.power.cgroup", "--cpus", str(SLOW_CPUS), "--")
 _NICE: Final = ("nice", "-n", "19")
 
 
 def slowdown() -> tuple[tuple[str, ...], str]:
-    """The command that runs another one slowly on this machine, and what it does in words.
+    """Return a command prefix that throttles another command, and its description.
 
-    A CPU quota where control groups can be written, else a low priority.
+    It sets a CPU quota if control groups are writable, else the lowest priority.
     """
-    tried = subprocess.run([*_QUOTA, "true"], capture_output=True, check=False)
-    if tried.returncode == 0:
-        return _QUOTA, f"a CPU quota of {SLOW_CPUS:.0%} of one processor"
-    return _NICE, "one thread at the lowest priority (no control group can be made here)"
+    probe = subprocess.run([*_QUOTA, "true"], capture_output=True, check=False)
+    if probe.returncode == 0:
+        return _QUOTA, f"a quota of {SLOW_CPUS:.0%} of one CPU"
+    return _NICE, "the lowest priority on one thread (control groups are not writable here)"
 
 
-def start(fleet: LocalFleet, models: Path, dictionary: Path, slowly: Sequence[str]) -> None:
-    """Start the gateway and both agents, and wait until they have found each other."""
+def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Sequence[str]) -> None:
+    """Start the gateway and both agents, and wait until the workers are registered."""
     fleet.start_gateway(["--dictionary", str(dictionary)])
-    for worker_class, prefix in ((FAST, ()), (SLOW, slowly)):
+    for worker_class, prefix in ((FAST, ()), (SLOW, throttle)):
         fleet.start_agent(
             f"{worker_class}-1",
             models=models,

@@ -1,7 +1,7 @@
-"""A dozen jobs whose sizes and QoS times follow from what was just profiled.
+"""A dozen jobs whose sizes and QoS are derived from the measured profile.
 
-Fixed numbers would be trivial on one machine and hopeless on another. So each job is given as
-how long its queries take on the fast worker, and its QoS time as a multiple of that.
+Fixed numbers would be trivial on one machine and infeasible on another. Each job is therefore
+defined by its duration on the fast worker, and its QoS is a multiple of that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
-PAUSE_S: Final = 0.6
-"""Between two submissions."""
+SUBMIT_INTERVAL_S: Final = 0.6
+"""Seconds between two submissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What is going to be asked for.
+    """A job to submit.
 
     Attributes:
-        kind: what is expected of it: tight, loose or impossible.
-        qos: seconds.
+        qos: seconds from acceptance.
+        kind: how its QoS compares to its duration: tight, loose or impossible.
     """
 
     engine: EngineName
@@ -33,38 +33,46 @@ class PlannedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """A job in relative terms: seconds of work on the fast worker, and the patience with it."""
+class _Template:
+    """A job relative to the profile.
+
+    Attributes:
+        seconds: duration on the fast worker.
+        qos_factor: its QoS as a multiple of that duration.
+        kind: as in `PlannedJob`.
+    """
 
     seconds: float
-    patience: float
+    qos_factor: float
     kind: str
 
 
-_SHAPES: Final = (
-    _Shape(2.5, 6.0, "loose"),
-    _Shape(1.5, 2.5, "tight"),
-    _Shape(2.0, 12.0, "loose"),
-    _Shape(1.0, 6.0, "tight"),
-    _Shape(2.0, 0.3, "impossible"),
-    _Shape(1.5, 20.0, "loose"),
-    _Shape(2.0, 6.0, "tight"),
-    _Shape(1.5, 14.0, "loose"),
-    _Shape(1.0, 9.0, "tight"),
-    _Shape(2.5, 12.0, "loose"),
-    _Shape(1.5, 10.0, "tight"),
-    _Shape(2.0, 25.0, "loose"),
+_TEMPLATES: Final = (
+    _Template(2.5, 6.0, "loose"),
+    _Template(1.5, 2.5, "tight"),
+    _Template(2.0, 12.0, "loose"),
+    _Template(1.0, 6.0, "tight"),
+    _Template(2.0, 0.3, "impossible"),
+    _Template(1.5, 20.0, "loose"),
+    _Template(2.0, 6.0, "tight"),
+    _Template(1.5, 14.0, "loose"),
+    _Template(1.0, 9.0, "tight"),
+    _Template(2.5, 12.0, "loose"),
+    _Template(1.5, 10.0, "tight"),
+    _Template(2.0, 25.0, "loose"),
 )
 
 
 def plan(
     dictionary: ConfigurationDictionary, engines: list[EngineName], fast: WorkerClass
 ) -> list[PlannedJob]:
-    """The jobs, in the order of their submission, the engines taking turns."""
+    """Return the jobs in order of submission, alternating between the engines."""
     jobs = []
-    for number, shape in enumerate(_SHAPES):
+    for number, template in enumerate(_TEMPLATES):
         engine = engines[number % len(engines)]
         qps = max(entry.qps for entry in dictionary.row(engine, fast).values())
-        queries = max(1, round(shape.seconds * qps))
-        jobs.append(PlannedJob(engine, queries, shape.seconds * shape.patience, shape.kind))
+        queries = max(1, round(template.seconds * qps))
+        jobs.append(
+            PlannedJob(engine, queries, template.seconds * template.qos_factor, template.kind)
+        )
     return jobs

@@ -1,4 +1,4 @@
-"""The demo's result, for a person to read."""
+"""Tables and figures of the demo's report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from demo.plan import PlannedJob
-    from demo.traffic import Requests
+    from demo.traffic import RequestResults
     from synergai.client.jobs import JobStatus
 
 
@@ -20,7 +20,7 @@ _COLUMNS: Final = (
     "engine",
     "queries",
     "QoS",
-    "asked as",
+    "kind",
     "worker, configuration",
     "estimated",
     "actual",
@@ -30,7 +30,7 @@ _NUMBERS: Final = frozenset({"queries", "QoS", "estimated", "actual"})
 
 
 def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Table:
-    """Every job: what was asked, who ran it how, estimated and actual time, met or violated."""
+    """Return a table of the jobs: request, placement, estimated and actual time, result."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for name in _COLUMNS:
         justify: Literal["right", "left"] = "right" if name in _NUMBERS else "left"
@@ -55,7 +55,7 @@ def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Tabl
 
 
 def estimate_error(results: Sequence[JobStatus]) -> float:
-    """Median over the jobs of |estimated - actual| / actual."""
+    """Return the median over the jobs of |estimated - actual| / actual."""
     return statistics.median(
         abs(r.estimated_s - r.actual_s) / r.actual_s
         for r in results
@@ -64,18 +64,18 @@ def estimate_error(results: Sequence[JobStatus]) -> float:
 
 
 def goodput(results: Sequence[JobStatus]) -> tuple[int, float]:
-    """Queries of jobs that met their QoS, and how many of them per second."""
+    """Return the queries of jobs that met their QoS, in total and per second."""
     good = sum(r.spec.queries for r in results if not r.violated)
     began = min(r.submitted_at for r in results)
     ended = max(r.finished_at for r in results if r.finished_at is not None)
     return good, good / (ended - began).total_seconds()
 
 
-def requests_line(requests: Requests) -> str:
-    """One line about single requests."""
+def requests_line(requests: RequestResults) -> str:
+    """Return a summary line of single requests."""
     sent = len(requests.seconds) + requests.failed
     median_ms = statistics.median(requests.seconds) * 1e3 if requests.seconds else float("nan")
     return (
-        f"{requests.way}: {requests.met} of {sent} within {requests.deadline * 1e3:.0f} ms, "
+        f"{requests.label}: {requests.met} of {sent} within {requests.deadline * 1e3:.0f} ms, "
         f"one every {median_ms:.1f} ms at the median"
     )

@@ -1,4 +1,4 @@
-"""A program of a few steps that says what it does, and how it ends."""
+"""Progress output and exit code of a program that runs in steps."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from synergai.errors import SynergaiError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Wide enough for the table also where the output is a file.
+# Files have no width: wide enough for the report's table.
 console: Final = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what is being done, and how long it took."""
+    """Print a step's title, then its duration."""
     console.print(f"[bold]{title}[/]")
-    began = time.monotonic()
+    started = time.monotonic()
     yield
-    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
+    console.print(f"  [dim]{time.monotonic() - started:.1f} s[/]")
 
 
-def exit_code_of(steps: Callable[[], None]) -> int:
-    """Take all steps; 0 if each was possible, 1 if one was not, 130 if somebody stopped them."""
+def run_steps(steps: Callable[[], None]) -> int:
+    """Run `steps` and return the exit code: 0 success, 1 failure, 130 interrupted."""
     try:
         steps()
     except SynergaiError as error:
         console.print(f"[red]error:[/] {error}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        console.print("stopped")
+        console.print("interrupted")
         return 130
     return 0

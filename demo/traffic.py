@@ -1,4 +1,4 @@
-"""What the demo asks of the gateway: photographs, a labelled test set, jobs, and LoadGen."""
+"""The demo's traffic: photographs, a labelled test set, jobs and MLPerf LoadGen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demo.plan import PAUSE_S
+from demo.plan import SUBMIT_INTERVAL_S
 from synergai.errors import SynergaiError
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
@@ -30,87 +30,94 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """How single requests went: seconds for each that was answered, and how many were not."""
+class RequestResults:
+    """Latencies and failures of a series of single requests.
 
-    way: str
+    Attributes:
+        label: how they were sent.
+        seconds: latency of each successful request.
+        failed: number of failed requests.
+        deadline: seconds.
+    """
+
+    label: str
     seconds: list[float]
     failed: int
     deadline: float
 
     @property
     def met(self) -> int:
-        """How many were answered within the deadline."""
+        """Number of requests answered within the deadline."""
         return sum(s <= self.deadline for s in self.seconds)
 
 
 async def send_photographs(
     client: Client, engine: str, count: int, deadline: float
-) -> list[Requests]:
-    """Send the photographs in turn: one at a time, and with the next one on its way already."""
+) -> list[RequestResults]:
+    """Send the photographs one at a time, then with two in flight."""
     name = (await client.engine(engine)).inputs[0].name
     images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in load_photographs()]
     inputs = [images[i % len(images)] for i in range(count)]
-    await client.infer(engine, inputs[0])  # loads the engine; what follows is service as usual
-    alone: list[float] = []
+    await client.infer(engine, inputs[0])  # warm-up, which loads the engine
+    single: list[float] = []
     failed = 0
     for image in inputs:
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             await client.infer(engine, image, deadline=deadline)
         except SynergaiError:
             failed += 1
         else:
-            alone.append(time.perf_counter() - began)
-    answers = client.stream(engine, inputs, deadline=deadline, window=2, return_exceptions=True)
+            single.append(time.perf_counter() - started)
+    outcomes = client.stream(engine, inputs, deadline=deadline, window=2, return_exceptions=True)
     streamed: list[float] = []
-    lost = 0
-    async with aclosing(answers):
-        began = time.perf_counter()
-        async for answer in answers:
+    stream_failed = 0
+    async with aclosing(outcomes):
+        started = time.perf_counter()
+        async for outcome in outcomes:
             now = time.perf_counter()
-            if isinstance(answer, SynergaiError):
-                lost += 1
+            if isinstance(outcome, SynergaiError):
+                stream_failed += 1
             else:
-                streamed.append(now - began)
-            began = now
+                streamed.append(now - started)
+            started = now
     return [
-        Requests("one at a time", alone, failed, deadline),
-        Requests("two at a time", streamed, lost, deadline),
+        RequestResults("one at a time", single, failed, deadline),
+        RequestResults("two at a time", streamed, stream_failed, deadline),
     ]
 
 
 async def digits_accuracy(client: Client, definition: EngineDefinition) -> tuple[int, int]:
-    """Send the whole labelled test set on one stream: how many were right, of how many."""
+    """Stream the labelled test set; return the number of correct answers and of samples."""
     engine = await client.engine(definition.name)
     samples = load_samples(definition, engine.inputs)
     if samples.labels is None:
         raise SynergaiError(f"the sample set of {definition.name} has no labels")
     output = engine.outputs[0].name
-    answers = client.stream(definition.name, samples.inputs, window=32)
-    right = 0
-    async with aclosing(answers):
+    outcomes = client.stream(definition.name, samples.inputs, window=32)
+    correct = 0
+    async with aclosing(outcomes):
         labels = iter(samples.labels.tolist())
-        async for answer in answers:
-            right += int(np.argmax(answer[output])) == next(labels)
-    return right, len(samples.labels)
+        async for outcome in outcomes:
+            correct += int(np.argmax(outcome[output])) == next(labels)
+    return correct, len(samples.labels)
 
 
 async def run_jobs(client: Client, jobs: Sequence[PlannedJob]) -> list[JobStatus]:
-    """Submit the jobs one after the other, and wait until all of them have ended."""
-    async with asyncio.TaskGroup() as waiting:
+    """Submit the jobs at intervals and wait until all have ended."""
+    async with asyncio.TaskGroup() as waits:
         tasks = []
         for job in jobs:
             handle = await client.submit(job.engine, queries=job.queries, qos=job.qos)
-            tasks.append(waiting.create_task(handle.wait()))
-            await asyncio.sleep(PAUSE_S)
+            tasks.append(waits.create_task(handle.wait()))
+            await asyncio.sleep(SUBMIT_INTERVAL_S)
     return [task.result() for task in tasks]
 
 
 def run_loadgen(
     engine: str, target: str, models: Path, output: Path, qos_ms: float
 ) -> dict[str, Any]:
-    """Run MLPerf LoadGen Single Stream against the gateway, as its own command."""
+    """Run MLPerf LoadGen Single Stream against the gateway; return its JSON report."""
     command = [
         *(sys.executable, "-m", "synergai", "loadgen", engine),
         *("--target", target, "--models", str(models), "--output", str(output)),
@@ -118,6 +125,6 @@ def run_loadgen(
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SynergaiError(done.stderr.strip() or "LoadGen ended without a word")
+        raise SynergaiError(done.stderr.strip() or "synergai loadgen failed without a message")
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo import report
-from demo.steps import console, exit_code_of, step
+from demo.steps import console, run_steps, step
 from examples.heterogeneous_fleet import rounds, workers
 from synergai import Client
 from synergai.cli.output import format_joules, format_rate, format_seconds
@@ -90,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(run_steps(main))

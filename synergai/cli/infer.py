@@ -46,7 +46,7 @@ def infer(
             "-i",
             metavar="[NAME=]VALUE",
             help="An input's value: @FILE (.npy, .npz, .json, .jpg, .png), a JSON literal, or text."
-            " The name may be left out for an engine with one input.",
+            " NAME is optional for an engine with one input.",
         ),
     ] = None,
     outputs: Annotated[
@@ -55,53 +55,53 @@ def infer(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Fail if there is no answer by then."),
+        typer.Option(metavar="SECONDS", help="Fail without a response by then."),
     ] = None,
     priority: Annotated[int, typer.Option(help="0 to 9 (first).")] = 0,
-    top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 5,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs to a file.")
     ] = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Show where the time went, and on which worker.")
+        bool, typer.Option("--timings", help="Show the time spent in each stage, and the worker.")
     ] = False,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Run one query and print its answer: classes, boxes, or the output tensors."""
-    # Imported late: help is printed without NumPy.
+    """Run one query and print the result: classes, boxes, or the output tensors."""
+    # Imported here to keep NumPy out of `--help`.
     from synergai.cli.input_values import parse_inputs
 
-    async def answer(client: Client) -> tuple[Engine, InferResult]:
-        described = await client.engine(engine)
-        wanted = list(outputs or ())
-        if not wanted and described.postprocess:
-            wanted = [_answer_output(described)]
+    async def query(client: Client) -> tuple[Engine, InferResult]:
+        description = await client.engine(engine)
+        requested = list(outputs or ())
+        if not requested and description.postprocess:
+            requested = [_default_output(description)]
         result = await client.infer(
             engine,
-            parse_inputs(inputs or (), described),
+            parse_inputs(inputs or (), description),
             deadline=deadline,
             priority=priority,
-            outputs=wanted,
+            outputs=requested,
             parameters={"synergai_timings": True} if timings else None,
         )
-        return described, result
+        return description, result
 
-    described, result = call_gateway(target, tls_ca, answer)
+    description, result = call_gateway(target, tls_ca, query)
     if save is not None:
         _save(save, result.outputs)
     if as_json:
         print_json(_as_json(result))
         return
     for name, array in result.outputs.items():
-        _print_output(described, name, array, top)
+        _print_output(description, name, array, top)
     if timings:
         _print_timings(result.parameters)
 
 
-def _answer_output(engine: Engine) -> str:
-    """Return the output that answers a query: class scores if there are any, or a derived one."""
+def _default_output(engine: Engine) -> str:
+    """Return the output to print: class scores if the engine has them, or a derived output."""
     first = engine.outputs[0]
     if engine.postprocess == "classes" and first.datatype == "FP32" and len(first.shape) == 2:
         return first.name
@@ -156,7 +156,7 @@ def _print_output(engine: Engine, name: str, array: NDArray[Any], top: int) -> N
     elif name == "classes" and engine.postprocess == "classes":
         print_table(("image", "class"), ((str(n), str(c)) for n, c in enumerate(array.ravel())))
     elif _has_scores(array):
-        # Networks for ImageNet have a class more than the labels: the background, at index 0.
+        # ImageNet networks have one class more than the labels: the background, at index 0.
         background = int(engine.postprocess == "classes" and array.shape[1] == WITH_BACKGROUND)
         print_table(("row", "class", name), _classes(array, top, background))
     else:

@@ -1,6 +1,6 @@
-"""Inputs of an inference request as they are written on the command line.
+"""Parsing of inference inputs given on the command line.
 
-``NAME=VALUE`` gives one input its value, and ``VALUE`` alone the engine's only input. A value is
+``NAME=VALUE`` sets one input, and ``VALUE`` alone the engine's only input. A value is
 ``@FILE`` (.npy, .npz, .json, or an encoded image), a JSON number, list or text, or plain text.
 """
 
@@ -27,8 +27,8 @@ def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
     """Return the value of each input by name: arrays, lists, scalars, texts, or encoded images.
 
     Raises:
-        InvalidInput: an input is unknown, missing or given twice, or a file cannot be read as
-            what its suffix says. The message shows what the engine takes.
+        InvalidInput: an input is unknown, missing or given twice, or a file is not of the format
+            of its suffix. The message shows the engine's inputs.
     """
     names = [spec.name for spec in engine.inputs]
     values: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
 
 
 def usage(engine: Engine) -> str:
-    """Return the ``--input`` options that the engine takes, with dtypes and shapes."""
+    """Return the engine's ``--input`` options with their datatypes and shapes."""
     image = f" or {engine.inputs[0].name}=@image.jpg" if engine.preprocess else ""
     inputs = ", ".join(
         f"--input {spec.name}=<{spec.datatype} {list(spec.shape)}>" for spec in engine.inputs
@@ -54,7 +54,7 @@ def usage(engine: Engine) -> str:
 
 
 def _parse(text: str, names: list[str], engine: Engine) -> dict[str, Any]:
-    # A name may contain '=' no more than an '@'; a literal may, so known names come first.
+    # Literals may contain '=', so known names are matched first.
     name, equals, rest = text.partition("=")
     if not equals or (name not in names and text.startswith(("@", "[", "{", '"'))):
         name, rest = "", text

@@ -28,13 +28,12 @@ def needs_casting(inputs: object) -> bool:
 def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Array]:
     """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
 
-    Bytes stand for encoded images where the engine decodes them. A value with one dimension less
-    than the input gains a leading batch dimension of 1, and a scalar stands for an input with a
-    single element.
+    Bytes are passed on as encoded images if the engine decodes them. A value with one dimension
+    less than the input gains a leading batch dimension of 1; a scalar becomes a single element.
 
     Raises:
-        InvalidInput: a value has no counterpart among the inputs, is ragged, or would change by
-            the conversion. Rounding to the nearest floating-point number is not a change.
+        InvalidInput: a value names no input, is ragged, or would be changed by the conversion
+            other than by rounding to the nearest floating-point number.
     """
     specs = {spec.name: spec for spec in engine.inputs}
     arrays: dict[str, Array] = {}
@@ -64,11 +63,11 @@ def _cast(value: ArrayLike, datatype: str) -> Array:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise InvalidInput("its rows differ in length") from None
+        raise InvalidInput("its rows have different lengths") from None
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{datatype} takes numbers, not {_example(array)}")
     if datatype == "BF16":
-        raise InvalidInput("BF16 takes arrays only; lists have no such numbers")
+        raise InvalidInput("BF16 inputs must be arrays; lists cannot be converted")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     wrong = _changed(array, cast)

@@ -7,7 +7,7 @@
         job = client.submit("onnx_digits", queries=500, qos=20.0)
         print(job.wait().violated)
 
-It runs a `Client` on an event loop in a thread of its own. Any number of threads may use it.
+It runs a `Client` on an event loop in a background thread and is thread-safe.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _END: Any = object()
 
 
 class SyncClient:
-    """A connection to a gateway, used as a context manager; every call blocks.
+    """Blocking client of a gateway; use it as a context manager.
 
     Takes the arguments of `Client`. Interrupting a call (Ctrl-C) cancels it on the gateway.
 
@@ -49,9 +49,9 @@ class SyncClient:
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:
-        _refuse_running_loop()
+        _check_no_running_loop()
         if self._thread is not None:
-            raise InvalidInput("the client is open already")
+            raise InvalidInput("the client is already open")
         self._thread = LoopThread()
         try:
             self._loop.run(self._client.__aenter__())
@@ -190,7 +190,7 @@ class SyncClient:
     # --- the fleet ----------------------------------------------------------------------
 
     def workers(self) -> list[WorkerStatus]:
-        """List the workers that have joined."""
+        """List the registered workers; see `Client.workers`."""
         return self._loop.run(self._client.workers())
 
     def engine(self, name: str) -> Engine:
@@ -206,12 +206,12 @@ class SyncClient:
         self._loop.run(self._client.unload(engine))
 
     def ready(self, engine: str = "") -> bool:
-        """Return whether the gateway, or one of its engines, accepts work now."""
+        """Return whether the gateway, or one of its engines, is ready; see `Client.ready`."""
         return self._loop.run(self._client.ready(engine))
 
 
 class SyncJobHandle:
-    """A submitted job; every call blocks.
+    """Reference to a job at the gateway; every call blocks.
 
     Attributes:
         id: the job's id.
@@ -226,15 +226,15 @@ class SyncJobHandle:
         return f"<job {self.id}>"
 
     def status(self) -> JobStatus:
-        """Return the job's status now; see `JobHandle.status`."""
+        """Return the job's current status; see `JobHandle.status`."""
         return self._loop.run(self._handle.status())
 
     def watch(self) -> Iterator[JobStatus]:
-        """Yield the status now and after each change, until the job ends."""
+        """Yield the job's status now and after each change; see `JobHandle.watch`."""
         return self._loop.iterate(self._handle.watch())
 
     def wait(self) -> JobStatus:
-        """Wait for the end of the job; see `JobHandle.wait`."""
+        """Wait for the job to end; see `JobHandle.wait`."""
         return self._loop.run(self._handle.wait())
 
     def cancel(self) -> JobStatus:
@@ -243,7 +243,7 @@ class SyncJobHandle:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for calls from other threads."""
+    """Event loop in a background thread, for calls from other threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -259,13 +259,13 @@ class LoopThread:
         self._loop.close()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call to its end and return its result; an interrupt cancels it.
+        """Run a call and return its result; interrupting the caller cancels it.
 
         Raises:
-            InvalidInput: the calling thread runs an event loop itself.
+            InvalidInput: the calling thread runs an event loop.
         """
         try:
-            _refuse_running_loop()
+            _check_no_running_loop()
         except InvalidInput:
             call.close()
             raise
@@ -279,18 +279,18 @@ class LoopThread:
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous generator; close it when the caller stops."""
 
-        async def following() -> tuple[T, ...]:
+        async def advance() -> tuple[T, ...]:
             return () if (item := await anext(items, _END)) is _END else (item,)
 
         try:
-            while found := self.run(following()):
-                yield found[0]
+            while item := self.run(advance()):
+                yield item[0]
         finally:
             self.run(items.aclose())
 
 
-def _refuse_running_loop() -> None:
-    """Raise if the calling thread runs an event loop, which a blocking call would stop."""
+def _check_no_running_loop() -> None:
+    """Raise `InvalidInput` if the calling thread runs an event loop, which would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.steps import exit_code_of
+from demo.steps import run_steps
 from examples.heterogeneous_fleet import workers
 from examples.heterogeneous_fleet.__main__ import main, run
 from synergai.errors import NotSupported
@@ -45,5 +45,5 @@ def test_a_machine_without_control_groups_is_told_what_is_missing(
 
     monkeypatch.setattr(subprocess, "run", refused)
     monkeypatch.chdir(tmp_path)
-    assert exit_code_of(main) == 1
+    assert run_steps(main) == 1
     assert "needs control groups, and root's rights: cannot make" in capsys.readouterr().out

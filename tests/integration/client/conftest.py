@@ -1,4 +1,4 @@
-"""A gateway that is none: the public protocols on loopback, with an answer for every occasion."""
+"""A fake gateway that serves the public protocols on loopback."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 ENGINES = ("identity", "wide", "broken", "stuck")
-TOO_SOON = 0.125
-"""A QoS time that no job can keep."""
+INFEASIBLE_QOS = 0.125
+"""A QoS that every job misses."""
 
 
 class FakeGateway:
@@ -45,29 +45,30 @@ class FakeGateway:
     ``stuck`` (never answers).
 
     Attributes:
-        unavailable: how many of the next calls and queries are refused as UNAVAILABLE.
-        backwards: streams answer this many queries at a time, the last one first.
-        requests: all inference requests that came, and `alone` those that were no stream's.
-        called_off: ids of the requests that were called off.
-        unloaded: names of engines.
-        streams: all of ModelStreamInfer, by the queues of what they have to answer.
-        submissions: all idempotency keys that came.
-        stalled: calls and queries that wait for ever just now.
-        most_under_way: queries of one stream at any time.
+        unavailable: number of upcoming calls and queries to fail as UNAVAILABLE.
+        backwards: streams answer in batches of this size, the last query first.
+        requests: all inference requests received.
+        unary: inference requests received as unary calls.
+        cancelled: ids of the requests cancelled on a stream.
+        unloaded: names of the unloaded engines.
+        streams: the reply queue of each ModelStreamInfer call.
+        submissions: idempotency keys of all submissions.
+        stalled: number of calls and queries that currently never return.
+        max_in_flight: highest number of queries in flight on one stream.
     """
 
     def __init__(self) -> None:
         self.unavailable = 0
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
-        self.alone: list[oip.ModelInferRequest] = []
-        self.called_off: list[str] = []
+        self.unary: list[oip.ModelInferRequest] = []
+        self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
         self.streams: list[asyncio.Queue[Any]] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
         self.stalled = 0
-        self.most_under_way = 0
+        self.max_in_flight = 0
         self.server = grpc.aio.server(options=rpc.server_options())
         self.server.add_generic_rpc_handlers(
             [
@@ -77,7 +78,7 @@ class FakeGateway:
                         "ServerReady": rpc.unary(self._server_ready, oip.ServerReadyRequest),
                         "ModelReady": rpc.unary(self._model_ready, oip.ModelReadyRequest),
                         "ModelMetadata": rpc.unary(self._metadata, oip.ModelMetadataRequest),
-                        "ModelInfer": rpc.unary(self._infer_alone, oip.ModelInferRequest),
+                        "ModelInfer": rpc.unary(self._infer_unary, oip.ModelInferRequest),
                         "RepositoryModelLoad": rpc.unary(
                             self._load, repository_pb2.RepositoryModelLoadRequest
                         ),
@@ -106,13 +107,13 @@ class FakeGateway:
         )
         self.address = rpc.bind(self.server, "127.0.0.1:0")
 
-    def _refuse_some(self) -> None:
+    def _maybe_unavailable(self) -> None:
         if self.unavailable:
             self.unavailable -= 1
-            raise Unavailable("the gateway is going")
+            raise Unavailable("the gateway is stopping")
 
     async def _server_ready(self, _: oip.ServerReadyRequest, __: Any) -> Any:
-        self._refuse_some()
+        self._maybe_unavailable()
         return oip.ServerReadyResponse(ready=True)
 
     async def _model_ready(self, request: oip.ModelReadyRequest, _: Any) -> Any:
@@ -133,7 +134,7 @@ class FakeGateway:
         )
 
     async def _load(self, request: repository_pb2.RepositoryModelLoadRequest, _: Any) -> Any:
-        self._refuse_some()
+        self._maybe_unavailable()
         if request.model_name == "broken":
             raise EngineUnusable("the model file is truncated")
         self.unloaded.discard(request.model_name)
@@ -145,18 +146,18 @@ class FakeGateway:
         self.unloaded.add(request.model_name)
         return repository_pb2.RepositoryModelUnloadResponse()
 
-    async def _infer_alone(self, request: oip.ModelInferRequest, context: Any) -> Any:
-        self.alone.append(request)
+    async def _infer_unary(self, request: oip.ModelInferRequest, context: Any) -> Any:
+        self.unary.append(request)
         return await self._infer(request, context)
 
     async def _infer(self, request: oip.ModelInferRequest, _: Any) -> oip.ModelInferResponse:
-        self._refuse_some()
+        self._maybe_unavailable()
         self.requests.append(request)
         match request.model_name:
             case "identity":
                 outputs = {"y": arrays.inputs_of(request)["x"]}
                 if np.isnan(outputs["y"]).any():
-                    raise EngineUnusable("what is no number is too much")
+                    raise EngineUnusable("NaN is not supported")
                 return arrays.response_of("identity", outputs, version="1", request_id=request.id)
             case "wide":
                 outputs = {"y": np.tile(arrays.inputs_of(request)["x"], 1000)}
@@ -179,73 +180,73 @@ class FakeGateway:
     ) -> AsyncGenerator[Any, None]:
         answers: asyncio.Queue[Any] = asyncio.Queue()
         self.streams.append(answers)
-        under_way: dict[str, asyncio.Task[None]] = {}
-        reader = asyncio.create_task(self._read(requests, answers, under_way))
+        in_flight: dict[str, asyncio.Task[None]] = {}
+        reader = asyncio.create_task(self._read(requests, answers, in_flight))
         try:
             while (answer := await answers.get()) is not None:
                 if isinstance(answer, SynergaiError):
                     raise answer
                 yield answer
         finally:
-            for task in (reader, *under_way.values()):
+            for task in (reader, *in_flight.values()):
                 task.cancel()
-            await asyncio.wait([reader, *under_way.values()])
+            await asyncio.wait([reader, *in_flight.values()])
 
     async def _read(
         self,
         requests: AsyncIterator[oip.ModelInferRequest],
         answers: asyncio.Queue[Any],
-        under_way: dict[str, asyncio.Task[None]],
+        in_flight: dict[str, asyncio.Task[None]],
     ) -> None:
-        """Answer all at once what has come, the last one first; `backwards` says how many."""
+        """Answer the requests in batches of `backwards`, the last one first."""
         batch: list[oip.ModelInferRequest] = []
 
         def begin() -> None:
             for request in reversed(batch):
                 answering = asyncio.create_task(self._answer(request, answers))
-                under_way[request.id] = answering
-                answering.add_done_callback(partial(_forget, under_way, request.id))
-                self.most_under_way = max(self.most_under_way, len(under_way))
+                in_flight[request.id] = answering
+                answering.add_done_callback(partial(_forget, in_flight, request.id))
+                self.max_in_flight = max(self.max_in_flight, len(in_flight))
             batch.clear()
 
         async for request in requests:
             if is_cancel_request(request):
-                self.called_off.append(request.id)
-                if request.id in under_way:
-                    under_way[request.id].cancel()
+                self.cancelled.append(request.id)
+                if request.id in in_flight:
+                    in_flight[request.id].cancel()
                 continue
             batch.append(request)
             if len(batch) == self.backwards:
                 begin()
         begin()
-        if under_way:
-            await asyncio.wait(list(under_way.values()))
+        if in_flight:
+            await asyncio.wait(list(in_flight.values()))
         answers.put_nowait(None)
 
     async def _answer(self, request: oip.ModelInferRequest, answers: asyncio.Queue[Any]) -> None:
         try:
             data = arrays.inputs_of(request)["x"] if request.inputs else [0]
             if data[0] < 0:
-                raise Overloaded("negative numbers are too much")
+                raise Overloaded("negative numbers are not supported")
             response = await self._infer(request, None)
             answers.put_nowait(oip.ModelStreamInferResponse(infer_response=response))
         except SynergaiError as error:
             answers.put_nowait(stream_error(error, request.id))
 
-    def break_off(self) -> None:
-        """End all streams, as a gateway's end does."""
+    def break_streams(self) -> None:
+        """End all streams, as a stopping gateway does."""
         for answers in self.streams:
-            answers.put_nowait(Unavailable("the gateway is going"))
+            answers.put_nowait(Unavailable("the gateway is stopping"))
 
     async def _submit(self, request: jobs_pb2.SubmitRequest, _: Any) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)
-        self._refuse_some()
+        self._maybe_unavailable()
         if request.spec.engine not in ENGINES:
             raise EngineNotFound(request.spec.engine)
         job = jobs_pb2.Job(
             id=f"job-{request.idempotency_key}", spec=request.spec, state=jobs_pb2.JOB_STATE_QUEUED
         )
-        if request.spec.qos_s == TOO_SOON:
+        if request.spec.qos_s == INFEASIBLE_QOS:
             job.state, job.reason = jobs_pb2.JOB_STATE_REJECTED, "no worker would be done in time"
         known = self.jobs.setdefault(job.id, job)
         if known.spec != request.spec:
@@ -274,7 +275,7 @@ class FakeGateway:
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
         job = self._job(request.job_id)
         yield job
-        self._refuse_some()
+        self._maybe_unavailable()
         if job.spec.engine == "stuck":
             await self._stall()
         job.state = jobs_pb2.JOB_STATE_RUNNING
@@ -335,8 +336,8 @@ class FakeGateway:
         return fleet_pb2.ListWorkersResponse(workers=[nano])
 
 
-def _forget(under_way: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[None]) -> None:
-    del under_way[key]
+def _forget(in_flight: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[None]) -> None:
+    del in_flight[key]
 
 
 @pytest.fixture
@@ -348,8 +349,8 @@ async def gateway() -> AsyncGenerator[FakeGateway, None]:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What became of a command."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -357,8 +358,8 @@ class Ran:
 
 
 @asynccontextmanager
-async def running(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process, None]:
-    """The ``synergai`` command as a process, which does not outlive the block."""
+async def start_command(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    """Run the ``synergai`` command as a process that is killed at the end of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -377,32 +378,32 @@ async def running(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process,
         await process.wait()
 
 
-async def ended(process: asyncio.subprocess.Process) -> Ran:
-    """Wait for the process's end."""
+async def wait_for_exit(process: asyncio.subprocess.Process) -> CommandResult:
+    """Wait for the process to exit."""
     out, err = await process.communicate()
     assert process.returncode is not None
     assert "Traceback" not in err.decode()
-    return Ran(process.returncode, out.decode(), err.decode())
+    return CommandResult(process.returncode, out.decode(), err.decode())
 
 
 @pytest.fixture
 def start() -> Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]:
-    """Starts the command and leaves it running."""
-    return running
+    """Function that starts the command and leaves it running."""
+    return start_command
 
 
 @pytest.fixture
-def wait() -> Callable[[asyncio.subprocess.Process], Awaitable[Ran]]:
-    """Waits for a command's end."""
-    return ended
+def wait() -> Callable[[asyncio.subprocess.Process], Awaitable[CommandResult]]:
+    """Function that waits for a command to exit."""
+    return wait_for_exit
 
 
 @pytest.fixture
-def run() -> Callable[..., Awaitable[Ran]]:
-    """Runs the command to its end."""
+def run() -> Callable[..., Awaitable[CommandResult]]:
+    """Function that runs the command and waits for it to exit."""
 
-    async def run_to_end(*arguments: str) -> Ran:
-        async with running(*arguments) as process:
-            return await ended(process)
+    async def run_command(*arguments: str) -> CommandResult:
+        async with start_command(*arguments) as process:
+            return await wait_for_exit(process)
 
-    return run_to_end
+    return run_command

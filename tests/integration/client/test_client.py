@@ -1,4 +1,4 @@
-"""The rules of the client, against the public protocols on loopback."""
+"""The client against a fake gateway on loopback."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ async def until(condition: Any) -> None:
 # --- inference --------------------------------------------------------------------------
 
 
-async def test_infer_takes_and_gives_arrays(client: synergai.Client) -> None:
+async def test_infer_returns_arrays(client: synergai.Client) -> None:
     result = await client.infer("identity", x(1, 2, 3), deadline=5.0)
     np.testing.assert_array_equal(result["y"], [1, 2, 3])
     assert result["y"].dtype == np.float32
     assert (result.engine, result.version) == ("identity", "1")
 
 
-async def test_infer_says_what_it_wants_in_the_protocols_words(
+async def test_infer_options_become_protocol_parameters(
     client: synergai.Client, gateway: Any
 ) -> None:
     await client.infer(
@@ -59,7 +59,7 @@ async def test_infer_says_what_it_wants_in_the_protocols_words(
 
 
 @pytest.mark.parametrize("inputs", [np.ones(3), [1, 2], 7, None])
-async def test_inputs_without_names_are_refused_in_plain_words(
+async def test_inputs_that_are_not_a_mapping_are_rejected(
     client: synergai.Client, inputs: Any
 ) -> None:
     with pytest.raises(synergai.InvalidInput, match=r"by the names of its inputs, .*, not a"):
@@ -76,7 +76,7 @@ async def test_a_broken_engine_is_unusable(client: synergai.Client) -> None:
         await client.infer("broken", x(1))
 
 
-async def test_a_deadline_that_passes_ends_the_query_at_the_server_too(
+async def test_expired_deadline_cancels_the_query_at_the_server(
     client: synergai.Client, gateway: Any
 ) -> None:
     with pytest.raises(synergai.DeadlineExceeded):
@@ -85,16 +85,14 @@ async def test_a_deadline_that_passes_ends_the_query_at_the_server_too(
     await until(lambda: not gateway.stalled)
 
 
-async def test_a_deadline_that_is_over_is_refused_without_asking(
-    client: synergai.Client, gateway: Any
-) -> None:
+async def test_past_deadline_fails_without_a_call(client: synergai.Client, gateway: Any) -> None:
     with pytest.raises(synergai.DeadlineExceeded):
         await client.infer("identity", x(1), deadline=0.0)
     assert gateway.requests == []
 
 
 @pytest.mark.parametrize("deadline", [math.inf, 1e300])
-async def test_a_deadline_that_never_comes_is_none(
+async def test_infinite_deadline_is_not_sent(
     client: synergai.Client, gateway: Any, deadline: float
 ) -> None:
     await client.infer("identity", x(1), deadline=deadline)
@@ -103,7 +101,7 @@ async def test_a_deadline_that_never_comes_is_none(
     assert ["timeout" in request.parameters for request in gateway.requests] == [False, False]
 
 
-async def test_a_deadline_that_is_not_a_number_is_refused_without_asking(
+async def test_nan_deadline_is_rejected_without_a_call(
     client: synergai.Client, gateway: Any
 ) -> None:
     with pytest.raises(synergai.InvalidInput, match="nan"):
@@ -115,7 +113,7 @@ async def test_a_deadline_that_is_not_a_number_is_refused_without_asking(
     assert gateway.requests == []
 
 
-async def test_cancelling_the_task_cancels_its_query_and_no_other(
+async def test_cancelling_a_task_cancels_only_its_query(
     client: synergai.Client, gateway: Any
 ) -> None:
     first, second = (asyncio.create_task(client.infer("stuck", x(number))) for number in range(2))
@@ -130,7 +128,7 @@ async def test_cancelling_the_task_cancels_its_query_and_no_other(
     assert len(gateway.streams) == 1
 
 
-async def test_a_query_that_is_cancelled_before_it_was_sent_is_not_sent(
+async def test_query_cancelled_before_sending_is_not_sent(
     client: synergai.Client, gateway: Any
 ) -> None:
     await client.infer("identity", x(1))
@@ -139,19 +137,19 @@ async def test_a_query_that_is_cancelled_before_it_was_sent_is_not_sent(
     task.cancel()
     assert (await client.infer("identity", x(3)))["y"] == 3
     assert [request.model_name for request in gateway.requests] == ["identity", "identity"]
-    assert gateway.called_off == []
+    assert gateway.cancelled == []
 
 
-async def test_two_thousand_at_once_are_all_answered_a_few_at_a_time(gateway: Any) -> None:
+async def test_concurrent_queries_are_limited_to_in_flight(gateway: Any) -> None:
     async with synergai.Client(gateway.address, in_flight=100) as client:
         asked = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
         results = await asyncio.gather(*asked)
     assert [result["y"][0] for result in results] == list(range(2000))
-    assert gateway.most_under_way <= 100
+    assert gateway.max_in_flight <= 100
     assert len(gateway.streams) == 1
 
 
-async def test_closing_the_client_ends_its_calls_with_an_error(gateway: Any) -> None:
+async def test_closing_the_client_fails_its_calls(gateway: Any) -> None:
     async with synergai.Client(gateway.address) as client:
         task = asyncio.create_task(client.infer("stuck", x(1)))
         await until(lambda: gateway.stalled)
@@ -161,7 +159,7 @@ async def test_closing_the_client_ends_its_calls_with_an_error(gateway: Any) -> 
         await client.infer("identity", x(1))
 
 
-async def test_a_call_is_tried_again_while_the_gateway_is_unavailable(
+async def test_call_is_retried_while_the_gateway_is_unavailable(
     client: synergai.Client, gateway: Any
 ) -> None:
     gateway.unavailable = 2
@@ -169,19 +167,19 @@ async def test_a_call_is_tried_again_while_the_gateway_is_unavailable(
     assert result["y"] == 1
 
 
-async def test_queries_of_a_stream_that_breaks_are_asked_again_on_another(
+async def test_queries_of_a_broken_stream_are_retried_on_a_new_one(
     client: synergai.Client, gateway: Any
 ) -> None:
     gateway.backwards = 3
     asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
     await until(lambda: gateway.streams)
-    gateway.break_off()
+    gateway.break_streams()
     gateway.backwards = 1
     assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
     assert len(gateway.streams) == 2
 
 
-async def test_an_answer_that_names_no_query_has_each_asked_alone(
+async def test_response_without_id_makes_each_query_a_unary_call(
     client: synergai.Client, gateway: Any
 ) -> None:
     gateway.backwards = 3
@@ -189,10 +187,10 @@ async def test_an_answer_that_names_no_query_has_each_asked_alone(
     await until(lambda: gateway.streams)
     gateway.streams[0].put_nowait(oip.ModelStreamInferResponse(error_message="whose?"))
     assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
-    assert len(gateway.alone) == 2
+    assert len(gateway.unary) == 2
 
 
-async def test_a_request_beyond_the_cap_fails_alone(gateway: Any) -> None:
+async def test_request_over_the_size_limit_fails_alone(gateway: Any) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         waiting = asyncio.create_task(client.infer("stuck", x(1)))
         with pytest.raises(synergai.Overloaded, match="larger than max"):
@@ -201,7 +199,7 @@ async def test_a_request_beyond_the_cap_fails_alone(gateway: Any) -> None:
         waiting.cancel()
 
 
-async def test_an_answer_beyond_the_cap_fails_alone(gateway: Any) -> None:
+async def test_response_over_the_size_limit_fails_alone(gateway: Any) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         gateway.backwards = 2
         asked = [client.infer("wide", x(*range(5))), client.infer("identity", x(2))]
@@ -210,22 +208,22 @@ async def test_an_answer_beyond_the_cap_fails_alone(gateway: Any) -> None:
     assert isinstance(other, synergai.InferResult), other
 
 
-async def test_a_large_request_holds_up_no_other(client: synergai.Client, gateway: Any) -> None:
+async def test_large_request_is_sent_as_a_unary_call(client: synergai.Client, gateway: Any) -> None:
     large = x(*range(MAX_STREAMED_BYTES // 4))
     assert (await client.infer("identity", large))["y"].size == MAX_STREAMED_BYTES // 4
-    assert len(gateway.alone) == 1
+    assert len(gateway.unary) == 1
     assert gateway.streams == []
 
 
 async def test_attempts_are_bounded(gateway: Any) -> None:
     gateway.unavailable = 10
     async with synergai.Client(gateway.address, attempts=2) as client:
-        with pytest.raises(synergai.Unavailable, match="the gateway is going"):
+        with pytest.raises(synergai.Unavailable, match="the gateway is stopping"):
             await client.infer("identity", x(1))
     assert gateway.unavailable == 8
 
 
-async def test_a_gateway_that_is_not_there_is_named() -> None:
+async def test_unreachable_gateway_is_named() -> None:
     target = f"127.0.0.1:{free_port()}"
     async with synergai.Client(target, attempts=1) as client:
         with pytest.raises(synergai.Unavailable, match=f"cannot connect to {target} .*refused"):
@@ -271,32 +269,30 @@ async def test_a_stream_never_has_more_than_a_window_on_its_way(
     async for _ in client.stream("identity", inputs(), window=3):
         yielded += 1
     assert yielded == 30
-    assert most <= 3 + 1, "one more is made ready while the window is full"
+    assert most <= 3 + 1, "one more input is taken while the window is full"
 
 
-async def test_a_streams_deadline_travels_with_each_query(
-    client: synergai.Client, gateway: Any
-) -> None:
+async def test_stream_deadline_applies_to_each_query(client: synergai.Client, gateway: Any) -> None:
     async for _ in client.stream("identity", [x(1), x(2)], deadline=0.25):
         pass
     assert [r.parameters["timeout"].int64_param for r in gateway.requests] == [250_000, 250_000]
 
 
-async def test_a_failed_query_of_a_stream_is_raised_in_its_turn(client: synergai.Client) -> None:
+async def test_failed_query_of_a_stream_is_raised_in_order(client: synergai.Client) -> None:
     results = client.stream("identity", [x(1), x(-1), x(2)])
     assert (await anext(results))["y"] == 1
     with pytest.raises(synergai.Overloaded, match="negative numbers"):
         await anext(results)
 
 
-async def test_failures_of_a_stream_can_be_had_in_place(client: synergai.Client) -> None:
+async def test_stream_can_yield_errors_in_place(client: synergai.Client) -> None:
     stream = client.stream("identity", [x(1), x(-1), x(2)], return_exceptions=True)
     answers = [answer async for answer in stream]
     assert isinstance(answers[1], synergai.Overloaded)
     assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
 
 
-async def test_what_the_inputs_of_a_stream_raise_is_raised(client: synergai.Client) -> None:
+async def test_exception_of_the_inputs_is_raised(client: synergai.Client) -> None:
     async def inputs() -> AsyncIterator[Any]:
         yield x(1)
         raise LookupError("no more pictures")
@@ -318,14 +314,14 @@ async def test_leaving_a_stream_early_ends_its_call(client: synergai.Client, gat
     assert len(gateway.requests) == 1
 
 
-async def test_a_stream_without_queries_has_no_results(client: synergai.Client) -> None:
+async def test_stream_without_queries_yields_nothing(client: synergai.Client) -> None:
     assert [result async for result in client.stream("identity", [])] == []
 
 
 # --- jobs -------------------------------------------------------------------------------
 
 
-async def test_a_submitted_job_is_watched_to_its_end(client: synergai.Client) -> None:
+async def test_submitted_job_is_watched_until_it_ends(client: synergai.Client) -> None:
     job = await client.submit("identity", queries=10, qos=5.0, priority=3, tenant="roof")
     states = [status.state async for status in job.watch()]
     assert states == [
@@ -342,7 +338,7 @@ async def test_a_submitted_job_is_watched_to_its_end(client: synergai.Client) ->
     assert [(each.worker_id, each.count) for each in status.executions] == [("nano", 10)]
 
 
-async def test_watching_survives_the_absence_of_the_gateway(
+async def test_watch_reconnects_while_the_gateway_is_unavailable(
     client: synergai.Client, gateway: Any
 ) -> None:
     job = await client.submit("identity", queries=10)
@@ -352,11 +348,11 @@ async def test_watching_survives_the_absence_of_the_gateway(
     assert gateway.unavailable == 0
 
 
-async def test_watching_ends_when_patience_does(gateway: Any) -> None:
+async def test_watch_fails_after_patience(gateway: Any) -> None:
     async with synergai.Client(gateway.address, patience=0.0) as client:
         job = await client.submit("identity", queries=10)
         gateway.unavailable = 10**6
-        with pytest.raises(synergai.Unavailable, match="the gateway is going"):
+        with pytest.raises(synergai.Unavailable, match="the gateway is stopping"):
             await job.wait()
 
 
@@ -365,20 +361,18 @@ async def test_no_qos_is_no_deadline(client: synergai.Client) -> None:
     assert math.isinf((await job.status()).spec.qos)
 
 
-async def test_a_job_that_failed_says_why(client: synergai.Client) -> None:
+async def test_failed_job_has_a_reason(client: synergai.Client) -> None:
     status = await (await client.submit("broken", queries=1)).wait()
     with pytest.raises(synergai.SynergaiError, match="failed: the model file is truncated"):
         status.raise_unless_succeeded()
 
 
-async def test_a_cancelled_job_says_so(client: synergai.Client) -> None:
+async def test_cancelled_job_has_that_state(client: synergai.Client) -> None:
     job = await client.submit("stuck", queries=1)
     assert (await job.cancel()).state is synergai.JobState.CANCELLED
 
 
-async def test_a_submission_repeated_by_the_client_has_the_same_key(
-    client: synergai.Client, gateway: Any
-) -> None:
+async def test_retried_submission_has_the_same_key(client: synergai.Client, gateway: Any) -> None:
     gateway.unavailable = 1
     await client.submit("identity", queries=1)
     first, second = gateway.submissions
@@ -386,7 +380,7 @@ async def test_a_submission_repeated_by_the_client_has_the_same_key(
     assert len(gateway.jobs) == 1
 
 
-async def test_an_idempotency_key_used_for_other_work_is_a_conflict(
+async def test_reused_idempotency_key_is_a_conflict(
     client: synergai.Client,
 ) -> None:
     await client.submit("identity", queries=1, idempotency_key="k")
@@ -397,7 +391,7 @@ async def test_an_idempotency_key_used_for_other_work_is_a_conflict(
 @pytest.mark.parametrize(
     "options", [{"queries": 0}, {"queries": 1, "qos": -1.0}, {"queries": 1, "tenant": "a/b"}]
 )
-async def test_a_job_that_cannot_be_is_refused_without_asking(
+async def test_invalid_job_is_rejected_without_a_call(
     options: Any, client: synergai.Client, gateway: Any
 ) -> None:
     with pytest.raises(synergai.InvalidInput):
@@ -426,13 +420,13 @@ async def test_a_run_streams_inputs_in_and_results_out(client: synergai.Client) 
         assert run.status.queries_done == 20
 
 
-async def test_a_run_that_fails_says_why(client: synergai.Client) -> None:
+async def test_failed_run_has_a_reason(client: synergai.Client) -> None:
     async with client.run("broken", [x(1)]) as run:
         with pytest.raises(synergai.SynergaiError, match="truncated"):
             await run.results()
 
 
-async def test_a_run_with_fewer_inputs_than_it_was_opened_for_is_refused(
+async def test_run_with_too_few_inputs_is_rejected(
     client: synergai.Client,
 ) -> None:
     async def attempt() -> None:
@@ -443,8 +437,8 @@ async def test_a_run_with_fewer_inputs_than_it_was_opened_for_is_refused(
         await attempt()
 
 
-async def test_a_run_on_inputs_without_length_needs_their_number(client: synergai.Client) -> None:
-    with pytest.raises(synergai.InvalidInput, match="how many"):
+async def test_run_on_inputs_without_length_needs_queries(client: synergai.Client) -> None:
+    with pytest.raises(synergai.InvalidInput, match="pass their number as queries"):
         client.run("identity", iter([x(1)]))
 
 
@@ -478,7 +472,7 @@ async def test_engines_are_loaded_and_unloaded(client: synergai.Client, gateway:
         await client.unload("nothing")
 
 
-async def test_ready_is_a_plain_question(client: synergai.Client) -> None:
+async def test_ready_returns_a_bool(client: synergai.Client) -> None:
     assert await client.ready()
     assert await client.ready("identity")
     assert not await client.ready("broken")

@@ -1,4 +1,4 @@
-"""The rules of the client that concern its whole process."""
+"""Process-wide behaviour of the client: imports and the protocol's stubs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def python(script: str, *arguments: str) -> str:
-    """What a script prints, run in a process of its own."""
+    """Run a script in a child process and return its output."""
     result = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
     )
@@ -22,7 +22,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert python(f"import synergai, sys; print({heavy} & set(sys.modules))") == "set()\n"
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     script = "import synergai\nfor name in dir(synergai): getattr(synergai, name)"
     assert python(script) == ""
 

@@ -1,4 +1,4 @@
-"""The rules of the commands that load and unload engines, run as a user runs them."""
+"""``synergai engines load`` and ``unload``, run as processes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Any
 
 
 async def test_an_engine_is_unloaded_and_loaded(gateway: Any, run: Any) -> None:
-    ran = await run("engines", "unload", "identity", "--target", gateway.address)
-    assert (ran.code, ran.out, ran.err) == (0, "identity is unloaded\n", "")
+    result = await run("engines", "unload", "identity", "--target", gateway.address)
+    assert (result.code, result.out, result.err) == (0, "identity is unloaded\n", "")
     assert gateway.unloaded == {"identity"}
-    ran = await run("engines", "load", "identity", "--target", gateway.address)
-    assert (ran.code, ran.out, ran.err) == (0, "identity is loaded\n", "")
+    result = await run("engines", "load", "identity", "--target", gateway.address)
+    assert (result.code, result.out, result.err) == (0, "identity is loaded\n", "")
     assert gateway.unloaded == set()
 
 
-async def test_an_engine_that_cannot_be_loaded_is_one_line_and_exit_code_1(
-    gateway: Any, run: Any
-) -> None:
-    ran = await run("engines", "load", "broken", "--target", gateway.address)
-    assert (ran.code, ran.out, ran.err) == (1, "", "error: the model file is truncated\n")
+async def test_load_failure_prints_one_line_and_exits_1(gateway: Any, run: Any) -> None:
+    result = await run("engines", "load", "broken", "--target", gateway.address)
+    assert (result.code, result.out, result.err) == (1, "", "error: the model file is truncated\n")

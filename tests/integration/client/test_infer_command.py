@@ -60,7 +60,7 @@ async def test_outputs_are_saved_on_request(gateway: Any, run: Any, tmp_path: Pa
     [
         ("z=[1]", "has no input 'z': it takes --input x=<FP32 [-1]>"),
         ('["a"]', "input 'x': FP32 takes numbers, not 'a'"),
-        ("[1, [2]]", "input 'x': its rows differ in length"),
+        ("[1, [2]]", "input 'x': its rows have different lengths"),
         ("[1e300]", "input 'x': 1e+300 cannot be represented as FP32"),
         ("[1", "'[1' is not valid JSON"),
         ("@absent.npy", "absent.npy: no such file"),

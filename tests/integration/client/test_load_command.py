@@ -1,4 +1,4 @@
-"""The rules of ``synergai load``: requests on time, against the public protocol on loopback."""
+"""``synergai load`` against a fake gateway on loopback."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ PNG = b"\x89PNG"
 
 
 @pytest.fixture
-def asking(gateway: Any, tmp_path: Path) -> list[str]:
-    """Whom to ask; a machine with other things to do may be late."""
+def base_options(gateway: Any, tmp_path: Path) -> list[str]:
+    """Options common to all runs; tolerates late sending on a busy machine."""
     models = str(tmp_path / "models")
     return ["--target", gateway.address, "--models", models, "--late-ms", "1000", "--json"]
 
 
 @pytest.fixture
-def options(asking: list[str]) -> list[str]:
-    """A short run."""
-    return [*asking, "--rate", "100", "--duration", "0.5"]
+def options(base_options: list[str]) -> list[str]:
+    """Options of a short run."""
+    return [*base_options, "--rate", "100", "--duration", "0.5"]
 
 
-async def test_a_run_sends_what_the_trace_says_and_tells_what_became_of_it(
+async def test_run_sends_the_trace_and_reports_outcomes(
     options: list[str], tmp_path: Path, gateway: Any, run: Any
 ) -> None:
     plot = tmp_path / "plots" / "run.png"
     trace = ("--trace", "constant", "--deadline-ms", "2000", "--plot", str(plot))
-    ran = await run("load", "identity", *options, *trace)
-    assert ran.code == 0, ran.err
-    report = json.loads(ran.out)
+    result = await run("load", "identity", *options, *trace)
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
     assert report["requests"] == report["met"] == 50
     assert len(gateway.requests) == 50 + 5, "and the warm-up"
     assert (report["valid"], report["violations"], report["attainment"]) == (True, 0, 1.0)
@@ -47,19 +47,21 @@ async def test_a_run_sends_what_the_trace_says_and_tells_what_became_of_it(
 
 
 async def test_a_recorded_trace_is_replayed(
-    asking: list[str], tmp_path: Path, gateway: Any, run: Any
+    base_options: list[str], tmp_path: Path, gateway: Any, run: Any
 ) -> None:
     rates = tmp_path / "rates.csv"
     rates.write_text("second,rate\n0,30\n1,10\n")
-    ran = await run("load", "identity", *asking, "--trace", "replay", "--replay", str(rates))
-    report = json.loads(ran.out)
+    result = await run(
+        "load", "identity", *base_options, "--trace", "replay", "--replay", str(rates)
+    )
+    report = json.loads(result.out)
     assert [second["offered"] for second in report["by_second"]] == [30, 10]
     assert len(gateway.requests) == 40 + 5
 
 
-async def test_a_machine_that_sends_late_says_so(options: list[str], run: Any) -> None:
-    ran = await run("load", "identity", *options, "--late-ms", "0.0001")
-    report = json.loads(ran.out)
+async def test_late_sending_makes_the_run_invalid(options: list[str], run: Any) -> None:
+    result = await run("load", "identity", *options, "--late-ms", "0.0001")
+    report = json.loads(result.out)
     assert report["valid"] is report["send_delay"]["is_valid"] is False
     assert report["send_delay"]["late"] == report["requests"]
     assert report["send_delay"]["max_s"] > 0
@@ -68,8 +70,8 @@ async def test_a_machine_that_sends_late_says_so(options: list[str], run: Any) -
 async def test_requests_without_an_answer_expire_at_their_deadline(
     options: list[str], run: Any
 ) -> None:
-    ran = await run("load", "stuck", *options, "--deadline-ms", "100", "--warm-up", "0")
-    report = json.loads(ran.out)
+    result = await run("load", "stuck", *options, "--deadline-ms", "100", "--warm-up", "0")
+    report = json.loads(result.out)
     assert report["expired"] == report["violations"] == report["requests"]
     assert report["latency_s"] == {}
 
@@ -77,15 +79,15 @@ async def test_requests_without_an_answer_expire_at_their_deadline(
 async def test_the_search_reports_every_trial(options: list[str], run: Any) -> None:
     # No gateway answers within a microsecond, so that no rate is found; and that is said.
     search = ("--find-goodput", "--trials", "1", "--trace", "constant", "--duration", "0.04")
-    ran = await run("load", "identity", *options, *search, "--deadline-ms", "0.001")
-    assert ran.code == 0, ran.err
-    report = json.loads(ran.out)
+    result = await run("load", "identity", *options, *search, "--deadline-ms", "0.001")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
     assert report["rate"] == 0
     assert [trial["rate"] for trial in report["trials"]] == [100, 50, 25]
 
 
 @pytest.mark.parametrize(
-    ("more", "complaint"),
+    ("more", "message"),
     [
         (["--trace", "linear"], "--trace linear needs the rate at its end: --to-rate"),
         (["--trace", "replay"], "--trace replay needs the file: --replay FILE"),
@@ -93,28 +95,28 @@ async def test_the_search_reports_every_trial(options: list[str], run: Any) -> N
         (["--rate", "0.001"], "the trace has no request"),
     ],
 )
-async def test_what_cannot_be_run_is_one_line_and_exit_code_1(
-    more: list[str], complaint: str, asking: list[str], run: Any
+async def test_invalid_run_prints_one_line_and_exits_1(
+    more: list[str], message: str, base_options: list[str], run: Any
 ) -> None:
-    ran = await run("load", "identity", *asking, *more)
-    assert (ran.code, ran.out) == (1, "")
-    assert complaint in ran.err.splitlines()[-1]
+    result = await run("load", "identity", *base_options, *more)
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err.splitlines()[-1]
 
 
-async def test_an_engine_that_fails_is_told_before_the_run(options: list[str], run: Any) -> None:
-    ran = await run("load", "broken", *options)
-    assert ran.code == 1
-    assert "the model file is truncated" in ran.err
+async def test_broken_engine_fails_before_the_run(options: list[str], run: Any) -> None:
+    result = await run("load", "broken", *options)
+    assert result.code == 1
+    assert "the model file is truncated" in result.err
 
 
 async def test_requests_that_fail_make_the_command_fail_after_its_report(
     options: list[str], gateway: Any, run: Any
 ) -> None:
     gateway.unavailable = 3
-    ran = await run("load", "identity", *options, "--trace", "constant", "--warm-up", "0")
-    assert ran.code == 1
-    assert json.loads(ran.out)["failed"] == 3
-    assert ran.err == "error: 3 of 50 requests failed; the first: the gateway is going\n"
+    result = await run("load", "identity", *options, "--trace", "constant", "--warm-up", "0")
+    assert result.code == 1
+    assert json.loads(result.out)["failed"] == 3
+    assert result.err == "error: 3 of 50 requests failed; the first: the gateway is stopping\n"
 
 
 async def test_a_search_ends_when_the_gateway_is_gone(
@@ -125,10 +127,10 @@ async def test_a_search_ends_when_the_gateway_is_gone(
         while len(gateway.requests) < 20:  # noqa: ASYNC110 - the fake gateway has no event
             await asyncio.sleep(0.01)
         await gateway.server.stop(None)
-        ran = await wait(process)
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("error: the search ended at 100 requests/s, where ")
-    assert f"cannot connect to {gateway.address}" in ran.err
+        result = await wait(process)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: the search ended at 100 requests/s, where ")
+    assert f"cannot connect to {gateway.address}" in result.err
 
 
 async def test_a_sample_set_is_sent_in_turn(

@@ -1,4 +1,4 @@
-"""The rules of ``synergai loadgen``: real LoadGen, against the public protocol on loopback."""
+"""``synergai loadgen``, with the real LoadGen, against a fake gateway on loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def options(gateway: Any, tmp_path: Path) -> list[str]:
-    """A short run, whose files are below the test's own folder."""
+    """Options of a short run that writes below the test's folder."""
     return [
         *("--target", gateway.address, "--queries", "64", "--min-duration", "0.2"),
         *("--models", str(tmp_path / "models"), "--output", str(tmp_path / "logs")),
@@ -26,9 +26,9 @@ def options(gateway: Any, tmp_path: Path) -> list[str]:
 async def test_a_run_reports_loadgens_figures_and_ours(
     options: list[str], tmp_path: Path, gateway: Any, run: Any
 ) -> None:
-    ran = await run("loadgen", "identity", *options, "--qos-ms", "5000", "--json")
-    assert ran.code == 0, ran.err
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, "--qos-ms", "5000", "--json")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
     assert report["loadgen"]["validity"] == "VALID"
     assert report["loadgen"]["percentiles_s"]["90.0"] > 0
     assert report["queries"] >= 64
@@ -46,9 +46,9 @@ async def test_a_run_reports_loadgens_figures_and_ours(
 async def test_every_scenario_runs_to_its_end(
     scenario: str, more: list[str], options: list[str], gateway: Any, run: Any
 ) -> None:
-    ran = await run("loadgen", "identity", *options, "--scenario", scenario, *more, "--json")
-    assert ran.code == 0, ran.err
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, "--scenario", scenario, *more, "--json")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
     assert report["loadgen"]["scenario"] == scenario
     assert (report["failed"], report["late"]) == (0, 0)
     assert len(gateway.requests) == report["queries"] + 5, "and the warm-up"
@@ -65,9 +65,9 @@ async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]], np.float32)
     np.savez(samples, x=x, labels=np.array([0, 1, 2, 0]))
     accuracy = ("--mode", "accuracy", "--scenario", scenario, "--samples", str(samples))
-    ran = await run("loadgen", "identity", *options, *accuracy, "--json")
-    assert ran.code == 0, ran.err
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, *accuracy, "--json")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
     assert (report["measure"], report["accuracy"], report["evaluated"]) == ("top-1", 0.75, 4)
     assert report["queries"] == 4
     assert report["loadgen"] is None, "it measures no time then"
@@ -77,15 +77,13 @@ async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
     }
 
 
-async def test_a_user_conf_is_followed_unless_an_option_says_otherwise(
-    tmp_path: Path, gateway: Any, run: Any
-) -> None:
+async def test_options_override_user_conf(tmp_path: Path, gateway: Any, run: Any) -> None:
     conf = tmp_path / "user.conf"
     conf.write_text("identity.Server.target_qps = 250\n*.Server.min_duration = 400\n")
     options = ("--target", gateway.address, "--models", str(tmp_path), "--output", str(tmp_path))
     server = ("--scenario", "Server", "--user-conf", str(conf), "--queries", "50")
-    ran = await run("loadgen", "identity", *options, *server)
-    assert ran.code == 0, ran.err
+    result = await run("loadgen", "identity", *options, *server)
+    assert result.code == 0, result.err
     used = (tmp_path / "mlperf_log_summary.txt").read_text()
     assert "target_qps : 250" in used
     assert "min_duration (ms): 400" in used
@@ -94,22 +92,22 @@ async def test_a_user_conf_is_followed_unless_an_option_says_otherwise(
 
 
 async def test_late_answers_are_violations(options: list[str], run: Any) -> None:
-    ran = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
+    report = json.loads(result.out)
     assert report["late"] == report["violations"] == report["queries"]
     assert report["goodput"] == 0
     assert report["loadgen"]["validity"] == "VALID", "LoadGen knows no deadline"
 
 
-async def test_refused_queries_are_counted_and_do_not_hang_the_run(
+async def test_rejected_queries_are_counted_and_do_not_hang_the_run(
     options: list[str], tmp_path: Path, run: Any
 ) -> None:
     # The fake gateway refuses negative numbers; a deadline or a full queue look the same.
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[-1.0]], np.float32))
-    ran = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
-    assert ran.code == 0, "to refuse is what a gateway should do that has too much to do"
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
+    assert result.code == 0, "to refuse is what a gateway should do that has too much to do"
+    report = json.loads(result.out)
     assert report["rejected"] == report["violations"] == report["queries"] >= 64
     assert (report["failed"], report["first_failure"]) == (0, "")
 
@@ -121,21 +119,21 @@ async def test_queries_that_fail_make_the_command_fail_after_its_report(
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[1.0], [np.nan]], np.float32))
     more = ("--scenario", "Server", "--rate", "300", "--samples", str(samples), "--json")
-    ran = await run("loadgen", "identity", *options, *more)
-    assert ran.code == 1
-    report = json.loads(ran.out)
+    result = await run("loadgen", "identity", *options, *more)
+    assert result.code == 1
+    report = json.loads(result.out)
     assert 0 < report["failed"] == report["violations"] < report["queries"]
-    assert ran.err.splitlines()[-1] == (
+    assert result.err.splitlines()[-1] == (
         f"error: {report['failed']:,} of {report['queries']:,} requests failed; "
-        "the first: what is no number is too much"
+        "the first: NaN is not supported"
     )
 
 
 async def test_the_table_ends_with_loadgens_own_verdict(options: list[str], run: Any) -> None:
-    ran = await run("loadgen", "identity", *options)
-    assert ran.code == 0
-    assert ran.out.splitlines()[-1] == "Result is : VALID"
-    assert "8 random inputs" in ran.out
+    result = await run("loadgen", "identity", *options)
+    assert result.code == 0
+    assert result.out.splitlines()[-1] == "Result is : VALID"
+    assert "8 random inputs" in result.out
 
 
 async def test_a_sample_set_is_sent_instead_of_random_inputs(
@@ -143,15 +141,15 @@ async def test_a_sample_set_is_sent_instead_of_random_inputs(
 ) -> None:
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[1.5], [2.5]], np.float32))
-    ran = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
-    assert json.loads(ran.out)["inputs"] == f"2 samples of {samples}"
+    result = await run("loadgen", "identity", *options, "--samples", str(samples), "--json")
+    assert json.loads(result.out)["inputs"] == f"2 samples of {samples}"
     assert {request.raw_input_contents[0] for request in gateway.requests} == {
         np.float32(1.5).tobytes(),
         np.float32(2.5).tobytes(),
     }
 
 
-async def test_an_enforced_qos_is_told_to_the_gateway(
+async def test_enforced_qos_is_sent_to_the_gateway(
     options: list[str], gateway: Any, run: Any
 ) -> None:
     await run("loadgen", "identity", *options, "--qos-ms", "250", "--enforce")
@@ -160,7 +158,7 @@ async def test_an_enforced_qos_is_told_to_the_gateway(
 
 
 @pytest.mark.parametrize(
-    ("engine", "more", "complaint"),
+    ("engine", "more", "message"),
     [
         ("nothing", [], "no worker serves engine 'nothing'"),
         ("broken", [], "the model file is truncated"),
@@ -170,18 +168,18 @@ async def test_an_enforced_qos_is_told_to_the_gateway(
         ("identity", ["--user-conf", "/nowhere.conf"], "/nowhere.conf cannot be read"),
     ],
 )
-async def test_what_cannot_be_run_is_one_line_and_exit_code_1(
-    engine: str, more: list[str], complaint: str, options: list[str], run: Any
+async def test_invalid_run_prints_one_line_and_exits_1(
+    engine: str, more: list[str], message: str, options: list[str], run: Any
 ) -> None:
-    ran = await run("loadgen", engine, *options, *more)
-    assert (ran.code, ran.out) == (1, "")
-    assert complaint in ran.err.splitlines()[-1]
+    result = await run("loadgen", engine, *options, *more)
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err.splitlines()[-1]
 
 
-async def test_wrong_options_are_misuse(options: list[str], run: Any) -> None:
-    ran = await run("loadgen", "identity", *options, "--queries", "0")
-    assert ran.code == 2
-    assert ran.err == "error: --queries: '0' should be greater than or equal to 1\n"
+async def test_invalid_option_exits_2(options: list[str], run: Any) -> None:
+    result = await run("loadgen", "identity", *options, "--queries", "0")
+    assert result.code == 2
+    assert result.err == "error: --queries: '0' should be greater than or equal to 1\n"
 
 
 async def test_a_gateway_that_dies_ends_the_run_with_a_message(
@@ -191,20 +189,20 @@ async def test_a_gateway_that_dies_ends_the_run_with_a_message(
         while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
             await asyncio.sleep(0.01)
         await gateway.server.stop(None)
-        ran = await wait(process)
-    assert ran.code == 1
-    assert f"the connection to {gateway.address} was lost (after " in ran.err
+        result = await wait(process)
+    assert result.code == 1
+    assert f"the connection to {gateway.address} was lost (after " in result.err
 
 
-async def test_an_interruption_ends_the_run_at_once(
+async def test_interruption_ends_the_run(
     options: list[str], gateway: Any, start: Any, wait: Any
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
         while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
             await asyncio.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        ran = await wait(process)
-    assert ran.code == 130
-    asked = len(gateway.requests)
+        result = await wait(process)
+    assert result.code == 130
+    sent = len(gateway.requests)
     await asyncio.sleep(0.1)
-    assert len(gateway.requests) == asked, "nobody is left who asks"
+    assert len(gateway.requests) == sent, "no process sends requests any more"

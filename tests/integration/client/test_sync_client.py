@@ -48,7 +48,7 @@ async def test_stream_left_early_ends_its_call(gateway: Any) -> None:
         raise AssertionError
 
     assert await in_thread(gateway, first) == 0.0
-    assert gateway.most_under_way <= 16
+    assert gateway.max_in_flight <= 16
 
 
 async def test_submitted_job_is_watched_and_awaited(gateway: Any) -> None:
