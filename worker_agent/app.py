@@ -1,4 +1,4 @@
-"""The agent: what runs on a worker's machine and makes its engines available."""
+"""The agent: makes the engines of one machine available to a gateway."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from worker_agent.hosts.process import HostProcess
     from worker_agent.settings import AgentSettings
 
-_ENVELOPE_BYTES: Final = 64 << 10
-"""What a report adds to a response."""
+_REPORT_OVERHEAD_BYTES: Final = 64 << 10
+"""Upper bound of what a report adds to a response."""
 
 _log = logging.getLogger(__name__)
 
 
 class Agent:
-    """A worker's agent. Use it as an async context manager, and wait until it has stopped.
+    """A worker's agent. Use it as an async context manager and await `wait_stopped`.
 
     Attributes:
-        address: where it serves the Open Inference Protocol itself; empty if it does not.
+        address: address of its own Open Inference Protocol server; empty if there is none.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._credentials()  # what is wrong with the files is said before anything is started
-        # As the engines: known once the agent has looked at its machine.
+        self._credentials()  # report invalid certificate files before starting anything
+        # Filled on startup, like the engines.
         self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
@@ -75,9 +75,9 @@ class Agent:
             self._engines,
             time.monotonic,
             self._idle.set,
-            max_response_bytes=settings.max_message_bytes - _ENVELOPE_BYTES,
+            max_response_bytes=settings.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
-        self._connection = HubClient(
+        self._hub = HubClient(
             settings.gateway,
             self,
             self._runner,
@@ -90,7 +90,6 @@ class Agent:
         )
         self._stop = asyncio.Event()
         self._unloads: set[asyncio.Task[bool]] = set()
-        # What goes on for as long as the agent does.
         self._background: list[asyncio.Task[None]] = []
         self._ready = contextlib.ExitStack()
 
@@ -102,14 +101,14 @@ class Agent:
                 self._settings.power,
                 self._settings.power_modes,
                 files,
-                self._connection.power_changed,
+                self._hub.send_power_changed,
             )
-            self._modes.use(power)
+            self._modes.set_power(power)
             self._meter = await asyncio.to_thread(PowerMeter, files)
             self._configurations += self._settings.configurations(self._modes.modes)
             inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
             self._engines.update(await inventory.engines())
-            # How each went is logged, and what is resident is told when the worker registers.
+            # Failures are logged by the pool; the registration lists the resident sessions.
             loads = map(self._load, self._settings.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
             if self._settings.listen is not None:
@@ -132,11 +131,11 @@ class Agent:
         )
         watch = ModelDirectoryWatch(inventory, self._settings.models_look_s, self._engine_changed)
         self._background = [
-            asyncio.create_task(part)
-            for part in (self._connection.run(), self._hosts.keep_within_budget(), watch.run())
+            asyncio.create_task(loop)
+            for loop in (self._hub.run(), self._hosts.enforce_memory_budget(), watch.run())
         ]
         for task in self._background:
-            task.add_done_callback(_mourn)
+            task.add_done_callback(_log_failure)
         return self
 
     async def __aexit__(
@@ -157,26 +156,26 @@ class Agent:
         await self._close_meter()
 
     def stop(self) -> None:
-        """Begin to leave: finish what there is, take nothing new. Idempotent."""
+        """Start a graceful shutdown: complete outstanding work, accept no more. Idempotent."""
         self._stop.set()
 
     async def wait_stopped(self) -> None:
-        """Return once the agent was told to stop and has finished what it had."""
+        """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over."""
         await self._stop.wait()
         _log.info("draining")
         self._standalone.drain()
-        self._connection.draining()
+        self._hub.send_draining()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_s):
                 while not self._runner.is_idle:
                     self._idle.clear()
                     await self._idle.wait()
-        await self._connection.flush()
+        await self._hub.flush()
 
-    # --- what the connection asks, see worker_agent.hub_client.registration.Worker ---------------
+    # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
 
-    def register(self) -> hub_pb2.Register:
-        """How this worker introduces itself, as of now."""
+    def register_message(self) -> hub_pb2.Register:
+        """Return the current description of this worker."""
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self._settings.worker_id,
@@ -186,13 +185,13 @@ class Agent:
             memory_bytes=psutil.virtual_memory().total,
             configurations=map(converters.configuration_to_proto, self._configurations),
             engines=map(converters.engine_to_proto, self._engines.values()),
-            sessions=map(converters.session_to_proto, self._hosts.sessions()),
+            sessions=map(converters.session_to_proto, self._hosts.resident_sessions()),
             power_mode=self._modes.mode,
             meter="" if self._meter is None else self._meter.source,
         )
 
-    def heartbeat(self) -> hub_pb2.Heartbeat:
-        """Resident memory of the agent and its engine hosts, and what the machine draws."""
+    def heartbeat_message(self) -> hub_pb2.Heartbeat:
+        """Return the resident memory of agent and engine hosts, and the machine's power draw."""
         own: int = psutil.Process().memory_info().rss
         beat = hub_pb2.Heartbeat(rss_bytes=own + self._hosts.rss_bytes())
         if self._meter is not None and (draw := self._meter.read()) is not None:
@@ -200,17 +199,17 @@ class Agent:
         return beat
 
     def load(self, session: Session) -> None:
-        """Bring the session into memory; how that went is told by a ``SessionChanged``."""
+        """Load `session`; the result is sent as a ``SessionChanged``."""
         task = self._load(session)
         if task is None:
             error = EngineUnusable(f"it cannot be loaded here with {session.configuration}")
-            self._connection.session_changed(SessionChange(session, resident=False, error=error))
+            self._hub.send_session_changed(SessionChange(session, resident=False, error=error))
             return
-        # A failure was logged and told where it happened; nobody else wants it.
-        task.add_done_callback(_retrieve)
+        # The pool has logged and reported a failure.
+        task.add_done_callback(_retrieve_exception)
 
     def unload(self, session: Session) -> None:
-        """Let the session go, if nothing runs on it."""
+        """Unload `session` if it is idle."""
         task = asyncio.create_task(self._hosts.unload(session))
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
@@ -222,46 +221,46 @@ class Agent:
     def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         engine = self._engines.get(session.engine)
         if engine is None or engine.fault or session.configuration not in self._configurations:
-            _log.warning("asked for %s, which cannot be loaded here", session)
+            _log.warning("cannot load %s: no such usable engine or configuration", session)
             return None
         return self._hosts.load(session)
 
     def _session_changed(self, change: SessionChange) -> None:
-        self._connection.session_changed(change)
+        self._hub.send_session_changed(change)
         engine = self._engines.get(change.session.engine)
         if engine is not None and isinstance(change.error, EngineUnusable):
-            self._tell_engine(replace(engine, fault=str(change.error)))
+            self._update_engine(replace(engine, fault=str(change.error)))
 
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
-        """Serve the engine as it is now in the model directory; None: it is there no more."""
-        _log.info("engine %s has %s", name, "gone" if engine is None else "changed")
+        """Replace an engine that has changed in the model directory; None if it was removed."""
+        _log.info("engine %s was %s", name, "removed" if engine is None else "added or changed")
         if engine is None:
             fault = "it is no longer in the worker's model directory"
             engine = replace(self._engines[name], fault=fault)
         self._hosts.retire(name)
-        self._tell_engine(engine)
+        self._update_engine(engine)
 
-    def _tell_engine(self, engine: Engine) -> None:
+    def _update_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine
-        self._connection.engine_changed(engine)
+        self._hub.send_engine_changed(engine)
 
     async def _close_meter(self) -> None:
         if self._meter is not None:
             await asyncio.to_thread(self._meter.close)
 
 
-def _retrieve(load: asyncio.Task[HostProcess]) -> None:
+def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
     if not load.cancelled():
         load.exception()
 
 
-def _mourn(background: asyncio.Task[None]) -> None:
-    if not background.cancelled():
-        _log.error("a part of the agent has ended", exc_info=background.exception())
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        _log.error("a background task of the agent has ended", exc_info=task.exception())
 
 
 def _version() -> str:
     try:
         return version("synergai")
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # run from a checkout without installation
         return "0"

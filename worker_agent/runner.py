@@ -72,14 +72,14 @@ class EngineHost(Protocol):
     ) -> int:
         """Feed a range of sample queries of a job; return the run."""
 
-    def stop(self, run: int) -> None:
+    def stop_run(self, run_id: int) -> None:
         """Stop the run at its next query."""
 
 
 class HostSource(Protocol):
     """Where the runner gets hosts from."""
 
-    def resident(self, session: Session) -> EngineHost | None:
+    def get_resident(self, session: Session) -> EngineHost | None:
         """The host of `session`, if it is up."""
 
     def load(self, session: Session) -> asyncio.Future[Any]:
@@ -252,7 +252,7 @@ class Runner:
             return self._host
         if self._running:
             return None
-        host = self._hosts.resident(work.session)
+        host = self._hosts.get_resident(work.session)
         if host is None:
             self._load(work)
         self._host, self._session = host, work.session
@@ -342,7 +342,7 @@ class Runner:
         self._run_ended(work, ended)
 
     def _run_ended(self, work: WorkItem, ended: RunEnded) -> None:
-        work.runs.discard(ended.run)
+        work.runs.discard(ended.run_id)
         if ended.outcome is Outcome.FAILED:
             work.fail(ended.fault, ended.detail)
             self._call_off(work)
@@ -354,7 +354,7 @@ class Runner:
         """Have the host stop what runs of `work`."""
         if self._host is not None:
             for run in work.runs:
-                self._host.stop(run)
+                self._host.stop_run(run)
 
     # --- reporting --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the operator of an agent can choose."""
+"""Settings of the agent."""
 
 from __future__ import annotations
 
@@ -26,118 +26,117 @@ if TYPE_CHECKING:
 
 
 def _default_worker_id() -> str:
-    """The host's name, as far as it can be a worker's."""
+    """Return the host name, with characters that are invalid in worker ids replaced."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:128] or "worker"
 
 
 def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
     for count in threads:
         if not 1 <= count <= MAX_THREADS:
-            raise InvalidInput(f"a number of threads is from 1 to {MAX_THREADS}, not {count}")
+            raise InvalidInput(f"thread counts must be between 1 and {MAX_THREADS}, not {count}")
     return tuple(sorted(set(threads)))
 
 
 class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
-    """Settings of a worker's agent."""
+    """Settings of the agent."""
 
-    gateway: Address = Field(
-        default="127.0.0.1:8010", description="The gateway's hub, which the agent dials."
-    )
+    gateway: Address = Field(default="127.0.0.1:8010", description="Address of the gateway's hub.")
     models: Path = Field(
-        default=Path("models"), description="Model directory: one folder per engine."
+        default=Path("models"), description="Model directory, with one folder per engine."
     )
     models_look_s: float = Field(
         default=5.0,
         gt=0,
-        description="How often to look for engines that came, changed or went, in seconds.",
+        description="Interval in seconds between two checks for added, changed or removed engines.",
     )
     worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
-        Field(default_factory=_default_worker_id, description="This worker's name in the fleet.")
+        Field(
+            default_factory=_default_worker_id, description="Unique id of this worker in the fleet."
+        )
     )
     worker_class: Annotated[
         str, AfterValidator(lambda name: validate_name(name, "worker class"))
     ] = Field(
         default_factory=default_worker_class,
-        description="What identical machines share a profile under.",
+        description="Worker class; machines of one class are identical and share a profile.",
     )
     threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
         default=(),
-        description="Thread counts that engines may run with; 1, 2, 4, … up to the cores if empty.",
+        description="Thread counts of configurations; 1, 2, 4, … up to the core count if empty.",
     )
     cores: Cores = Field(
         default=(),
-        description="Processor cores that engines are kept to, such as 2-5; all if empty. Those "
-        "that are left are for the agent, and a gateway on the same machine.",
+        description="CPU cores that engines are restricted to, such as 2-5; all if empty. The "
+        "others are left to the agent, and to a gateway on the same machine.",
     )
     memory_mb: int = Field(
         default=0,
         ge=0,
-        description="Memory for resident engines, in MB; half of the machine's if 0.",
+        description="Memory budget of resident engines in MB; half of the physical memory if 0.",
     )
     preload: dict[str, str] = Field(
         default_factory=dict,
-        description="Configurations by engine that are loaded before the worker joins, and stay, "
-        "such as onnx_digits=threads=2.",
+        description="Sessions to load before the worker registers, and never to evict, as "
+        "ENGINE=CONFIGURATION, such as onnx_digits=threads=2.",
     )
     power: str = Field(
         default="auto",
-        description="How power modes are controlled: nvpmodel, cpufreq, cgroup or none; auto "
-        "chooses by the board.",
+        description="Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board.",
     )
     power_modes: tuple[str, ...] = Field(
         default=(),
-        description="Power modes that engines may run in; all that need no reboot if empty.",
+        description="Power modes of configurations; all that need no reboot if empty.",
     )
     root: Path = Field(
         default=Path("/"),
-        description="Folder that stands for / in all that is about power, as an emulated board.",
+        description="Root directory of the power control files, such as that of an emulated board.",
     )
     state: Path = Field(
         default_factory=agent_state,
-        description="Directory for what the agent remembers of its engines.",
+        description="State directory, which holds the cache of engine descriptions.",
     )
     tls_ca: Path | None = Field(
         default=None,
-        description="Authority (PEM) that the gateway's certificate has to be of; with it, the "
-        "connection is encrypted.",
+        description="CA certificate (PEM) to verify the gateway with; enables TLS.",
     )
     tls_cert: Path | None = Field(
-        default=None, description="This worker's certificate (PEM), if the gateway wants one."
+        default=None, description="Client certificate (PEM), if the gateway requires one."
     )
     tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
     listen: Address | None = Field(
         default=None,
-        description="Serve the Open Inference Protocol here as well, without a gateway.",
+        description="Address to serve the Open Inference Protocol on, without a gateway.",
     )
     hang_timeout_s: float = Field(
-        default=30.0, gt=0, description="An engine that is silent for so long is restarted."
+        default=30.0,
+        gt=0,
+        description="Seconds without a response after which an engine is restarted.",
     )
     drain_s: float = Field(
-        default=30.0, ge=0, description="How long it finishes what it has when told to stop."
+        default=30.0,
+        ge=0,
+        description="Seconds to complete outstanding work when the agent is stopped.",
     )
     max_message_bytes: int = Field(
         default=DEFAULT_MAX_MESSAGE_BYTES,
         ge=1 << 20,
-        description="Largest message to and from others.",
+        description="Size limit of gRPC messages in bytes.",
     )
     ready_file: Path | None = Field(
         default=None,
-        description="File that is written once the agent has read its engines: its address and "
+        description="File to write once the agent has described its engines: its address and "
         "process id, as JSON.",
     )
-    log_level: LogLevel = Field(
-        default="info", description="How much is logged, to standard error."
-    )
+    log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
     def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
-        """What engines can be run with: by power mode, and by rising number of threads.
+        """Return the available configurations, by power mode and increasing number of threads.
 
         Args:
-            modes: what the machine can be switched to; a mode has no more threads than cores.
+            modes: available power modes; thread counts are limited by the cores of each mode.
 
         Raises:
-            InvalidInput: engines are kept to fewer cores than the threads asked for, or all
-                modes have fewer.
+            InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
         """
         check_thread_counts(self.threads, self.cores)
         if not modes:
@@ -153,7 +152,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         if not found:
             most = max(mode.cores for mode in modes)
             raise InvalidInput(
-                f"no power mode has cores for {min(self.threads)} threads; the most is {most}"
+                f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
             )
         return found
 
@@ -166,7 +165,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """What is to be in memory when the worker joins."""
+        """Sessions to load before the worker registers."""
         return tuple(
             Session(EngineName(name), Configuration.parse(text))
             for name, text in self.preload.items()
@@ -174,7 +173,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory for resident engines."""
+        """Memory budget of resident engines in bytes."""
         if self.memory_mb:
             return self.memory_mb << 20
         total: int = psutil.virtual_memory().total
@@ -182,7 +181,7 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
 
 
 def _powers_of_two(cores: int) -> list[int]:
-    """1, 2, 4, … below the number of cores, and that."""
+    """Return 1, 2, 4, … below the number of cores, and the number of cores."""
     counts = [1]
     while counts[-1] * 2 < cores:
         counts.append(counts[-1] * 2)

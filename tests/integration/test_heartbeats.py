@@ -29,6 +29,6 @@ def test_stalled_gateway_keeps_its_workers(tmp_path: Path) -> None:
         time.sleep(2 * HEARTBEAT_S)
         fleet.wait_for_workers(1)
         said = fleet.log("w1").read_text() + fleet.log("gateway").read_text()
-    assert "trying again" not in said
+    assert "retrying" not in said
     assert "lost" not in said
     assert "left" not in said

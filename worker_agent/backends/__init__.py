@@ -1,4 +1,4 @@
-"""Runtimes behind one small protocol; each is imported only in the host that needs it."""
+"""Inference runtimes behind one protocol; each is imported only in hosts that use it."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """One model in one runtime, made as ``factory(path, threads)``.
+    """A model loaded in a runtime, created as ``factory(path, threads)``.
 
-    The factory raises `EngineUnusable`, in one line for people, if the model at `path` cannot
-    be loaded. `threads` is the number of intra-op threads, at least 1. Where a definition names
-    a frozen graph's tensors, they follow as ``inputs=…`` and ``outputs=…``.
+    `threads` is the number of intra-op threads, at least 1. If the definition names the tensors of
+    a frozen graph, the factory also receives ``inputs=…`` and ``outputs=…``. It raises
+    `EngineUnusable`, with a one-line message, if the model at `path` cannot be loaded.
 
-    Arrays are NumPy's of the datatype's own dtype; BYTES are object arrays of ``bytes``.
+    Arrays have the dtype of their datatype; BYTES are object arrays of ``bytes``.
     """
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What the model takes, read from the model itself."""
+        """Input tensors, read from the model."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What the model gives, read from the model itself."""
+        """Output tensors, read from the model."""
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query.
+        """Compute the named outputs, in that order, for one query or batch.
 
         Raises:
-            InvalidInput: the runtime finds the inputs impossible.
+            InvalidInput: the runtime rejects the inputs.
             EngineUnusable: the runtime fails for another reason.
         """
 
 
 @runtime_checkable
 class JobAware(Protocol):
-    """A backend that is told whose queries it is going to run."""
+    """A backend that is notified of the job that queries belong to."""
 
     def begin(self, job: str) -> None:
-        """The queries that follow are of `job`; empty if they are nobody's in particular."""
+        """Announce that the following queries belong to `job`; empty for single requests."""
 
 
 class Interrupted(Exception):
-    """What `Backend.run` raises when it was interrupted."""
+    """Raised by `Backend.run` when it is interrupted."""
 
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """A backend that can give up a query while it computes."""
+    """A backend whose computation can be interrupted."""
 
     def interrupt(self) -> None:
-        """Have the query that computes end with `Interrupted`; called from another thread."""
+        """Make the running computation raise `Interrupted`; called from another thread."""
 
     def resume(self) -> None:
-        """The interrupted query is over, however it ended; compute the next ones again."""
+        """Allow computations again after an interrupt, whether or not it took effect."""
 
 
 @runtime_checkable
 class Quantised(Protocol):
-    """A backend whose model may take or give integers that stand for real numbers."""
+    """A backend whose model may have quantised inputs or outputs."""
 
     @property
     def quantisations(self) -> Mapping[str, Quantisation]:
-        """Of the quantised inputs and outputs, by name."""
+        """Quantisation parameters of the quantised inputs and outputs, by name."""
 
 
 BACKENDS: Final = Registry[Backend](

@@ -1,20 +1,19 @@
-"""An engine that computes nothing, and takes the time that it would take on another machine.
+"""Emulated engine: takes the time that a query would take on other hardware and echoes its input.
 
-For experiments with fleets that are not at hand: everything but the computation is real. The
-model file is TOML, with times in seconds::
+It allows experiments with fleets that are not available; everything but the computation is real.
+The model file is TOML, with times in seconds::
 
     [[configurations]]
-    threads = 4          # what the session is asked for
-    query_s = 0.00042    # one query
+    threads = 4          # threads of the session
+    query_s = 0.00042    # duration of one query
     setup_s = 0.27       # from the start of the process until the engine is ready
 
-A file ``paces.txt`` beside it says of single jobs how many times longer they take: a line
-``JOB FACTOR`` for each. Where there is such a file, a job that is not in it yet is waited for a
-moment, since whoever submits a job learns its id only when it may already run.
+An optional file ``paces.txt`` next to it scales the durations of single jobs, in lines of the form
+``JOB FACTOR``. If the file exists, the engine waits briefly for the line of an unlisted job: the
+submitter learns the id of a job only when it may already be running.
 
-The setup is over before the host hears for which job it was. What it should have taken longer is
-then added to the job's first query, and what it took too long, as when a process needs more time
-to start than the whole setup should take, the job's first queries make up for.
+The job that a setup belongs to is known only after the setup. The difference between the job's
+scaled setup time and the actual one, positive or negative, is applied to the job's first queries.
 """
 
 from __future__ import annotations
@@ -36,37 +35,37 @@ if TYPE_CHECKING:
 
 PACES_FILE: Final = "paces.txt"
 LEAD_S: Final = 0.001
-"""How far queries may be ahead of their time: to sleep for less costs more than it is worth."""
+"""Lead over the schedule from which to sleep; shorter sleeps cost too much."""
 PATIENCE_S: Final = 0.25
-"""How long a job's pace is waited for."""
-_LOOK_S: Final = 0.001
-_AT_ONCE_S: Final = 0.05
-"""A job that comes so soon is what the engine was loaded for."""
+"""Time to wait for the pace of an unlisted job."""
+_POLL_S: Final = 0.001
+_SETUP_JOB_S: Final = 0.05
+"""The engine was loaded for a job that begins within this time after the setup."""
 _INPUT: Final = TensorSpec("x", "FP32", (1,))
 _OUTPUT: Final = TensorSpec("y", "FP32", (1,))
 
 
 def _age_s() -> float:
-    """Seconds since this process was started, as Linux counts them."""
+    """Return the seconds since this process was started."""
     fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
     started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 
 class EmulatedBackend:
-    """See ``worker_agent.backends.Backend``; it is told whose queries it runs.
+    """A ``worker_agent.backends.Backend`` and `JobAware`.
 
-    Queries keep to an absolute schedule, so that what one is late the next one makes up for.
+    Queries follow an absolute schedule: a query that ends late shortens the next ones.
 
     Args:
         path: the model file.
-        threads: which of its configurations.
+        threads: selects the configuration.
         clock: a monotonic clock.
-        sleep: waits for so many seconds.
-        age_s: how old the process is already, which counts as setup.
+        sleep: sleeps for the given number of seconds.
+        age_s: returns the age of the process in seconds, which counts as setup.
 
     Raises:
-        EngineUnusable: on construction, if the file is not as above, or lacks the configuration.
+        EngineUnusable: on construction, if the file is invalid or lacks the configuration.
     """
 
     inputs: tuple[TensorSpec, ...] = (_INPUT,)
@@ -86,47 +85,47 @@ class EmulatedBackend:
         self._paces: dict[str, float] = {}
         self._clock = clock
         self._sleep = sleep
-        young_s = age_s()
-        if young_s < self._setup_s:
-            sleep(self._setup_s - young_s)
-        self._took_s = max(young_s, self._setup_s)
+        elapsed_s = age_s()
+        if elapsed_s < self._setup_s:
+            sleep(self._setup_s - elapsed_s)
+        self._actual_setup_s = max(elapsed_s, self._setup_s)
         self._per_query_s = self._query_s
         self._due = clock()
-        self._fresh_until = self._due + _AT_ONCE_S
+        self._setup_job_until = self._due + _SETUP_JOB_S
 
     def begin(self, job: str) -> None:
-        """The queries that follow are of `job`; empty if they are nobody's in particular."""
+        """Use the pace of `job` for the following queries; empty for single requests."""
         now = self._clock()
         self._due = max(self._due, now)
         pace = self._pace(job) if job else 1.0
         self._per_query_s = pace * self._query_s
-        if job and now < self._fresh_until:
-            self._due += pace * self._setup_s - self._took_s
-        self._fresh_until = now
+        if job and now < self._setup_job_until:
+            self._due += pace * self._setup_s - self._actual_setup_s
+        self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Let the query's time pass, and give back what came."""
+        """Wait for the duration of the query and return its input as every output."""
         self._due += self._per_query_s
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
-        given = inputs[_INPUT.name]
-        return [given for _ in outputs]
+        array = inputs[_INPUT.name]
+        return [array for _ in outputs]
 
     def _pace(self, job: str) -> float:
-        """How many times longer the job's queries take than the profile says."""
+        """Return the factor on the durations of the job's queries."""
         give_up_at = self._clock() + PATIENCE_S
         while job not in self._paces and self._paces_file.exists():
             self._paces = _read_paces(self._paces_file)
             if self._clock() >= give_up_at:
                 break
             if job not in self._paces:
-                self._sleep(_LOOK_S)
+                self._sleep(_POLL_S)
         return self._paces.get(job, 1.0)
 
 
 def _times(path: Path, threads: int) -> tuple[float, float]:
-    """Seconds of a query and of the setup in the configuration with so many threads."""
+    """Return the durations of a query and of the setup in seconds."""
     try:
         table = tomllib.loads(path.read_text("utf-8"))
         for configuration in table["configurations"]:
@@ -134,8 +133,8 @@ def _times(path: Path, threads: int) -> tuple[float, float]:
                 return _seconds(configuration["query_s"]), _seconds(configuration["setup_s"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineUnusable(
-            f"{path.name} is no emulated model: it needs a [[configurations]] table with threads, "
-            "query_s and setup_s for each configuration"
+            f"{path.name} is not a valid emulated model: each [[configurations]] table needs "
+            "threads, query_s and setup_s"
         ) from error
     raise EngineUnusable(f"{path.name} has no configuration with {threads} threads")
 
@@ -149,11 +148,11 @@ def _seconds(value: Any) -> float:
 
 def _read_paces(path: Path) -> dict[str, float]:
     paces = {}
-    # The last line may still be being written.
+    # The last line may be incomplete while the file is being written.
     for line in path.read_text("utf-8").split("\n")[:-1]:
         job, _, factor = line.partition(" ")
         try:
             paces[job] = _seconds(factor)
         except ValueError as error:
-            raise EngineUnusable(f"{path.name}: {line!r} is not a job and its factor") from error
+            raise EngineUnusable(f"{path.name}: expected JOB FACTOR, got {line!r}") from error
     return paces

@@ -1,4 +1,4 @@
-"""bfloat16 through ONNX Runtime: NumPy has no such type, so bit patterns go in and come out."""
+"""bfloat16 tensors in ONNX Runtime, passed as bit patterns because NumPy has no such dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from worker_agent.backends import Array
 
 _ONNX_TYPE: Final = 16
-"""``TensorProto.BFLOAT16``; the ``onnx`` package need not be installed on a worker."""
+"""``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""
 
 
 def run_with_bfloat16(
@@ -27,14 +27,14 @@ def run_with_bfloat16(
     bfloat16: Set[str],
     options: Any,
 ) -> list[Array]:
-    """Compute the named outputs, some tensors being bfloat16.
+    """Compute the named outputs of a model with bfloat16 tensors.
 
     Args:
-        session: of the runtime.
-        outputs: their names.
-        inputs: arrays by name; those of bfloat16 as bit patterns.
-        bfloat16: names of the inputs that are.
-        options: of the run.
+        session: the ``onnxruntime.InferenceSession``.
+        outputs: names of the outputs.
+        inputs: arrays by name; bfloat16 tensors as bit patterns.
+        bfloat16: names of the bfloat16 tensors.
+        options: the ``onnxruntime.RunOptions``.
     """
     values = {
         name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
@@ -50,6 +50,6 @@ def _array(value: Any) -> Array:
         array: Array = value.numpy()
         return array
     shape = value.shape()
-    # The runtime shows such a tensor by its address only; it is the value's, and goes with it.
+    # The runtime exposes such a tensor only by the address of memory that `value` owns.
     data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
     return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)

@@ -1,8 +1,7 @@
-"""Which other files an ONNX model draws its weights from, and that they are its own.
+"""Check of the external weight files of an ONNX model.
 
-Weights may lie outside of the model file, at a path that the file names, and older runtimes
-open whatever path that is. The model is walked on the wire, without the ``onnx`` package, which a
-board need not have.
+A model file may refer to weights in other files, and older runtimes open any path it names. The
+model is parsed on the wire level, without the ``onnx`` package, which workers need not have.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Field numbers of onnx.proto that lead to a tensor, and the message that is behind each.
+# Fields of onnx.proto on a path to a tensor, by message: field number and message of its content.
 _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -38,14 +37,14 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "tensor": {13: "entry"},
 }
 _MAX_DEPTH: Final = 100
-"""Protobuf itself refuses what is nested deeper."""
+"""Nesting limit of protobuf parsers."""
 
 
 def check_files(model: Path) -> None:
-    """Check that all weights of the ONNX file `model` lie in its own folder.
+    """Check that all external weights of the ONNX file `model` are in its folder.
 
     Raises:
-        EngineUnusable: they do not, or the file is not an ONNX model.
+        EngineUnusable: a weight file is outside of the folder, or `model` is not an ONNX file.
     """
     folder = model.parent.resolve()
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -56,15 +55,15 @@ def check_files(model: Path) -> None:
     for key, value in entries:
         if key == "location" and not (folder / value).resolve().is_relative_to(folder):
             raise EngineUnusable(
-                f"{model.name} takes weights from {value!r}, which is outside of its folder"
+                f"{model.name} refers to weights in {value!r}, which is outside of its folder"
             )
 
 
 def _entries(data: memoryview, kind: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """The entries of all tensors' ``external_data``, keys and values."""
+    """Yield keys and values of the ``external_data`` entries of all tensors."""
     if depth > _MAX_DEPTH:
         raise DecodeError("nested too deeply")
-    # Views are let go as they are done with: a file cannot be closed under them.
+    # Release each view when done: the mapped file cannot be closed while views exist.
     with data:
         for number, wire_type, _, content, end in iter_fields(data):
             child = _CHILDREN[kind].get(number)

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU."""
+"""Backend for ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DATATYPES: Final = {
     "tensor(bfloat16)": "BF16",
 }
 _FATAL: Final = 4
-"""The runtime's log severity; what it has to say, it also raises."""
+"""Log severity; the runtime also raises what it would log."""
 
 
 class OnnxRuntimeBackend:
@@ -45,12 +45,11 @@ class OnnxRuntimeBackend:
 
     Args:
         path: the model file.
-        threads: intra-op threads; always set, for the runtime's own choice is wrong where
-            cores are offline.
+        threads: number of intra-op threads; the runtime's default is wrong if cores are offline.
 
     Raises:
-        EngineUnusable: on construction, if the runtime cannot load the model, or the model
-            takes or gives what the Open Inference Protocol cannot carry.
+        EngineUnusable: on construction, if the runtime cannot load the model, or a tensor has no
+            datatype in the Open Inference Protocol.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
@@ -60,29 +59,29 @@ class OnnxRuntimeBackend:
         options.inter_op_num_threads = 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
         options.log_severity_level = _FATAL
-        # Threads that spin take the cores from everybody else, and a spinning thread that
-        # shares a core with a working one holds it up: 20 ms instead of 9 ms for MobileNet
-        # with two threads, on a machine that had other things to do as well.
+        # Spinning threads occupy cores that other processes need, and delay working threads on
+        # the same core: MobileNet with two threads took 20 ms instead of 9 ms on a loaded
+        # machine.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if cores := thread_cores(threads):
-            # The runtime counts processors from 1, and leaves the calling thread to us.
+            # The runtime counts processors from 1 and does not pin the calling thread.
             affinities = ";".join(str(core + 1) for core in cores[1:])
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         try:
             self._session = ort.InferenceSession(
                 path, sess_options=options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
+        except Exception as error:  # noqa: BLE001 - the runtime has an exception class per status code
             raise EngineUnusable(
                 f"ONNX Runtime cannot load {path.name}: {_reason(error)}"
             ) from None
         self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
-        # A sequence or map cannot be carried; it is left out if there is a tensor beside it.
+        # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
             _spec(value) for value in self._session.get_outputs() if value.type in _DATATYPES
         )
         if not self.inputs or not self.outputs:
-            raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+            raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
         self._options = ort.RunOptions()
         self._texts = frozenset(spec.name for spec in self.inputs if spec.datatype == "BYTES")
         self._bfloat16 = frozenset(
@@ -90,12 +89,12 @@ class OnnxRuntimeBackend:
         )
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query.
+        """Compute the named outputs, in that order, for one query or batch.
 
         Raises:
-            InvalidInput: the runtime finds the inputs impossible.
+            InvalidInput: the runtime rejects the inputs.
             EngineUnusable: the runtime fails for another reason.
-            Interrupted: the query was interrupted.
+            Interrupted: the computation was interrupted.
         """
         if self._texts:
             inputs = {
@@ -109,40 +108,40 @@ class OnnxRuntimeBackend:
                 )
             else:
                 results = self._session.run(outputs, inputs, self._options)
-        except Exception as error:  # noqa: BLE001 - the runtime raises a class of its own per code
+        except Exception as error:  # noqa: BLE001 - the runtime has an exception class per status code
             if self._options.terminate:
                 raise Interrupted from None
             if type(error).__name__ == "InvalidArgument":
-                raise InvalidInput(f"ONNX Runtime refuses the inputs: {_reason(error)}") from None
+                raise InvalidInput(f"ONNX Runtime rejects the inputs: {_reason(error)}") from None
             raise EngineUnusable(f"ONNX Runtime failed: {_reason(error)}") from None
         return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
 
     def interrupt(self) -> None:
-        """Have the query that computes end with `Interrupted`; called from another thread."""
+        """Make the running computation raise `Interrupted`; called from another thread."""
         self._options.terminate = True
 
     def resume(self) -> None:
-        """The interrupted query is over, however it ended; compute the next ones again."""
+        """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
 
     @staticmethod
     def _input(value: Any) -> TensorSpec:
         if value.type not in _DATATYPES:
             raise EngineUnusable(
-                f"input {value.name!r} is a {value.type}, which the Open Inference Protocol "
-                "cannot carry"
+                f"input {value.name!r} is a {value.type}, which is not supported by the Open "
+                "Inference Protocol"
             )
         return _spec(value)
 
 
 def _spec(value: Any) -> TensorSpec:
-    # A dimension that the model leaves open is a name or None there.
+    # A dynamic dimension is a name or None.
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in value.shape)
     return TensorSpec(value.name, _DATATYPES[value.type], shape)
 
 
 def _reason(error: Exception) -> str:
-    """The runtime's message in one line, without its source positions and the file's path."""
+    """Return the runtime's message in one line, without source positions and the file's path."""
     text = " ".join(str(error).split())
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
@@ -152,7 +151,7 @@ def _to_text(name: str, array: Array) -> Array:
     try:
         texts = [element.decode() for element in array.flat]
     except UnicodeDecodeError:
-        raise InvalidInput(f"input {name!r} must hold UTF-8 texts") from None
+        raise InvalidInput(f"input {name!r} must contain UTF-8 strings") from None
     return np.array(texts, dtype=object).reshape(array.shape)
 
 

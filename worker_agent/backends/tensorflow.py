@@ -1,4 +1,4 @@
-"""TensorFlow on the CPU: SavedModels, and the frozen graphs of its first version."""
+"""Backend for TensorFlow on the CPU: SavedModels, and frozen graphs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ _DATATYPES: Final = {
 
 
 class _Function(Protocol):
-    """A loaded model, however it was saved; its tensors have a shape and a dtype."""
+    """A loaded model in either format; its tensors have a shape and a dtype."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What it takes, by name."""
+        """Input tensors by name."""
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """What it gives, by name."""
+        """Output tensors by name."""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Compute all outputs."""
 
 
 class TensorflowBackend:
-    """A model in TensorFlow. One per process: the process has TensorFlow's threads.
+    """A model in TensorFlow; at most one per process, because thread pools are process-wide.
 
-    TensorFlow lets a graph do what it says, which must have passed
+    TensorFlow executes any operation of a graph, so the model must have passed
     ``synergai.models.formats.inspect.check``.
 
     Args:
-        path: a SavedModel's folder, or a frozen graph.
-        threads: for the work within an operation; operations run one after the other.
-        inputs: tensors that a frozen graph takes; by default its placeholders.
-        outputs: tensors that a frozen graph gives; by default what nothing in it consumes.
+        path: the folder of a SavedModel, or the file of a frozen graph.
+        threads: number of intra-op threads; operations run sequentially.
+        inputs: input tensors of a frozen graph; by default its placeholders.
+        outputs: output tensors of a frozen graph; by default the tensors without a consumer.
 
     Raises:
-        EngineUnusable: on construction, if TensorFlow cannot load the model, or the model takes or
-            gives what the Open Inference Protocol cannot carry.
+        EngineUnusable: on construction, if TensorFlow cannot load the model, or a tensor has no
+            datatype in the Open Inference Protocol.
     """
 
     def __init__(
@@ -76,30 +76,30 @@ class TensorflowBackend:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         try:
             with pin_new_threads(thread_cores(threads)):
-                tf.config.list_logical_devices("CPU")  # it is this that starts the threads
+                tf.config.list_logical_devices("CPU")  # starts the threads
                 self._function: _Function
                 if is_saved_model(path):
                     self._function = _SavedModel(path)
                 else:
-                    seen = read_frozen_graph(path)
+                    graph = read_frozen_graph(path)
                     self._function = _FrozenGraph(
                         path,
-                        inputs or [spec.name for spec in seen.inputs],
-                        outputs or [spec.name for spec in seen.outputs],
+                        inputs or [spec.name for spec in graph.inputs],
+                        outputs or [spec.name for spec in graph.outputs],
                     )
-        except Exception as error:  # noqa: BLE001 - the runtime raises whatever comes up from C++
+        except Exception as error:  # noqa: BLE001 - the runtime raises exceptions of any class
             reason = _reason(error).replace(str(path), path.name)
             raise EngineUnusable(f"TensorFlow cannot load {path.name}: {reason}") from None
         self.inputs = tuple(_spec(*entry) for entry in self._function.inputs.items())
         self.outputs = tuple(_spec(*entry) for entry in self._function.outputs.items())
         if not self.inputs or not self.outputs:
-            raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+            raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query.
+        """Compute the named outputs, in that order, for one query or batch.
 
         Raises:
-            InvalidInput: the runtime finds the inputs impossible.
+            InvalidInput: the runtime rejects the inputs.
             EngineUnusable: the runtime fails for another reason.
         """
         try:
@@ -110,13 +110,13 @@ class TensorflowBackend:
             results = self._function(tensors)
             return [_array(results[name]) for name in outputs]
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
-            raise InvalidInput(f"TensorFlow refuses the inputs: {_reason(error)}") from None
-        except Exception as error:  # noqa: BLE001 - the runtime raises whatever comes up from C++
+            raise InvalidInput(f"TensorFlow rejects the inputs: {_reason(error)}") from None
+        except Exception as error:  # noqa: BLE001 - the runtime raises exceptions of any class
             raise EngineUnusable(f"TensorFlow failed: {_reason(error)}") from None
 
 
 class _SavedModel:
-    """A SavedModel's signature for serving; its tensors are called as the signature does."""
+    """The serving signature of a SavedModel, with the signature's tensor names."""
 
     def __init__(self, path: Path) -> None:
         # The signature alone does not keep the variables alive.
@@ -131,16 +131,16 @@ class _SavedModel:
 
 
 class _FrozenGraph:
-    """A graph between named tensors, such as ``input:0``; ``input`` is the same."""
+    """A graph between named tensors, such as ``input:0``, which ``input`` is short for."""
 
     def __init__(self, path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
-        whole = tf.compat.v1.wrap_function(
+        function = tf.compat.v1.wrap_function(
             lambda: tf.graph_util.import_graph_def(definition, name=""), []
         )
-        self.inputs = {name: _tensor(whole.graph, name) for name in inputs}
-        self.outputs = {name: _tensor(whole.graph, name) for name in outputs}
-        self._pruned = whole.prune(list(self.inputs.values()), list(self.outputs.values()))
+        self.inputs = {name: _tensor(function.graph, name) for name in inputs}
+        self.outputs = {name: _tensor(function.graph, name) for name in outputs}
+        self._pruned = function.prune(list(self.inputs.values()), list(self.outputs.values()))
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         results = self._pruned(*inputs.values())
@@ -154,10 +154,10 @@ def _tensor(graph: Any, name: str) -> Any:
 def _spec(name: str, declared: Any) -> TensorSpec:
     if declared.dtype.base_dtype not in _DATATYPES:
         raise EngineUnusable(
-            f"tensor {name!r} is a {declared.dtype.name}, which the Open Inference Protocol "
-            "cannot carry"
+            f"tensor {name!r} is a {declared.dtype.name}, which is not supported by the Open "
+            "Inference Protocol"
         )
-    # Of unknown rank is what a graph may give; one open dimension is as near as the protocol is.
+    # The protocol has no unknown rank; one dynamic dimension is the closest shape.
     shape = [-1] if declared.shape.rank is None else declared.shape.as_list()
     sizes = tuple(-1 if size is None else size for size in shape)
     return TensorSpec(name, _DATATYPES[declared.dtype.base_dtype], sizes)
@@ -168,5 +168,5 @@ def _array(tensor: Any) -> Array:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of the runtime's message."""
+    """Return the first line of the runtime's message."""
     return str(error).strip().partition("\n")[0][:500] or type(error).__name__

@@ -1,4 +1,4 @@
-"""TensorFlow Lite on the CPU, by LiteRT, or by tflite-runtime where there is no LiteRT."""
+"""Backend for TensorFlow Lite on the CPU, using LiteRT or else tflite-runtime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 try:
     from ai_edge_litert.interpreter import Interpreter
-except ImportError:  # boards with an older Python or C library
+except ImportError:  # LiteRT needs a newer Python or C library
     from tflite_runtime.interpreter import Interpreter
 
 from synergai.domain import TensorSpec
@@ -40,21 +40,23 @@ _DATATYPES: Final[dict[type[Any], str]] = {
 
 
 class TfliteBackend:
-    """A model in a TensorFlow Lite interpreter, with XNNPACK where the model allows it.
+    """A model in a TensorFlow Lite interpreter, with XNNPACK if the model allows it.
 
-    The interpreter trusts offsets in the file, which must have passed
-    ``synergai.models.formats.inspect.check``. Quantised tensors stay the integers that they are.
+    The interpreter does not validate offsets in the file, so the model must have passed
+    ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
 
     Args:
         path: the model file.
-        threads: of the interpreter; the calling thread is one of them.
+        threads: number of threads, including the calling thread.
 
     Attributes:
-        quantisations: of the quantised inputs and outputs, by name.
+        inputs: input tensors.
+        outputs: output tensors.
+        quantisations: quantisation parameters of the quantised inputs and outputs, by name.
 
     Raises:
-        EngineUnusable: on construction, if the runtime cannot load it, or it takes or
-            gives what the Open Inference Protocol cannot carry.
+        EngineUnusable: on construction, if the runtime cannot load the model, or a tensor has no
+            datatype in the Open Inference Protocol.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
@@ -71,7 +73,7 @@ class TfliteBackend:
         self.inputs = tuple(_spec(details) for details in inputs)
         self.outputs = tuple(_spec(details) for details in outputs)
         if not self.inputs or not self.outputs:
-            raise EngineUnusable(f"{path.name} takes or gives no tensor at all")
+            raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
         self.quantisations = {
             details["name"]: quantisation
             for details in (*inputs, *outputs)
@@ -82,10 +84,10 @@ class TfliteBackend:
         self._shapes = {details["name"]: tuple(details["shape"]) for details in inputs}
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query.
+        """Compute the named outputs, in that order, for one query or batch.
 
         Raises:
-            InvalidInput: the runtime finds the inputs impossible.
+            InvalidInput: the runtime rejects the inputs.
             EngineUnusable: the runtime fails for another reason.
         """
         try:
@@ -93,9 +95,9 @@ class TfliteBackend:
             for name, index in self._indices.items():
                 self._interpreter.set_tensor(index, inputs[name])
         except (RuntimeError, ValueError) as error:
-            # Whatever sizes it has now, the next query is to be asked about all of them.
+            # The interpreter's sizes are unknown now; the next query must set all of them.
             self._shapes.clear()
-            raise InvalidInput(f"TensorFlow Lite refuses the inputs: {_reason(error)}") from None
+            raise InvalidInput(f"TensorFlow Lite rejects the inputs: {_reason(error)}") from None
         try:
             self._interpreter.invoke()
             return [
@@ -105,7 +107,7 @@ class TfliteBackend:
             raise EngineUnusable(f"TensorFlow Lite failed: {_reason(error)}") from None
 
     def _resize(self, inputs: Mapping[str, Array]) -> None:
-        """Fit the interpreter to the sizes of the inputs' open dimensions."""
+        """Resize the interpreter's inputs to the shapes of `inputs`."""
         shapes = {name: inputs[name].shape for name in self._indices}
         if shapes == self._shapes:
             return
@@ -119,15 +121,16 @@ def _spec(details: dict[str, Any]) -> TensorSpec:
     name, dtype = details["name"], details["dtype"]
     if dtype not in _DATATYPES:
         raise EngineUnusable(
-            f"tensor {name!r} is a {dtype.__name__}, which the Open Inference Protocol cannot carry"
+            f"tensor {name!r} is a {dtype.__name__}, which is not supported by the Open Inference "
+            "Protocol"
         )
-    # Where no dimension is open, older files have no signature at all.
+    # Older files have no shape signature if no dimension is dynamic.
     shape = details["shape"] if details["shape_signature"].size == 0 else details["shape_signature"]
     return TensorSpec(name, _DATATYPES[dtype], tuple(int(size) for size in shape))
 
 
 def _quantisation(details: dict[str, Any]) -> Quantisation | None:
-    """One for the whole tensor; those of a model's weights, per channel, stay inside of it."""
+    """Return the per-tensor quantisation, if any; per-channel ones only concern weights."""
     parameters = details["quantization_parameters"]
     match parameters["scales"].tolist(), parameters["zero_points"].tolist():
         case [scale], [zero_point]:
@@ -137,5 +140,5 @@ def _quantisation(details: dict[str, Any]) -> Quantisation | None:
 
 
 def _reason(error: Exception) -> str:
-    """The runtime's message in one line."""
+    """Return the runtime's message in one line."""
     return " ".join(str(error).split())[:500] or type(error).__name__

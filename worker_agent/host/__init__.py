@@ -1,1 +1,1 @@
-"""The engine hosts: child processes with one engine each, and how the agent works with them."""
+"""The engine host: a child process that runs one engine."""

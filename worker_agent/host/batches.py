@@ -1,8 +1,8 @@
-"""Which queries are computed together, and how their tensors are put together and taken apart.
+"""Dynamic batching: selection of queries, concatenation of inputs, splitting of outputs.
 
-A batch is a run of queries that wait one behind the other, with the same tensors but for the
-first axis. Nobody waits for it to become larger, and it is never made so large that a query in
-it, which would have been in time alone, would come too late.
+A batch is a run of consecutive waiting queries whose tensors agree except for the first axis. It is
+never delayed to grow, and never grows so large that a query that alone would meet its deadline
+misses it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def check_batchable(engine: Engine) -> None:
-    """Check that a model can take the batches that its definition speaks of.
+    """Check that the model accepts batches if the engine definition allows them.
 
     Raises:
-        EngineUnusable: one of its tensors does not leave its first dimension open.
+        EngineUnusable: the first dimension of a tensor is fixed.
     """
     if engine.max_batch == 1:
         return
@@ -40,34 +40,34 @@ def check_batchable(engine: Engine) -> None:
         if spec.shape[:1] != (-1,):
             raise EngineUnusable(
                 f"engine {engine.name!r} cannot have max_batch = {engine.max_batch}: the first "
-                f"dimension of {spec.name!r} is not open; take max_batch out of its engine.toml"
+                f"dimension of {spec.name!r} is fixed; remove max_batch from its engine.toml"
             )
 
 
 @value()
 class Candidate:
-    """A query that could be part of a batch.
+    """A query considered for a batch.
 
     Attributes:
         rows: size of its tensors' first axis.
-        kind: what all queries of a batch have in common; see `batch_key`.
-        due: instant by which it should have been computed; infinite if there is none.
+        key: equal for all queries that can share a batch; see `batch_key`.
+        due: instant by which it must be computed; infinite without a deadline.
     """
 
     rows: int
-    kind: BatchKey
+    key: BatchKey
     due: float
 
 
 def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, BatchKey] | None:
-    """The rows of a query and what has to be the same for it to share a batch.
+    """Return the number of rows of a query, and its key, equal for queries that can share a batch.
 
     Args:
-        inputs: as the model takes them.
-        outputs: what is to be computed of them.
+        inputs: model inputs by name.
+        outputs: names of the outputs to compute.
 
     Returns:
-        None if its inputs have no first axis, or not of the same size.
+        None if the inputs have no common size of the first axis.
     """
     rows = {array.shape[0] if array.ndim else 0 for array in inputs.values()}
     if len(rows) != 1 or 0 in rows:
@@ -77,19 +77,19 @@ def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int,
 
 
 class BatchBuilder:
-    """A batch while it is put together, query by query.
+    """Builds a batch query by query and finds its best size.
 
     Args:
-        batch_times: how long batches take.
-        limit: the most rows, whatever the times are known of.
-        now: the instant at which the batch would begin.
+        batch_times: durations of batches by size.
+        limit: maximum number of rows, besides the limit of `batch_times`.
+        now: instant at which the batch would begin.
     """
 
     def __init__(self, batch_times: BatchTimes, limit: int, now: float) -> None:
         self._times = batch_times
         self._limit = min(limit, batch_times.max_rows)
         self._now = now
-        self._kind: BatchKey | None = None
+        self._key: BatchKey | None = None
         self._rows = 0
         self._count = 0
         self._due = math.inf
@@ -97,55 +97,54 @@ class BatchBuilder:
 
     @property
     def is_full(self) -> bool:
-        """There is no room for another row."""
+        """Whether the batch has reached its row limit."""
         return self._rows >= self._limit
 
     def add(self, query: Candidate) -> bool:
-        """Take `query` behind those that are in; False if it cannot be among them."""
+        """Append `query`; return False, leaving the batch unchanged, if it cannot join."""
         rows = self._rows + query.rows
-        if (self._count and query.kind != self._kind) or rows > self._limit:
+        if (self._count and query.key != self._key) or rows > self._limit:
             return False
         due = query.due
         if self._now + self._times.seconds(query.rows) > due:
-            due = math.inf  # it is late even alone, and others need not hurry for it
+            due = math.inf  # it would be late even alone, so it does not limit the batch
         due = min(self._due, due)
         seconds = self._times.seconds(rows)
         if self._now + seconds > due:
             return False
-        self._kind, self._rows, self._due = query.kind, rows, due
+        self._key, self._rows, self._due = query.key, rows, due
         self._count += 1
-        # A larger batch is worth it only if each of its rows takes less time.
+        # A larger batch pays off only if it takes less time per row.
         self._best = min(self._best, (seconds / rows, -self._count))
         return True
 
     @property
     def size(self) -> int:
-        """How many of the queries, from the first on, had best be computed together."""
+        """Number of queries, from the first, in the batch with the least time per row."""
         return -self._best[1]
 
 
 def concatenate(queries: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The inputs of several queries of one kind as those of one."""
-    return {name: _joined([inputs[name] for inputs in queries]) for name in queries[0]}
+    """Concatenate the inputs of queries with the same key along the first axis."""
+    return {name: _concatenate([inputs[name] for inputs in queries]) for name in queries[0]}
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
+def _concatenate(arrays: Sequence[Array]) -> Array:
     first = arrays[0]
-    # Into an array of the very same dtype: joining by itself loses what metadata say of bfloat16.
-    whole = np.empty((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
-    return np.concatenate(arrays, out=whole)
+    # Preallocated with the same dtype: np.concatenate drops the metadata that marks bfloat16.
+    batch = np.empty((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
+    return np.concatenate(arrays, out=batch)
 
 
 def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:
-    """The outputs of each query of a batch, as views.
+    """Split the outputs of a batch into those of its queries, as views.
 
     Args:
-        outputs: of the batch.
-        rows: of each query.
+        outputs: outputs of the batch.
+        rows: number of rows of each query.
 
     Raises:
-        EngineUnusable: an output does not have a row per row of the inputs, so that nobody knows
-            whose is what.
+        EngineUnusable: the outputs do not have one row per input row.
     """
     if any(not array.ndim or len(array) != sum(rows) for array in outputs):
         raise EngineUnusable("an output does not have as many rows as the inputs")

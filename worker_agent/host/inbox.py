@@ -1,4 +1,4 @@
-"""What an engine host has been asked to do, as it comes over its socket."""
+"""Queue of the runs that an engine host has received over its socket."""
 
 from __future__ import annotations
 
@@ -17,89 +17,89 @@ if TYPE_CHECKING:
     Run: TypeAlias = RunQuery | RunSamples
 
 _RECEIVE_BYTES: Final = 256 << 10
-_LOOK_AFTER_S: Final = 0.0001
-"""Since the last look at the socket; one costs as much as many a query."""
+_POLL_INTERVAL_S: Final = 0.0001
+"""Minimum interval between two polls of the socket; a poll costs as much as a short query."""
 
 
 class AgentDisconnected(Exception):
-    """The agent closed the socket or died; there is nobody to work for."""
+    """The agent closed the socket or died."""
 
 
 class Inbox:
-    """The runs that the agent has asked for, and which of them it has called off."""
+    """Receives runs, and requests to stop them, from the agent."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, agent_socket: socket.socket) -> None:
+        self._socket = agent_socket
         self._decoder = Decoder()
         self._runs: deque[Run] = deque()
         self._stopped: set[int] = set()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
-        self._looked_at = 0.0
+        self._poller = select.poll()
+        self._poller.register(agent_socket, select.POLLIN)
+        self._polled_at = 0.0
 
     def take(self) -> Run:
-        """The next run; waits for one.
+        """Wait for the next run and return it.
 
         Raises:
-            AgentGone: there will be none.
+            AgentDisconnected: the agent closed the socket.
         """
         while not self._runs:
             self._receive()
         return self._runs.popleft()
 
-    def has_query(self) -> bool:
-        """The next run is a single query, as far as we have looked."""
+    def next_is_query(self) -> bool:
+        """Return whether the next run received so far is a single query."""
         return bool(self._runs) and isinstance(self._runs[0], RunQuery)
 
-    def following(self, count: int) -> list[RunQuery]:
-        """The next runs, at most `count`, as far as they are queries that anybody still wants.
+    def peek_queries(self, count: int) -> list[RunQuery]:
+        """Return up to `count` next runs, ending before one that is stopped or not a query.
 
         Raises:
-            AgentGone: it has called off everything.
+            AgentDisconnected: the agent closed the socket.
         """
-        self._look()
-        wanted = takewhile(lambda run: run.run not in self._stopped, islice(self._runs, count))
+        self._poll()
+        active = takewhile(lambda run: run.run_id not in self._stopped, islice(self._runs, count))
         queries = []
-        for run in wanted:
+        for run in active:
             if not isinstance(run, RunQuery):
                 break
             queries.append(run)
         return queries
 
-    def is_stopped(self, run: int) -> bool:
-        """Whether the agent, as of just now, has called `run` off.
+    def is_stopped(self, run_id: int) -> bool:
+        """Return whether the agent has stopped the run; polls the socket if necessary.
 
         Raises:
-            AgentGone: it has called off everything.
+            AgentDisconnected: the agent closed the socket.
         """
-        if time.perf_counter() - self._looked_at > _LOOK_AFTER_S:
-            self._look()
-        return run in self._stopped
+        if time.perf_counter() - self._polled_at > _POLL_INTERVAL_S:
+            self._poll()
+        return run_id in self._stopped
 
-    def forget(self, run: int) -> None:
-        """The run is over, so nobody asks about it any more."""
+    def discard_stops(self, run_id: int) -> None:
+        """Discard stop requests for `run_id` and all earlier runs, which have ended."""
         if self._stopped:
-            # Runs rise and end in order: what is left of earlier ones came too late.
-            self._stopped = {stopped for stopped in self._stopped if stopped > run}
+            # Ids increase and runs end in order: stops of earlier runs arrived too late.
+            self._stopped = {stopped for stopped in self._stopped if stopped > run_id}
 
-    def _look(self) -> None:
-        while self._poll.poll(0):
+    def _poll(self) -> None:
+        while self._poller.poll(0):
             self._receive()
-        self._looked_at = time.perf_counter()
+        self._polled_at = time.perf_counter()
 
     def _receive(self) -> None:
         try:
-            data = self._connection.recv(_RECEIVE_BYTES)
+            data = self._socket.recv(_RECEIVE_BYTES)
         except ConnectionError as error:
             raise AgentDisconnected from error
         if not data:
             raise AgentDisconnected
-        self._looked_at = time.perf_counter()
+        self._polled_at = time.perf_counter()
         for message in self._decoder.feed(data):
             match message:
                 case RunQuery() | RunSamples():
                     self._runs.append(message)
-                case StopRun(run):
-                    self._stopped.add(run)
+                case StopRun(run_id):
+                    self._stopped.add(run_id)
                 case _:
-                    raise InvalidInput(f"an engine host cannot receive {message}")
+                    raise InvalidInput(f"unexpected message from the agent: {message}")

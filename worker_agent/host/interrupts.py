@@ -1,7 +1,7 @@
-"""Gives up a query, or a batch, that is computing, when nobody wants it any more.
+"""Interruption of a query, or a batch, while it computes.
 
-While a query computes, the host's only thread is inside of the runtime and does not look at its
-socket. The agent says on a pipe of its own which run is to be given up; a second thread listens.
+While a query computes, the host's main thread is inside the runtime and does not read its socket.
+The agent writes the id of the run to interrupt to a separate pipe, which a second thread reads.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ if TYPE_CHECKING:
 
 
 class InterruptListener:
-    """The agent's word on the runs that compute, if it is about these.
+    """Reads interrupts from a pipe and applies those that concern the computing runs.
 
     Args:
-        descriptor: end of the pipe to read from; closed when the agent closes the other one.
-        backend: what computes.
+        descriptor: read end of the pipe; closed once the agent closes the write end.
+        backend: the backend to interrupt.
     """
 
     def __init__(self, descriptor: int, backend: Interruptible) -> None:
         self._backend = backend
-        # Between the look at which run computes and its interruption another one may begin.
+        # Held so that no other run begins between the check of the active runs and the interrupt.
         self._lock = threading.Lock()
-        self._wanted: set[int] = set()
+        self._active: set[int] = set()
         self._interrupted = False
         threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
 
-    def begin(self, *runs: int) -> None:
-        """From now on these compute, all together."""
+    def begin(self, *run_ids: int) -> None:
+        """Mark `run_ids` as computing, as one batch."""
         with self._lock:
-            self._wanted.update(runs)
+            self._active.update(run_ids)
 
     def end(self) -> None:
-        """They do not any more, and the next one is not interrupted for them."""
+        """Mark the computing runs as ended; late interrupts of them are ignored."""
         with self._lock:
-            self._wanted.clear()
+            self._active.clear()
             if self._interrupted:
                 self._interrupted = False
                 self._backend.resume()
 
-    def interrupt(self, run: int) -> None:
-        """Give up `run`, if it computes; others that compute with it go on."""
+    def interrupt(self, run_id: int) -> None:
+        """Interrupt the backend once all runs of the computing batch have been interrupted."""
         with self._lock:
-            if run not in self._wanted:
+            if run_id not in self._active:
                 return
-            self._wanted.remove(run)
-            if not self._wanted:
+            self._active.remove(run_id)
+            if not self._active:
                 self._interrupted = True
                 self._backend.interrupt()
 

@@ -1,8 +1,7 @@
-"""What an engine host does all its life: take runs in order, compute, answer.
+"""Main loop of an engine host: receive runs, compute them in order, send the results.
 
-One thread, blocking: while a query computes there is nothing else to do, and between two
-queries a look at the socket shows whether the agent has called the run off. Queries that came
-with the times of batches are computed together as far as they wait already.
+The loop is single-threaded and blocking. Between two queries it polls the socket for stop requests.
+Consecutive waiting queries that come with batch times are computed as a batch.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ if TYPE_CHECKING:
 
 PROGRESS_INTERVAL: Final = 0.05
 HOLD_S: Final = 0.0005
-"""How long an answer may wait for those of the runs behind it, to be sent with them."""
+"""Maximum time to hold back a result in order to send it together with following ones."""
 
 _log = logging.getLogger(__name__)
 
 
 class HostLoop:
-    """Runs queries of one loaded engine.
+    """Computes the runs of one loaded engine.
 
     Args:
-        connection: to the agent.
-        arena: shared with the agent.
-        engine: what requests are checked against.
+        agent_socket: socket connected to the agent.
+        arena: memory shared with the agent.
+        engine: description that requests are validated against.
         backend: the loaded model.
         samples: the engine's sample set.
-        processing: what is done to the queries before and after the model.
-        interrupts: told which run computes; None if its backend cannot be interrupted.
+        processing: pre- and post-processing of the engine.
+        interrupts: interrupts the computing runs; None if the backend does not support it.
     """
 
     def __init__(
         self,
-        connection: socket.socket,
+        agent_socket: socket.socket,
         arena: Arena,
         engine: Engine,
         backend: Backend,
@@ -66,12 +65,12 @@ class HostLoop:
         processing: Processing,
         interrupts: InterruptListener | None = None,
     ) -> None:
-        self._connection = connection
-        self._inbox = Inbox(connection)
-        self._answers = QueryCodec(arena, engine, processing)
+        self._socket = agent_socket
+        self._inbox = Inbox(agent_socket)
+        self._codec = QueryCodec(arena, engine, processing)
         self._max_batch = engine.max_batch
-        # Of queries that were looked at for a batch and are still to be computed, by run.
-        self._opened: dict[int, DecodedQuery] = {}
+        # Queries decoded as candidates for a batch and not yet computed, by run id.
+        self._decoded: dict[int, DecodedQuery] = {}
         self._backend = backend
         self._samples = samples
         self._processing = processing
@@ -80,8 +79,8 @@ class HostLoop:
         self._job_aware = backend if isinstance(backend, JobAware) else None
 
     def serve(self) -> None:
-        """Take runs until the agent closes the socket."""
-        answers: list[bytes] = []
+        """Compute runs until the agent closes the socket."""
+        results: list[bytes] = []
         held_since = 0.0
         try:
             while True:
@@ -91,27 +90,27 @@ class HostLoop:
                     ended = self._run_batch(run, run.batch_times)
                 else:
                     ended = [self._run(run)]
-                answers += [each.encode() for each in ended]
-                self._inbox.forget(ended[-1].run)
+                results += [each.encode() for each in ended]
+                self._inbox.discard_stops(ended[-1].run_id)
                 end = time.perf_counter()
                 if not held_since:
                     held_since = end
-                # Waking the agent costs it more than a short query costs us.
-                next_is_short = self._inbox.has_query() and end - begin < HOLD_S
+                # Waking up the agent costs it more than computing a short query costs the host.
+                next_is_short = self._inbox.next_is_query() and end - begin < HOLD_S
                 if not next_is_short or end - held_since > HOLD_S:
-                    self._connection.sendall(b"".join(answers))
-                    answers.clear()
+                    self._socket.sendall(b"".join(results))
+                    results.clear()
                     held_since = 0.0
         except (AgentDisconnected, ConnectionError):
             return
 
     def _run(self, run: Run) -> RunEnded:
-        if self._inbox.is_stopped(run.run):
-            self._opened.pop(run.run, None)
-            return RunEnded(run.run, Outcome.STOPPED)
+        if self._inbox.is_stopped(run.run_id):
+            self._decoded.pop(run.run_id, None)
+            return RunEnded(run.run_id, Outcome.STOPPED)
         if self._interrupts is None:
             return self._compute(run)
-        self._interrupts.begin(run.run)
+        self._interrupts.begin(run.run_id)
         try:
             return self._compute(run)
         finally:
@@ -122,17 +121,17 @@ class HostLoop:
 
     def _run_query(self, query: RunQuery) -> RunEnded:
         try:
-            opened = self._opened.pop(query.run, None) or self._answers.open(query)
+            decoded = self._decoded.pop(query.run_id, None) or self._codec.decode(query)
             begin = self._begin_queries()
-            arrays = self._backend.run(opened.inputs, opened.names)
-            return self._answers.write(opened, arrays, time.perf_counter() - begin)
+            arrays = self._backend.run(decoded.inputs, decoded.outputs)
+            return self._codec.encode(decoded, arrays, time.perf_counter() - begin)
         except Interrupted:
-            return RunEnded(query.run, Outcome.STOPPED)
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
-            return _failed(query.run, Tally(), error)
+            return RunEnded(query.run_id, Outcome.STOPPED)
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
+            return _failed(query.run_id, Tally(), error)
 
     def _begin_queries(self) -> float:
-        """Say that single queries are computed from this instant on."""
+        """Tell the backend that single queries follow; return the current time."""
         if self._job_aware is not None:
             self._job_aware.begin("")
         return time.perf_counter()
@@ -140,79 +139,82 @@ class HostLoop:
     # --- batches ----------------------------------------------------------------------------
 
     def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
-        """Compute `first` together with what of the queries behind it goes with it.
+        """Compute `first` in a batch with following queries.
 
-        What goes wrong in a batch may be the fault of one of its queries: which, shows when
-        each is computed by itself. If it is the engine's, there are no batches any more.
+        If the batch fails, each query is computed alone, which shows whether one of them is to
+        blame. If the engine is, batching is disabled.
         """
-        queries = self._gathered(first, batch_times)
+        queries = self._take_batch(first, batch_times)
         if len(queries) == 1:
             return [self._run(first)]
-        opened = [self._opened[query.run] for query in queries]
+        batch = [self._decoded[query.run_id] for query in queries]
         try:
-            shares, compute_s = self._compute_batch(opened)
-        except Interrupted:  # all of them were called off
+            outputs, compute_s = self._compute_batch(batch)
+        except Interrupted:  # all of its queries were stopped
             return [self._run(query) for query in queries]
         except InvalidInput:
             return [self._run(query) for query in queries]
-        except Exception:  # noqa: BLE001 - a model may fail in any way; each is tried again
-            _log.exception("a batch of %d failed; from now on each is run alone", len(queries))
+        except Exception:  # noqa: BLE001 - a model may fail in any way; retry each query alone
+            _log.exception("a batch of %d failed; batching is disabled", len(queries))
             self._max_batch = 1
             return [self._run(query) for query in queries]
         return [
-            self._written(self._opened.pop(one.query.run), share, compute_s, len(opened))
-            for one, share in zip(opened, shares, strict=True)
+            self._encode(self._decoded.pop(each.query.run_id), arrays, compute_s, len(batch))
+            for each, arrays in zip(batch, outputs, strict=True)
         ]
 
-    def _gathered(self, first: RunQuery, batch_times: BatchTimes) -> list[RunQuery]:
-        """`first`, and those behind it that had best be computed with it."""
-        if self._inbox.is_stopped(first.run):
+    def _take_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunQuery]:
+        """Take the queries that are best computed together with `first`; return all of them."""
+        if self._inbox.is_stopped(first.run_id):
             return [first]
-        gathering = BatchBuilder(batch_times, self._max_batch, time.monotonic())
-        for query in (first, *self._inbox.following(self._max_batch - 1)):
+        builder = BatchBuilder(batch_times, self._max_batch, time.monotonic())
+        for query in (first, *self._inbox.peek_queries(self._max_batch - 1)):
             candidate = self._candidate(query)
-            if candidate is None or not gathering.add(candidate) or gathering.is_full:
+            if candidate is None or not builder.add(candidate) or builder.is_full:
                 break
-        behind = [self._inbox.take() for _ in range(gathering.size - 1)]
-        return [first, *cast("list[RunQuery]", behind)]
+        following = [self._inbox.take() for _ in range(builder.size - 1)]
+        return [first, *cast("list[RunQuery]", following)]
 
     def _candidate(self, query: RunQuery) -> Candidate | None:
-        """What `query` is for a batch; None if it has to be run alone."""
+        """Decode `query` as a candidate for a batch; return None if it must be run alone."""
         if query.batch_times is None:
             return None
         try:
-            opened = self._opened.get(query.run) or self._answers.open(query)
-        except SynergaiError:  # it is answered so when its turn comes
+            decoded = self._decoded.get(query.run_id) or self._codec.decode(query)
+        except SynergaiError:  # reported when the query is run
             return None
-        self._opened[query.run] = opened
-        kind = batch_key(opened.inputs, opened.names)
-        return None if kind is None else Candidate(*kind, query.due)
+        self._decoded[query.run_id] = decoded
+        key = batch_key(decoded.inputs, decoded.outputs)
+        return None if key is None else Candidate(*key, query.due)
 
-    def _compute_batch(self, opened: Sequence[DecodedQuery]) -> tuple[list[list[Array]], float]:
-        """The outputs of each, and the seconds that all took together."""
+    def _compute_batch(self, batch: Sequence[DecodedQuery]) -> tuple[list[list[Array]], float]:
+        """Return the outputs of each query, and the seconds that the batch took."""
         if self._interrupts is not None:
-            self._interrupts.begin(*(one.query.run for one in opened))
+            self._interrupts.begin(*(each.query.run_id for each in batch))
         try:
             begin = self._begin_queries()
-            arrays = self._backend.run(concatenate([one.inputs for one in opened]), opened[0].names)
+            inputs = concatenate([each.inputs for each in batch])
+            arrays = self._backend.run(inputs, batch[0].outputs)
             compute_s = time.perf_counter() - begin
         finally:
             if self._interrupts is not None:
                 self._interrupts.end()
-        return split_rows(arrays, [one.rows for one in opened]), compute_s
+        return split_rows(arrays, [each.rows for each in batch]), compute_s
 
-    def _written(
-        self, opened: DecodedQuery, outputs: Sequence[Array], compute_s: float, batch: int
+    def _encode(
+        self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int
     ) -> RunEnded:
         try:
-            return self._answers.write(opened, outputs, compute_s, batch)
-        except Exception as error:  # noqa: BLE001 - as above
-            return _failed(opened.query.run, Tally(), error)
+            return self._codec.encode(decoded, arrays, compute_s, batch)
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
+            return _failed(decoded.query.run_id, Tally(), error)
+
+    # --- ranges of samples ------------------------------------------------------------------
 
     def _run_range(self, run: RunSamples) -> RunEnded:
         samples, labels = self._samples.inputs, self._samples.labels
         if run.batch > 1:
-            labels = None  # it is for measuring, and nobody asks what was right
+            labels = None  # a measurement, whose accuracy is not evaluated
         labelled = correct = 0
         compute_s = 0.0
         done = 0
@@ -221,7 +223,7 @@ class HostLoop:
             if self._job_aware is not None:
                 self._job_aware.begin(run.job)
             for query in range(run.first, run.first + run.count, run.batch):
-                if self._inbox.is_stopped(run.run):
+                if self._inbox.is_stopped(run.run_id):
                     break
                 index = query % len(samples)
                 size = min(run.batch, run.count - done)
@@ -235,31 +237,28 @@ class HostLoop:
                 done += size
                 if labels is not None:
                     labelled += 1
-                    correct += self._processing.answer(arrays) == labels[index]
+                    correct += self._processing.predicted_class(arrays) == labels[index]
                 if now >= report_at:
                     tally = Tally(done, labelled, int(correct), compute_s)
-                    self._connection.sendall(RunProgress(run.run, tally).encode())
+                    self._socket.sendall(RunProgress(run.run_id, tally).encode())
                     report_at = now + PROGRESS_INTERVAL
         except (AgentDisconnected, ConnectionError):
             raise
         except Interrupted:
-            pass  # what is done is done
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; the host goes on
-            return _failed(run.run, Tally(done, labelled, int(correct), compute_s), error)
+            pass  # completed queries count
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
+            return _failed(run.run_id, Tally(done, labelled, int(correct), compute_s), error)
         outcome = Outcome.COMPLETED if done == run.count else Outcome.STOPPED
-        return RunEnded(run.run, outcome, Tally(done, labelled, int(correct), compute_s))
+        return RunEnded(run.run_id, outcome, Tally(done, labelled, int(correct), compute_s))
 
 
-def _failed(run: int, tally: Tally, error: Exception) -> RunEnded:
+def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:
     match error:
         case InvalidInput():
             fault, detail = Fault.BAD_INPUT, str(error)
         case EngineUnusable() | SynergaiError():
             fault, detail = Fault.ENGINE_BROKEN, str(error)
         case _:
-            _log.error("run %d failed", run, exc_info=error)
-            fault, detail = (
-                Fault.ENGINE_BROKEN,
-                "the engine failed; its worker's log has the detail",
-            )
-    return RunEnded(run, Outcome.FAILED, tally, fault=fault, detail=detail)
+            _log.error("run %d failed", run_id, exc_info=error)
+            fault, detail = Fault.ENGINE_BROKEN, "the engine failed; see the worker's log"
+    return RunEnded(run_id, Outcome.FAILED, tally, fault=fault, detail=detail)

@@ -1,8 +1,8 @@
-"""The child process that holds one engine in one configuration: ``python -m …``.
+"""Engine host: a child process that runs one engine in one configuration.
 
-A process of its own because runtimes fix their threads per process and hostile models crash;
-started by exec, never forked. Its agent hands it a socket and an arena as inherited file
-descriptors. It ends when the socket does, and the kernel kills it when its parent dies.
+Engines run in processes of their own because runtimes set their thread count per process and models
+may crash. A host is started by exec, never by fork, and inherits a socket and the arena as file
+descriptors. It exits when the agent closes the socket; the kernel kills it when the agent dies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _THREAD_VARIABLES: Final = (
     "TF_NUM_INTRAOP_THREADS",
 )
 _QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-"""TensorFlow reads it when it is imported: what is wrong it also raises."""
+"""Read by TensorFlow on import; it also raises what it would log."""
 _WARM_UP_RUNS: Final = 3
 _WARM_UP_S: Final = 1.0
 
@@ -49,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load the engine, say so, and run queries until the agent goes."""
+    """Load the engine, report it as ready, and serve runs until the agent disconnects."""
     options = _parse(arguments)
     die_with_parent(options.parent)
     prefer_oom_kill()
-    # The agent decides when a host ends; a terminal's Ctrl-C reaches the whole group.
+    # The agent stops its hosts; Ctrl-C in a terminal signals the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
@@ -63,24 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
     os.environ |= _QUIET
-    with socket.socket(fileno=options.socket) as connection:
+    with socket.socket(fileno=options.socket) as agent_socket:
         try:
             engine, backend, samples, processing, ready = _load(
                 options.models, options.engine, threads, options.spawned_at
             )
         except SynergaiError as error:
-            connection.sendall(LoadFailed(str(error)).encode())
+            agent_socket.sendall(LoadFailed(str(error)).encode())
             return 1
-        except Exception:  # noqa: BLE001 - whatever a model file provokes, the agent hears of it
+        except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
             _log.exception("cannot load %s", options.engine)
-            reason = f"engine {options.engine!r} failed to load; its worker's log has the detail"
-            connection.sendall(LoadFailed(reason).encode())
+            reason = f"engine {options.engine!r} failed to load; see the worker's log"
+            agent_socket.sendall(LoadFailed(reason).encode())
             return 1
         if cores := thread_cores(threads):
             os.sched_setaffinity(0, cores[:1])
-        # What loading left behind lives as long as the host; looking at it again costs latency.
+        # Objects created so far live as long as the host; scanning them again costs latency.
         gc.freeze()
-        # These bring NumPy, which reads the thread variables when it is imported.
+        # Imported here because NumPy reads the thread variables on import.
         from worker_agent.backends import Interruptible
         from worker_agent.host.interrupts import InterruptListener
         from worker_agent.host.loop import HostLoop
@@ -92,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if isinstance(backend, Interruptible)
             else None
         )
-        loop = HostLoop(connection, arena, engine, backend, samples, processing, interrupts)
-        connection.sendall(ready.encode())
+        loop = HostLoop(agent_socket, arena, engine, backend, samples, processing, interrupts)
+        agent_socket.sendall(ready.encode())
         loop.serve()
     return 0
 
@@ -101,21 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
-    parser.add_argument("--engine", required=True, help="name of the engine in it")
-    parser.add_argument("--threads", type=int, required=True, help="0 means one per core")
-    parser.add_argument("--cores", type=parse_cores, required=True, help="to keep to; all if empty")
-    parser.add_argument("--socket", type=int, required=True, help="inherited descriptor")
-    parser.add_argument("--arena", type=int, required=True, help="inherited descriptor")
-    parser.add_argument("--interrupts", type=int, required=True, help="inherited descriptor")
+    parser.add_argument("--engine", required=True, help="name of the engine")
+    parser.add_argument("--threads", type=int, required=True, help="0: one per core")
+    parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
+    parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")
+    parser.add_argument("--arena", type=int, required=True, help="inherited file descriptor")
+    parser.add_argument("--interrupts", type=int, required=True, help="inherited file descriptor")
     parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
-    parser.add_argument("--spawned-at", type=float, required=True, help="its monotonic clock")
+    parser.add_argument("--spawned-at", type=float, required=True, help="monotonic start time")
     return parser.parse_args(arguments)
 
 
 def _load(
     models: Path, name: str, threads: int, spawned_at: float
 ) -> tuple[Engine, Backend, Samples, Processing, Ready]:
-    # These bring NumPy and the runtime, which read the thread variables when imported.
+    # Imported here because NumPy and the runtimes read the thread variables on import.
     from synergai.models.samples import load_samples
     from worker_agent.backends import BACKENDS
     from worker_agent.host.batches import check_batchable
@@ -124,7 +124,7 @@ def _load(
     definition = ModelDirectory(models).get(name)
     if definition.fault:
         raise EngineUnusable(f"engine {name!r}: {definition.fault}")
-    # Runtimes trust what they read, and take seconds to import.
+    # Checked before the runtime is imported, which takes seconds and trusts the file.
     try:
         check(definition.file)
     except InvalidInput as error:
@@ -138,10 +138,10 @@ def _load(
         ) from error
     except ImportError as error:
         raise EngineUnusable(
-            f"engine {name!r} needs the backend {definition.backend!r}, which does not start "
+            f"engine {name!r} needs the backend {definition.backend!r}, which cannot be imported "
             f"here: {' '.join(str(error).split())[:500]}"
         ) from error
-    # Only a frozen graph has to be told.
+    # Only frozen graphs name their tensors in the definition.
     named = {"inputs": definition.inputs, "outputs": definition.outputs}
     named = {side: tensors for side, tensors in named.items() if tensors}
     started = time.monotonic()
@@ -179,12 +179,12 @@ def _load(
 
 
 def _warm_up(backend: Backend, samples: Samples) -> None:
-    """The first queries allocate and tune, and are no measure of the others."""
+    """Run a few queries; the first ones are slower while the runtime allocates and tunes."""
     outputs = [spec.name for spec in backend.outputs]
-    enough = time.monotonic() + _WARM_UP_S
+    give_up_at = time.monotonic() + _WARM_UP_S
     for _ in range(_WARM_UP_RUNS):
         backend.run(samples.inputs[0], outputs)
-        if time.monotonic() > enough:
+        if time.monotonic() > give_up_at:
             return
 
 

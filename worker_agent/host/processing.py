@@ -1,6 +1,6 @@
-"""What an engine host does around the model: images into it, answers out of it, if it is asked to.
+"""Pre- and post-processing around the model: decoding images, deriving classes or boxes.
 
-A request that brings tensors and asks for tensors pays one look at its header for it.
+Requests with tensor inputs and outputs only pay for a check of their header.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Processing:
     """Pre- and post-processing of one loaded engine.
 
     Args:
-        engine: says which.
+        engine: names the pre- and post-processing.
         backend: the loaded model.
-        threads: that OpenCV may use.
+        threads: number of threads that OpenCV may use.
 
     Raises:
-        EngineUnusable: on construction, if the model's tensors do not allow it.
+        EngineUnusable: on construction, if it does not fit the model's tensors.
     """
 
     def __init__(self, engine: Engine, backend: Backend, threads: int) -> None:
         self._engine = engine
         self._threads = threads
         self._outputs = [spec.name for spec in engine.outputs]
-        self._can_decode = False
+        self._decoder_loaded = False
         self._images = None
         if engine.preprocess:
             spec = engine.inputs[0]
@@ -53,23 +53,23 @@ class Processing:
             self._derived = create_postprocessor(engine.postprocess, engine.outputs)
 
     def preprocess(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """The inputs as the model takes them: encoded images have become a tensor.
+        """Return the model inputs, with encoded images decoded into a tensor.
 
         Raises:
-            InvalidInput: one of them is no image, or too large; or this worker decodes none.
+            InvalidInput: an image cannot be decoded or is too large, or OpenCV is not installed.
         """
         images = self._images
         if images is None or not inputs[images.name].dtype.hasobject:
             return inputs
-        if not self._can_decode:
+        if not self._decoder_loaded:
             self._load_decoder()
         return {**inputs, images.name: images.to_tensor(inputs[images.name].tolist())}
 
     def outputs_to_compute(self, request: ModelInferRequest) -> Sequence[str]:
-        """The model's outputs that the answer to `request` consists of or is made from."""
+        """Return the names of the model outputs that the response to `request` needs."""
         if not request.outputs:
             return self._outputs
-        names = dict.fromkeys(asked.name for asked in request.outputs)
+        names = dict.fromkeys(output.name for output in request.outputs)
         if self._derived is not None and self._engine.postprocess in names:
             del names[self._engine.postprocess]
             names.update(dict.fromkeys(self._derived.required_outputs))
@@ -78,39 +78,39 @@ class Processing:
     def requested_outputs(
         self, request: ModelInferRequest, computed: dict[str, Array]
     ) -> dict[str, Array]:
-        """The outputs that `request` asks for, in its order, made from those `computed`.
+        """Return the outputs requested, in the requested order, derived from those `computed`.
 
         Raises:
-            InvalidInput: one cannot be had in that form.
+            InvalidInput: an output is not available in the requested form.
         """
         if not request.outputs:
             return computed
         outputs = {}
-        for asked in request.outputs:
-            if asked.name == self._engine.postprocess and self._derived is not None:
-                outputs[asked.name] = self._derived.derive(computed)
+        for output in request.outputs:
+            if output.name == self._engine.postprocess and self._derived is not None:
+                outputs[output.name] = self._derived.derive(computed)
                 continue
-            output = computed[asked.name]
-            if asked.parameters and (count := classification_count(asked)):
-                output = top_classes(output, count, as_imagenet=self._engine.postprocess == CLASSES)
-            outputs[asked.name] = output
+            array = computed[output.name]
+            if output.parameters and (count := classification_count(output)):
+                array = top_classes(array, count, as_imagenet=self._engine.postprocess == CLASSES)
+            outputs[output.name] = array
         return outputs
 
-    def answer(self, outputs: Sequence[Array]) -> int:
-        """The class that all of the model's outputs for one sample mean."""
+    def predicted_class(self, outputs: Sequence[Array]) -> int:
+        """Return the predicted class of one sample, given all outputs of the model."""
         if self._derived is not None and self._engine.postprocess == CLASSES:
             return int(self._derived.derive({self._outputs[0]: outputs[0]})[0])
         return int(outputs[0].argmax())
 
     def _load_decoder(self) -> None:
-        # Only now: an agent without OpenCV serves tensors, and most hosts never see an image.
+        # Imported on first use: tensors are served without OpenCV, and few hosts decode images.
         try:
             from synergai.models.images import set_threads
         except ImportError as error:
-            # Not the engine's fault, whose tensors would not be taken any more.
+            # Not EngineUnusable, which would disable the engine for tensor inputs as well.
             raise InvalidInput(
-                "this worker cannot decode images, for it lacks OpenCV: "
-                "install synergai[images] there, or send tensors"
+                "this worker cannot decode images without OpenCV; "
+                "install synergai[images] on it, or send tensors"
             ) from error
         set_threads(self._threads)
-        self._can_decode = True
+        self._decoder_loaded = True

@@ -1,4 +1,4 @@
-"""A query's request opened, up to what the model takes, and its response written."""
+"""Decoding of a query's request into model inputs, and encoding of its response."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ if TYPE_CHECKING:
 
 @value()
 class DecodedQuery:
-    """A query about to be computed.
+    """A query ready to be computed.
 
     Attributes:
-        header: the request without its tensors.
-        inputs: as the model takes them; views of the request's bytes where possible.
-        names: the outputs to compute.
-        prepared_s: seconds that decoding and preparing took.
+        query: the received message.
+        message: the request without its tensors.
+        inputs: model inputs by name; views of the request's bytes where possible.
+        outputs: names of the outputs to compute.
+        preprocess_s: seconds spent on decoding and preprocessing images.
     """
 
     query: RunQuery
-    header: ModelInferRequest
+    message: ModelInferRequest
     inputs: dict[str, Array]
-    names: Sequence[str]
+    outputs: Sequence[str]
     preprocess_s: float
 
     @property
     def rows(self) -> int:
-        """The size of its inputs' first axis."""
+        """Size of the inputs' first axis."""
         return len(next(iter(self.inputs.values())))
 
 
 class QueryCodec:
-    """Opens requests to one engine and writes the responses.
+    """Decodes requests to one engine and encodes the responses.
 
     Args:
-        arena: where large ones lie.
-        engine: what requests are checked against.
-        processing: what is done to the queries before and after the model.
+        arena: shared memory that holds large requests and responses.
+        engine: description that requests are validated against.
+        processing: pre- and post-processing of the engine.
     """
 
     def __init__(self, arena: Arena, engine: Engine, processing: Processing) -> None:
@@ -65,50 +66,50 @@ class QueryCodec:
         self._processing = processing
         self._decoder = RequestDecoder()
 
-    def open(self, query: RunQuery) -> DecodedQuery:
-        """Make the model's inputs of a request.
+    def decode(self, query: RunQuery) -> DecodedQuery:
+        """Validate the request and convert it to model inputs.
 
         Raises:
-            InvalidInput: the request is not one that the engine can answer.
+            InvalidInput: the request does not fit the engine.
         """
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
         header = self._decoder.decode(data)
         check_header(header, self._engine)
-        names = self._processing.outputs_to_compute(header.message)
+        outputs = self._processing.outputs_to_compute(header.message)
         inputs = read_inputs(header)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
-        return DecodedQuery(query, header.message, inputs, names, time.perf_counter() - begin)
+        return DecodedQuery(query, header.message, inputs, outputs, time.perf_counter() - begin)
 
-    def write(
-        self, opened: DecodedQuery, outputs: Sequence[Array], compute_s: float, batch: int = 1
+    def encode(
+        self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int = 1
     ) -> RunEnded:
-        """Make the response of what the model computed.
+        """Encode the response to a query.
 
         Args:
-            opened: the query.
-            outputs: those that it names, in that order.
-            compute_s: seconds that the model took, for all of the batch.
-            batch: how many queries it computed together.
+            decoded: the query.
+            arrays: the computed outputs, in the order of ``decoded.outputs``.
+            compute_s: seconds that the model took for the whole batch.
+            batch: number of queries in the batch.
 
         Raises:
-            InvalidInput: an output cannot be had in the form that was asked for.
+            InvalidInput: an output is not available in the requested form.
         """
         computed = time.perf_counter()
-        header, request = opened.header, opened.query.request
-        asked = self._processing.requested_outputs(
-            header, dict(zip(opened.names, outputs, strict=True))
+        message, request = decoded.message, decoded.query.request
+        outputs = self._processing.requested_outputs(
+            message, dict(zip(decoded.outputs, arrays, strict=True))
         )
-        parts = write_response(header, self._engine.version, asked)
-        if header.parameters and header.parameters[TIMINGS].bool_param:
-            finished_s = time.perf_counter() - computed
-            parts.append(write_timings(opened.preprocess_s, compute_s, finished_s))
+        parts = write_response(message, self._engine.version, outputs)
+        if message.parameters and message.parameters[TIMINGS].bool_param:
+            postprocess_s = time.perf_counter() - computed
+            parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))
         response: bytes | ArenaRef
         if isinstance(request, ArenaRef) and INLINE_BYTES < sum(map(len, parts)) <= SLOT_BYTES:
-            # The inputs have served, and the response may take their place.
+            # The inputs are no longer needed, so the response may overwrite the request.
             response = self._arena.write(request.slot, parts)
         else:
             response = b"".join(parts)
         tally = Tally(1, compute_s=compute_s, batch=batch)
-        return RunEnded(opened.query.run, Outcome.COMPLETED, tally, response)
+        return RunEnded(decoded.query.run_id, Outcome.COMPLETED, tally, response)

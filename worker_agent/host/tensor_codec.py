@@ -1,8 +1,8 @@
-"""A query's bytes to arrays, and arrays to a response's bytes, copying tensors only once.
+"""Conversion of request bytes to arrays and of arrays to response bytes, copying at most once.
 
-Inputs are views of the request's bytes wherever alignment allows. A response is a list of
-parts, tensors among them as views of the outputs, to be laid one behind the other: serialised
-fields of a protobuf message may simply be concatenated.
+Inputs are views of the request's bytes wherever alignment permits. A response is a list of parts,
+with tensors as views of the outputs, whose concatenation is the serialised message: protobuf allows
+serialised fields to be concatenated.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | memoryview
 
 TIMINGS: Final = "synergai_timings"
-"""Parameter of a request: if true, the response says what took how long."""
+"""Request parameter: if true, the response includes the durations of its phases."""
 _DATATYPES: Final = {
     dtype: name for name, dtype in DTYPES.items() if name != "BF16" and not dtype.hasobject
 }
 
 
 def read_inputs(header: RequestHeader) -> dict[str, Array]:
-    """The request's inputs by name. It must have passed ``check_request``.
+    """Return the inputs by name of a request that has passed ``check_request``.
 
     Raises:
-        InvalidInput: an input's data do not fit its shape after all.
+        InvalidInput: the data of an input do not match its datatype and shape.
     """
     try:
         if not header.raw:
@@ -61,16 +61,16 @@ def read_inputs(header: RequestHeader) -> dict[str, Array]:
 def write_response(
     request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
 ) -> list[Buffer]:
-    """The parts of the serialised ``ModelInferResponse`` to `request`, in order.
+    """Return the parts of the serialised ``ModelInferResponse`` to `request`, in order.
 
     Raises:
-        InvalidInput: it asks for a form that an output does not have.
+        InvalidInput: an output is not available in the requested form.
     """
-    described = [(name, *_on_the_wire(array)) for name, array in outputs.items()]
+    described = [(name, *_to_wire(array)) for name, array in outputs.items()]
     if request.parameters and wants_typed(request):
         return [typed_response(request, version, described)]
     tensors = tuple([(name, datatype, wire.shape) for name, datatype, wire in described])
-    parts: list[Buffer] = [_described(request.model_name, version, tensors)]
+    parts: list[Buffer] = [_header(request.model_name, version, tensors)]
     if request.id:
         parts.append(ModelInferResponse(id=request.id).SerializeToString())
     for _, _, wire in described:
@@ -80,9 +80,9 @@ def write_response(
 
 
 def write_timings(preprocess_s: float, compute_s: float, postprocess_s: float) -> Buffer:
-    """One more part of a response: parameters that say what the host did for how long.
+    """Return an additional response part with the durations of the phases as parameters.
 
-    Post-processing includes writing the other parts.
+    Post-processing includes the serialisation of the other parts.
     """
     timings = {
         "synergai_preprocess_us": preprocess_s,
@@ -96,15 +96,15 @@ def write_timings(preprocess_s: float, compute_s: float, postprocess_s: float) -
 
 
 @lru_cache(maxsize=64)
-def _described(
+def _header(
     model: str, version: str, tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
 ) -> bytes:
-    """The serialised response without its id and data: of most queries the same again.
+    """Return the serialised response without id and data, which most queries have in common.
 
     Args:
-        model: the engine's name.
-        version: the engine's version.
-        tensors: name, datatype and shape of each.
+        model: name of the engine.
+        version: version of the engine.
+        tensors: name, datatype and shape of each output.
     """
     outputs = [
         ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=shape)
@@ -127,7 +127,7 @@ def _from_raw(datatype: str, shape: tuple[int, ...], raw: Buffer) -> Array:
     if datatype == "BYTES":
         return _objects(_split_elements(raw), shape)
     array = np.frombuffer(raw, DTYPES[datatype]).reshape(shape)
-    # Runtimes read whole elements; some processors cannot do that at an odd address.
+    # Runtimes read whole elements, which some processors cannot do at unaligned addresses.
     return array if array.flags.aligned else array.copy()
 
 
@@ -154,15 +154,15 @@ def _split_elements(raw: Buffer) -> list[bytes]:
     return elements
 
 
-def _on_the_wire(array: Array) -> tuple[str, Array]:
-    """The datatype of `array`, and what is sent: contiguous, and little endian on any machine."""
+def _to_wire(array: Array) -> tuple[str, Array]:
+    """Return the datatype of `array`, and the array in wire layout: contiguous, little endian."""
     dtype = array.dtype
     if dtype.hasobject:
         return "BYTES", array
     if dtype not in _DATATYPES or not array.flags.c_contiguous:
         array = np.asarray(array, dtype=dtype.newbyteorder("<"), order="C")
         dtype = array.dtype
-    # Only bfloat16, whose bit patterns are numbers to NumPy, is marked by metadata.
+    # Only bfloat16, stored as unsigned bit patterns, has dtype metadata.
     return _DATATYPES[dtype] if dtype.metadata is None else "BF16", array
 
 

@@ -1,7 +1,7 @@
-"""Responses with typed contents, for clients that ask for them.
+"""Responses with typed tensor contents, for clients that request them.
 
-Raw contents are quicker, every client in use reads them, and the 16-bit floats have nothing
-else; so they are what a response has unless its request says otherwise.
+Raw contents are the default: they are faster, all common clients read them, and 16-bit floats have
+no typed representation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Described: TypeAlias = Iterable[tuple[str, str, NDArray[Any]]]
 
 BINARY_PARAMETER: Final = "binary_data_output"
-"""Parameter of a request; false asks for typed contents, in KServe's words as in Triton's."""
+"""Request parameter; false requests typed contents. The name is that of KServe and Triton."""
 
 
 def wants_typed(request: ModelInferRequest) -> bool:
-    """Whether the response is to have typed contents.
+    """Return whether the request asks for typed contents.
 
     Raises:
         InvalidInput: the parameter is neither true nor false.
@@ -40,15 +40,15 @@ def wants_typed(request: ModelInferRequest) -> bool:
 
 
 def typed_response(request: ModelInferRequest, version: str, outputs: Described) -> bytes:
-    """The serialised ``ModelInferResponse`` to `request`.
+    """Return the serialised ``ModelInferResponse`` to `request`, with typed contents.
 
     Args:
-        request: what is answered.
-        version: the engine's.
-        outputs: name, datatype and values of each.
+        request: the request.
+        version: version of the engine.
+        outputs: name, datatype and array of each output.
 
     Raises:
-        InvalidInput: an output has a datatype that there are no typed contents for.
+        InvalidInput: the datatype of an output has no typed contents.
     """
     response = ModelInferResponse(
         model_name=request.model_name, model_version=version, id=request.id
@@ -58,7 +58,7 @@ def typed_response(request: ModelInferRequest, version: str, outputs: Described)
         if field is None:
             raise InvalidInput(
                 f"output {name!r} is {datatype}, which has no typed contents; "
-                f"leave {BINARY_PARAMETER!r} out"
+                f"omit the parameter {BINARY_PARAMETER!r}"
             )
         tensor = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
         getattr(tensor.contents, field).extend(array.reshape(-1).tolist())

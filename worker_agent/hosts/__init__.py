@@ -1,1 +1,1 @@
-"""The agent's side of the engine hosts: started, fed and watched."""
+"""The agent's side of the engine hosts: starting, feeding and supervising them."""

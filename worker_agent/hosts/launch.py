@@ -1,4 +1,4 @@
-"""How an engine host is started: the command, and what it inherits."""
+"""Command line and inherited file descriptors of a new engine host."""
 
 from __future__ import annotations
 
@@ -22,41 +22,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A host about to be started.
+    """Resources of an engine host that is about to be started.
 
-    A context manager: leaving it closes the host's end of the socket here, so that each side
-    sees the other go. What remains is `connection`, `arena` and `interrupts`.
+    Use it as a context manager around starting the process. On exit it closes the host's ends in
+    this process, so that each side sees the other disconnect; `agent_socket`, `arena` and
+    `interrupt_writer` stay open unless an exception was raised.
 
     Attributes:
-        connection: this side of the socket.
-        theirs: the host's side.
+        agent_socket: the agent's end of the socket.
+        host_socket: the host's end of the socket.
         arena: memory shared with the host.
-        interrupts: descriptor on which the host is told of runs to give up, see
-            ``worker_agent.host.interrupts``.
-        their_interrupts: the host's side of it.
-        command: what to execute, with `inherited` descriptors.
+        interrupt_writer: the agent's end of the interrupt pipe, see
+            ``worker_agent.host.interrupts``; a non-blocking descriptor.
+        interrupt_reader: the host's end of the interrupt pipe.
+        command: command line to execute with the `inherited_fds`.
     """
 
-    connection: socket.socket
-    theirs: socket.socket
+    agent_socket: socket.socket
+    host_socket: socket.socket
     arena: Arena
-    interrupts: int
-    their_interrupts: int
+    interrupt_writer: int
+    interrupt_reader: int
     command: tuple[str, ...]
 
     @classmethod
-    def of(cls, models: Path, session: Session, cores: Sequence[int] = ()) -> Launch:
-        """Prepare a host.
+    def prepare(cls, models: Path, session: Session, cores: Sequence[int] = ()) -> Launch:
+        """Create the socket pair, arena and interrupt pipe for a host.
 
         Args:
             models: the model directory.
-            session: engine and configuration.
-            cores: those that it is kept to; all if empty.
+            session: engine and configuration to load.
+            cores: CPU cores that the host is restricted to; all if empty.
         """
-        connection, theirs = socket.socketpair()
+        agent_socket, host_socket = socket.socketpair()
         arena = Arena()
-        their_interrupts, interrupts = os.pipe()
-        os.set_blocking(interrupts, False)
+        interrupt_reader, interrupt_writer = os.pipe()
+        os.set_blocking(interrupt_writer, False)
         command = (
             sys.executable,
             "-m",
@@ -64,16 +65,16 @@ class Launch:
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
             *("--cores", format_cores(cores)),
-            *("--socket", str(theirs.fileno()), "--arena", str(arena.fd)),
-            *("--interrupts", str(their_interrupts)),
+            *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),
+            *("--interrupts", str(interrupt_reader)),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
         )
-        return cls(connection, theirs, arena, interrupts, their_interrupts, command)
+        return cls(agent_socket, host_socket, arena, interrupt_writer, interrupt_reader, command)
 
     @property
-    def inherited(self) -> tuple[int, int, int]:
-        """Descriptors to pass on."""
-        return self.theirs.fileno(), self.arena.fd, self.their_interrupts
+    def inherited_fds(self) -> tuple[int, int, int]:
+        """File descriptors to pass to the host."""
+        return self.host_socket.fileno(), self.arena.fd, self.interrupt_reader
 
     def __enter__(self) -> Launch:
         return self
@@ -84,9 +85,9 @@ class Launch:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.theirs.close()
-        os.close(self.their_interrupts)
+        self.host_socket.close()
+        os.close(self.interrupt_reader)
         if error is not None:
-            os.close(self.interrupts)
-            self.connection.close()
+            os.close(self.interrupt_writer)
+            self.agent_socket.close()
             self.arena.close()

@@ -1,4 +1,4 @@
-"""The engine hosts of this machine: one per session, resident within a memory budget."""
+"""Pool of engine hosts: one per resident session, within a memory budget."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from worker_agent.ipc.frames import Ready
 
 MEMORY_CHECK_S: Final = 1.0
-"""Between two looks at what the hosts have grown to."""
+"""Interval between two checks of the hosts' resident memory."""
 LEAK_FACTOR: Final = 2.0
-"""A host alone above the budget is let be until it has grown to so many times its first size."""
-_FRESH_HOST_BYTES: Final = 256 << 20
-"""What a host is taken to need until one for the same session has been seen."""
+"""A single host above the budget is killed once it exceeds this multiple of its initial size."""
+_DEFAULT_HOST_BYTES: Final = 256 << 20
+"""Assumed size of a host whose session has not been loaded before."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A session became resident, left, or could not be loaded.
+    """A session that was loaded, was evicted, or failed to load.
 
     Attributes:
-        ready: how loading went, if it became resident.
-        error: why it could not be loaded, if so: `EngineUnusable`, or `Unavailable` if the
-            host died.
+        session: the session.
+        resident: whether it is resident now.
+        ready: load times, if it was loaded.
+        error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
     """
 
     session: Session
@@ -46,15 +47,15 @@ class SessionChange:
 
 
 class HostPool:
-    """Starts hosts when they are needed and ends the least recently used ones.
+    """Starts hosts on demand and evicts the least recently used ones.
 
     Args:
         models: the model directory.
-        memory_bytes: what all hosts together may keep resident; one is always allowed.
-        cores: those that hosts are kept to; all if empty.
-        hang_timeout_s: how long a host may be silent while it owes an answer.
-        pinned: sessions that make no room for others.
-        on_change: told of every session that comes or goes.
+        memory_bytes: limit of the hosts' total resident memory; a single host may exceed it.
+        cores: CPU cores that hosts are restricted to; all if empty.
+        hang_timeout_s: a host that is silent for this long while it has runs is killed.
+        pinned: sessions that are never evicted.
+        on_change: called for every session that is loaded, evicted, or fails to load.
     """
 
     def __init__(
@@ -73,29 +74,29 @@ class HostPool:
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
         self._on_change = on_change
-        # In order of use, the least recently used first.
+        # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
-        self._known_bytes: dict[Session, int] = {}
+        self._initial_bytes: dict[Session, int] = {}
         self._retiring: dict[HostProcess, asyncio.Task[None]] = {}
 
-    def resident(self, session: Session) -> HostProcess | None:
-        """The host of `session`, if it is up; this counts as a use."""
+    def get_resident(self, session: Session) -> HostProcess | None:
+        """Return the host of `session` if it is resident, and mark it as used."""
         host = self._hosts.pop(session, None)
         if host is None:
             return None
         self._hosts[session] = host
         return None if host.is_closed else host
 
-    def sessions(self) -> list[Session]:
-        """All that is resident, the most recently used first."""
+    def resident_sessions(self) -> list[Session]:
+        """Return all resident sessions, the most recently used first."""
         return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
-        """Bring `session` into memory, making room for it; one load at a time per session.
+        """Load `session`, evicting others if needed; concurrent loads of a session share a task.
 
         The task raises EngineUnusable if the engine cannot be loaded, and Unavailable if the
-        host died on the way.
+        host died while loading.
         """
         if session not in self._loads:
             task = asyncio.create_task(self._load(session))
@@ -104,51 +105,51 @@ class HostPool:
         return self._loads[session]
 
     async def unload(self, session: Session) -> bool:
-        """Let `session` go, if it is resident and idle."""
+        """Unload `session` if it is resident and idle; return whether it was."""
         host = self._hosts.get(session)
         if host is None or not host.is_idle:
             return False
-        await self._end(host)
+        await self._close_host(host)
         return True
 
     def retire(self, engine: EngineName) -> None:
-        """Have the engine loaded anew: its files are not what they were.
+        """Reload `engine` on its next use, because its files have changed.
 
-        What its hosts are doing they finish; what is being loaded is worth another try.
+        Its hosts complete their runs before they are closed; pending loads are cancelled.
         """
         for session, task in self._loads.items():
             if session.engine == engine:
                 task.cancel()
         for session, host in list(self._hosts.items()):
             if session.engine == engine:
-                self._forget(host)
-                retired = self._end_after(host, host.retire())
-                self._retiring[host] = asyncio.create_task(retired)
+                self._remove(host)
+                closing = self._close_when_idle(host, host.retire())
+                self._retiring[host] = asyncio.create_task(closing)
 
-    async def keep_within_budget(self) -> None:
-        """Look after the hosts' memory, until cancelled: they may grow while they run."""
+    async def enforce_memory_budget(self) -> None:
+        """Check the hosts' memory periodically, until cancelled; hosts may grow while they run."""
         while True:
             await asyncio.sleep(MEMORY_CHECK_S)
             await self.check_memory()
 
     async def check_memory(self) -> None:
-        """End idle hosts if all together are above the budget, and a leaking one in any case."""
+        """Evict idle hosts above the memory budget, and kill a leaking host even if it is busy."""
         for session, host in list(self._hosts.items()):
-            size, at_first = _rss_bytes(host.pid), self._known_bytes[session]
-            if size > max(self._memory_bytes, LEAK_FACTOR * at_first):
-                _log.warning("the engine host of %s leaks and is killed", session)
+            size, initial = _rss_bytes(host.pid), self._initial_bytes[session]
+            if size > max(self._memory_bytes, LEAK_FACTOR * initial):
+                _log.warning("killing the engine host of %s, which leaks memory", session)
                 host.kill(
-                    f"grew from {at_first >> 20:,} to {size >> 20:,} MB, above the budget of "
+                    f"grew from {initial >> 20:,} to {size >> 20:,} MB, above the budget of "
                     f"{self._memory_bytes >> 20:,} MB, and was killed"
                 )
-        await self._make_room(0, keep=next(iter(self.sessions()), None))
+        await self._evict(0, keep=next(iter(self.resident_sessions()), None))
 
     def rss_bytes(self) -> int:
-        """Resident memory of all hosts together."""
+        """Return the total resident memory of all hosts."""
         return sum(_rss_bytes(host.pid) for host in (*self._hosts.values(), *self._retiring))
 
     async def close(self) -> None:
-        """End all hosts."""
+        """Close all hosts."""
         for task in self._loads.values():
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
@@ -162,21 +163,21 @@ class HostPool:
         host = self._hosts.get(session)
         if host is not None and not host.is_closed:
             return host
-        await self._make_room(self._known_bytes.get(session, _FRESH_HOST_BYTES))
+        await self._evict(self._initial_bytes.get(session, _DEFAULT_HOST_BYTES))
         try:
             host = await HostProcess.start(
                 self._models,
                 session,
                 cores=self._cores,
                 hang_timeout_s=self._hang_timeout_s,
-                on_exit=self._forget,
+                on_exit=self._remove,
             )
         except SynergaiError as error:
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise
         self._hosts[session] = host
-        self._known_bytes[session] = _rss_bytes(host.pid)
+        self._initial_bytes[session] = _rss_bytes(host.pid)
         _log.info(
             "loaded %s with %s in %.2f s",
             session.engine,
@@ -184,32 +185,32 @@ class HostPool:
             host.ready.setup_s,
         )
         self._on_change(SessionChange(session, resident=True, ready=host.ready))
-        await self._make_room(0, keep=session)
+        await self._evict(0, keep=session)
         return host
 
-    async def _make_room(self, size: int, keep: Session | None = None) -> None:
-        """End idle hosts, the least recently used first, until `size` more bytes fit.
+    async def _evict(self, size: int, keep: Session | None = None) -> None:
+        """Close idle hosts, least recently used first, until `size` more bytes fit the budget.
 
-        Pinned ones stay, and `keep`.
+        Pinned sessions and `keep` are not evicted.
         """
         for session, host in list(self._hosts.items()):
             if self.rss_bytes() + size <= self._memory_bytes:
                 return
             if session != keep and session not in self._pinned and host.is_idle:
-                _log.info("ending %s to make room", session.engine)
-                await self._end(host)
+                _log.info("evicting %s to free memory", session)
+                await self._close_host(host)
 
-    async def _end_after(self, host: HostProcess, answered: asyncio.Future[None]) -> None:
-        await answered
+    async def _close_when_idle(self, host: HostProcess, idle: asyncio.Future[None]) -> None:
+        await idle
         await host.close()
         del self._retiring[host]
 
-    async def _end(self, host: HostProcess) -> None:
-        self._forget(host)
+    async def _close_host(self, host: HostProcess) -> None:
+        self._remove(host)
         await host.close()
 
-    def _forget(self, host: HostProcess) -> None:
-        """The host is gone or about to go, and its session is no longer resident."""
+    def _remove(self, host: HostProcess) -> None:
+        """Remove a host that has exited or is closing from the resident sessions."""
         if self._hosts.get(host.session) is host:
             del self._hosts[host.session]
             self._on_change(SessionChange(host.session, resident=False))
@@ -218,6 +219,6 @@ class HostPool:
 def _rss_bytes(pid: int) -> int:
     try:
         size: int = psutil.Process(pid).memory_info().rss
-    except psutil.Error:  # it has just died
+    except psutil.Error:  # it has just exited
         return 0
     return size

@@ -1,4 +1,4 @@
-"""Engine hosts that run in the power mode of their session: the machine is switched first."""
+"""Engine hosts on a machine with power modes, which is switched before a session is loaded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class PowerModeHosts:
-    """The runner's hosts on a machine with power modes; see ``worker_agent.runner.HostPool``.
+    """Host pool that switches power modes; implements ``worker_agent.runner.HostSource``.
 
-    The runner asks for another session only when nothing runs, so a switch never disturbs work,
-    and what it takes counts as the setup of the work that it is for.
+    The runner requests another session only when nothing runs, so a switch never disturbs running
+    work, and its duration counts as setup time of the work that needs it.
 
     Args:
-        hosts: the machine's engine hosts.
+        hosts: the pool of engine hosts.
     """
 
     def __init__(self, hosts: HostPool) -> None:
@@ -32,33 +32,33 @@ class PowerModeHosts:
         self._power: PowerManager | None = None
         self._loads: set[asyncio.Task[HostProcess]] = set()
 
-    def use(self, power: PowerManager) -> None:
-        """From now on, switch with `power`."""
+    def set_power(self, power: PowerManager) -> None:
+        """Use `power` to switch modes from now on."""
         self._power = power
 
     @property
     def mode(self) -> str:
-        """The power mode in force; empty if there is none, or none is known."""
+        """The active power mode; empty if unknown or not applicable."""
         return "" if self._power is None else self._power.mode
 
     @property
     def modes(self) -> Sequence[PowerMode]:
-        """What the machine can be switched to, the mode in force last; maybe nothing."""
+        """Available power modes, the active one last; may be empty."""
         if self._power is None:
             return ()
-        in_force = self._power.mode
-        return sorted(self._power.modes, key=lambda mode: mode.name == in_force)
+        active = self._power.mode
+        return sorted(self._power.modes, key=lambda mode: mode.name == active)
 
-    def resident(self, session: Session) -> HostProcess | None:
-        """The host of `session`, if it is up and the machine is in its mode."""
-        return self._hosts.resident(session) if self._is_in_mode(session) else None
+    def get_resident(self, session: Session) -> HostProcess | None:
+        """Return the host of `session` if it is resident and its power mode is active."""
+        return self._hosts.get_resident(session) if self._mode_is_active(session) else None
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
-        """Put the session's mode in force, and bring it into memory.
+        """Switch to the session's power mode and load it.
 
-        The task raises what `HostPool.load` raises, and Unavailable if the machine does not switch.
+        The task raises the exceptions of `HostPool.load`, and Unavailable if switching fails.
         """
-        if self._is_in_mode(session):
+        if self._mode_is_active(session):
             return self._hosts.load(session)
         task = asyncio.create_task(self._switch_and_load(session))
         self._loads.add(task)
@@ -66,27 +66,27 @@ class PowerModeHosts:
         return task
 
     async def close(self) -> None:
-        """Leave what is being loaded, and the power modes."""
+        """Cancel pending loads and close the power controller."""
         for task in self._loads:
             task.cancel()
         await asyncio.gather(*self._loads, return_exceptions=True)
         if self._power is not None:
             await self._power.close()
 
-    def _is_in_mode(self, session: Session) -> bool:
+    def _mode_is_active(self, session: Session) -> bool:
         mode = session.configuration.power_mode
         return self._power is None or not mode or mode == self._power.mode
 
     async def _switch_and_load(self, session: Session) -> HostProcess:
         mode = session.configuration.power_mode
-        # Sessions were tuned to the cores of their mode; some runtimes even abort when the cores
-        # that they started on are gone.
-        for other in self._hosts.sessions():
+        # Sessions are tuned to the cores of their mode; some runtimes even abort when the cores
+        # that they started on go offline.
+        for other in self._hosts.resident_sessions():
             if other.configuration.power_mode != mode:
                 await self._hosts.unload(other)
         if self._power is not None:
             try:
                 await self._power.ensure(mode)
-            except NotSupported as error:  # the engine is not to blame
+            except NotSupported as error:  # not a fault of the engine
                 raise Unavailable(str(error)) from error
         return await self._hosts.load(session)

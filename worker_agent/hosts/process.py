@@ -1,4 +1,4 @@
-"""One engine host as its agent sees it: started, fed, watched, and missed when it dies."""
+"""Agent's side of one engine host: starts the process, feeds it runs and supervises it."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ if TYPE_CHECKING:
     from worker_agent.ipc.arena import Arena
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
-    """Called once for every run; `RunEnded.response` is bytes by then."""
+    """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""
     OnProgress: TypeAlias = Callable[[Tally], None]
 
 WINDOW: Final = 32
-"""Runs that may wait inside a host, so that it never waits for its agent."""
+"""Maximum number of runs in flight in a host, so that it never waits for the agent."""
 INTERRUPT_AFTER_S: Final = 0.2
-"""A run that was stopped and goes on for so long is in a long query, which is interrupted."""
+"""A stopped run that has not ended after this time is interrupted in its current query."""
 QUICK_S: Final = 0.0005
-"""A query that computes for less is quick: waking processes is what it mostly costs."""
-_LEAVE_S: Final = 5.0
+"""Below this compute time, waking the processes dominates the cost of a query."""
+_EXIT_TIMEOUT_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
 
 _log = logging.getLogger(__name__)
 
 
 @value()
-class _Run:
+class _PendingRun:
     on_ended: OnEnded
     on_progress: OnProgress | None = None
     slot: int | None = None
 
 
 class HostProcess(asyncio.Protocol):
-    """A child process with a loaded engine. Made by `start`.
+    """A child process with a loaded engine. Created by `start`.
 
-    Runs are fed without waiting and end by callback, in the order in which they were fed. When
-    the process dies or hangs, all of them end with ``HOST_DIED``.
+    Runs are fed without waiting and end by callback, in the order in which they were fed. If the
+    process dies or hangs, all pending runs end with ``HOST_DIED``.
 
     Attributes:
-        session: engine and configuration that it holds.
-        ready: what it said when it was up.
+        session: loaded engine and configuration.
+        ready: tensors and load times reported by the host.
     """
 
     def __init__(self, session: Session, arena: Arena, hang_timeout_s: float) -> None:
@@ -78,21 +78,21 @@ class HostProcess(asyncio.Protocol):
         self._arena = arena
         self._hang_timeout_s = hang_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._first: asyncio.Future[Message] = self._loop.create_future()
+        self._first_message: asyncio.Future[Message] = self._loop.create_future()
         self._decoder = Decoder()
-        self._runs: dict[int, _Run] = {}
-        self._last_run = 0
+        self._runs: dict[int, _PendingRun] = {}
+        self._last_run_id = 0
         self._outgoing: list[bytes] = []
-        self._sent_runs = 0
+        self._runs_at_host = 0
         self._is_quick = False
         self._largest_response = 0
         self._heard_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
-        self._killed_because = ""
+        self._kill_reason = ""
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
-        self._gone = asyncio.Event()
-        self._interrupts: int
+        self._disconnected = asyncio.Event()
+        self._interrupt_writer: int
         self._transport: asyncio.Transport
         self._process: asyncio.subprocess.Process
         self._supervisor: asyncio.Task[None]
@@ -112,32 +112,34 @@ class HostProcess(asyncio.Protocol):
 
         Args:
             models: the model directory.
-            session: engine and configuration.
-            cores: those that it is kept to; all if empty.
-            hang_timeout_s: how long it may be silent while it owes an answer.
-            load_timeout_s: how long loading may take.
-            on_exit: called once, when the host has died by itself, after it was up.
+            session: engine and configuration to load.
+            cores: CPU cores that the host is restricted to; all if empty.
+            hang_timeout_s: the host is killed when it is silent for this long while it has runs.
+            load_timeout_s: time limit for loading.
+            on_exit: called once if the host exits without being closed after it was ready.
 
         Raises:
-            EngineUnusable: the engine cannot be loaded, or not in time.
-            Unavailable: the process died before it was up.
+            EngineUnusable: the engine cannot be loaded, or loading timed out.
+            Unavailable: the process died while loading.
         """
         loop = asyncio.get_running_loop()
-        with Launch.of(models, session, cores) as launch:
+        with Launch.prepare(models, session, cores) as launch:
             host = cls(session, launch.arena, hang_timeout_s)
-            host._interrupts = launch.interrupts
+            host._interrupt_writer = launch.interrupt_writer
             host._process = await asyncio.create_subprocess_exec(
                 *launch.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                pass_fds=launch.inherited,
+                pass_fds=launch.inherited_fds,
             )
-            host._transport, _ = await loop.create_connection(lambda: host, sock=launch.connection)
+            host._transport, _ = await loop.create_connection(
+                lambda: host, sock=launch.agent_socket
+            )
         host._supervisor = asyncio.create_task(host._supervise(on_exit))
         try:
             async with asyncio.timeout(load_timeout_s):
-                first = await host._first
+                first = await host._first_message
         except TimeoutError:
             await host.close()
             raise EngineUnusable(
@@ -148,7 +150,9 @@ class HostProcess(asyncio.Protocol):
             raise
         if not isinstance(first, Ready):
             await host.close()
-            reason = first.reason if isinstance(first, LoadFailed) else f"it began with {first}"
+            reason = (
+                first.reason if isinstance(first, LoadFailed) else f"unexpected message {first}"
+            )
             raise EngineUnusable(reason)
         host.ready = first
         host._arena.grow(slots_for(first.max_batch))
@@ -156,21 +160,21 @@ class HostProcess(asyncio.Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the host."""
         return self._process.pid
 
     @property
     def is_closed(self) -> bool:
-        """It has ended, or is about to; there is nothing more to be had from it."""
-        return self._gone.is_set() or self._retired is not None
+        """Whether the host has exited, is closing or is retired; it accepts no runs."""
+        return self._disconnected.is_set() or self._retired is not None
 
     @property
     def is_idle(self) -> bool:
-        """It owes no answer."""
+        """Whether no run is in flight."""
         return not self._runs
 
     def has_room(self, size: int) -> bool:
-        """A query of `size` bytes can be fed now."""
+        """Return whether a query of `size` bytes can be fed now."""
         return len(self._runs) < WINDOW and (not self._is_large(size) or self._arena.has_room)
 
     def run_query(
@@ -180,22 +184,26 @@ class HostProcess(asyncio.Protocol):
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
     ) -> int:
-        """Feed a query that comes with its tensors, a serialised ``ModelInferRequest``.
+        """Feed one query; `has_room` must be true.
 
-        There must be room for it. With `batch_times`, it may be computed together with others that
-        have one, if all of them are still computed by when they are `due`.
+        Args:
+            request: serialised ``ModelInferRequest``.
+            on_ended: called once with the result.
+            batch_times: durations of batches by size, if the query may share a batch.
+            due: instant on the monotonic clock by which a batch must be computed.
 
         Returns:
-            The run, for `stop`.
+            Id of the run, for `stop_run`.
         """
-        self._last_run += 1
-        run = self._last_run
+        self._last_run_id += 1
+        run_id = self._last_run_id
         if self._is_large(len(request)):
-            place = self._arena.put(request)
-            self._feed(run, _Run(on_ended, slot=place.slot), RunQuery(run, place, batch_times, due))
+            ref = self._arena.put(request)
+            run = _PendingRun(on_ended, slot=ref.slot)
+            self._feed(run_id, run, RunQuery(run_id, ref, batch_times, due))
         else:
-            self._feed(run, _Run(on_ended), RunQuery(run, request, batch_times, due))
-        return run
+            self._feed(run_id, _PendingRun(on_ended), RunQuery(run_id, request, batch_times, due))
+        return run_id
 
     def run_samples(
         self,
@@ -205,82 +213,91 @@ class HostProcess(asyncio.Protocol):
         on_ended: OnEnded,
         job: str = "",
     ) -> int:
-        """Feed the queries [first, first + count) of the sample set; returns the run.
+        """Feed the queries [first, first + count) of the sample set.
 
-        `job` is whose they are, for backends that want to know.
+        Args:
+            first: index of the first query.
+            count: number of queries.
+            on_progress: called with the counts so far.
+            on_ended: called once with the result.
+            job: id of the job, for `JobAware` backends.
+
+        Returns:
+            Id of the run, for `stop_run`.
         """
-        self._last_run += 1
-        run = self._last_run
-        self._feed(run, _Run(on_ended, on_progress), RunSamples(run, first, count, job))
-        return run
+        self._last_run_id += 1
+        run_id = self._last_run_id
+        run = _PendingRun(on_ended, on_progress)
+        self._feed(run_id, run, RunSamples(run_id, first, count, job))
+        return run_id
 
-    def stop(self, run: int) -> None:
-        """Stop the run at its next query, or in it if that takes long. Harmless when it is over."""
-        if run in self._runs:
-            self._send(StopRun(run))
-            self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run)
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run before its next query, and interrupt a long query; no-op if it has ended."""
+        if run_id in self._runs:
+            self._send(StopRun(run_id))
+            self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run_id)
 
-    def _interrupt(self, run: int) -> None:
-        if run in self._runs and not self._gone.is_set():
+    def _interrupt(self, run_id: int) -> None:
+        if run_id in self._runs and not self._disconnected.is_set():
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self._interrupts, interrupts.encode(run))
+                os.write(self._interrupt_writer, interrupts.encode(run_id))
 
     def kill(self, reason: str = "") -> None:
-        """End the process now; its runs end with ``HOST_DIED``, and what is said of the host."""
-        self._killed_because = reason
+        """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail."""
+        self._kill_reason = reason
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def retire(self) -> asyncio.Future[None]:
-        """Take nothing more; the future is done once all that it owes is answered."""
+        """Accept no more runs; return a future that completes once no run is in flight."""
         self._retired = self._loop.create_future()
         if not self._runs:
-            self._release()
+            self._complete_retirement()
         return self._retired
 
     async def close(self) -> None:
-        """End the process in order, and wait until it has ended."""
+        """Stop the process and wait until it has exited."""
         self._closing = True
-        self._gone.set()  # whoever comes now needs another one
+        self._disconnected.set()  # from now on `is_closed` is true
         self._transport.abort()
         await self._supervisor
 
     # --- asyncio.Protocol -------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what the host says."""
+        """Decode and dispatch messages from the host."""
         self._heard_at = self._loop.time()
         try:
             for message in self._decoder.feed(data):
                 self._receive(message)
         except InvalidInput:
-            _log.exception("engine host of %s does not speak our protocol", self.session.engine)
+            _log.exception("malformed message from the engine host of %s", self.session.engine)
             self.kill()
         if self._outgoing:
             self._flush()
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
-        """The host has gone, or we let it go."""
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - part of asyncio.Protocol
+        """Handle the disconnection of the host, whichever side caused it."""
         if self._watchdog is not None:
             self._watchdog.cancel()
-        self._gone.set()
+        self._disconnected.set()
 
     def _receive(self, message: Message) -> None:
         match message:
-            case RunProgress(run, tally) if run in self._runs:
-                progressed = self._runs[run].on_progress
-                if progressed is not None:
-                    progressed(tally)
-            case RunEnded(run) if run in self._runs:
-                self._end(message)
-            case Ready() | LoadFailed() if not self._first.done():
-                self._first.set_result(message)
+            case RunProgress(run_id, tally) if run_id in self._runs:
+                on_progress = self._runs[run_id].on_progress
+                if on_progress is not None:
+                    on_progress(tally)
+            case RunEnded(run_id) if run_id in self._runs:
+                self._end_run(message)
+            case Ready() | LoadFailed() if not self._first_message.done():
+                self._first_message.set_result(message)
             case _:
-                raise InvalidInput(f"an engine host said {message}")
+                raise InvalidInput(f"unexpected message from an engine host: {message}")
 
-    def _end(self, ended: RunEnded) -> None:
-        run = self._runs.pop(ended.run)
-        self._sent_runs -= 1
+    def _end_run(self, ended: RunEnded) -> None:
+        run = self._runs.pop(ended.run_id)
+        self._runs_at_host -= 1
         self._is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
         if isinstance(ended.response, ArenaRef):
             try:
@@ -292,27 +309,26 @@ class HostProcess(asyncio.Protocol):
         self._largest_response = max(self._largest_response, len(ended.response))
         run.on_ended(ended)
         if not self._runs:
-            self._release()
+            self._complete_retirement()
 
-    def _release(self) -> None:
-        """It owes nothing any more, which is what its retirement waits for."""
+    def _complete_retirement(self) -> None:
         if self._retired is not None and not self._retired.done():
             self._retired.set_result(None)
 
     # --- feeding and watching ---------------------------------------------------------------
 
     def _is_large(self, size: int) -> bool:
-        """The request or, as far as earlier ones tell, its response is one for the arena."""
+        """Return whether the request, or judging by earlier ones its response, needs the arena."""
         return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
 
-    def _feed(self, number: int, run: _Run, message: RunQuery | RunSamples) -> None:
+    def _feed(self, run_id: int, run: _PendingRun, message: RunQuery | RunSamples) -> None:
         if self.is_closed:
-            ended = _host_died(number, f"the engine host of {self.session.engine!r} is gone")
+            ended = _host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
             self._loop.call_soon(run.on_ended, ended)
             return
         if not self._runs:
             self._heard_at = self._loop.time()
-        self._runs[number] = run
+        self._runs[run_id] = run
         if isinstance(message, RunSamples):
             self._is_quick = False
         if self._watchdog is None:
@@ -320,80 +336,80 @@ class HostProcess(asyncio.Protocol):
         self._send(message)
 
     def _send(self, message: RunQuery | RunSamples | StopRun) -> None:
-        """Send with all else of this turn of the loop: a system call costs more than a query."""
+        """Buffer a message until the end of this turn of the loop, to save system calls."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(message.encode())
 
     def _flush(self) -> None:
-        """Send what waits, unless it can go together with more.
+        """Send the buffered messages, unless the host is about to answer quick queries.
 
-        While the host computes a quick query, others wait for its answer, and the host is woken
-        once for all of them; what a quick query loses by that is less than a wake-up costs.
+        While quick queries are at the host, others are held back until it answers, so that one
+        wake-up serves all of them; a wake-up costs more than a quick query loses by waiting.
         """
-        if self._is_quick and self._sent_runs:
+        if self._is_quick and self._runs_at_host:
             return
         frames, self._outgoing = self._outgoing, []
-        self._sent_runs = len(self._runs)
-        if not self._gone.is_set():
+        self._runs_at_host = len(self._runs)
+        if not self._disconnected.is_set():
             self._transport.write(b"".join(frames))
 
     def _watch(self) -> None:
-        """Look whether the host has been silent for too long; runs only while it owes answers."""
+        """Kill the host if it is silent for too long; scheduled only while runs are in flight."""
         self._watchdog = None
-        if not self._runs or self._gone.is_set():
+        if not self._runs or self._disconnected.is_set():
             return
         left = self._heard_at + self._hang_timeout_s - self._loop.time()
         if left > 0:
             self._watchdog = self._loop.call_later(left, self._watch)
             return
         _log.warning(
-            "engine host of %s is silent for %g s and is killed", self.session, self._hang_timeout_s
+            "killing the engine host of %s, silent for %g s", self.session, self._hang_timeout_s
         )
         self.kill("hung and was killed")
 
     async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
-        """Own the process until it has ended, then end what it still owed."""
+        """Own the process until it has exited, then end its pending runs."""
         output = asyncio.create_task(self._log_output())
         try:
-            await self._gone.wait()
-            reason = f"the engine host of {self.session.engine!r} {await self._leave()}"
+            await self._disconnected.wait()
+            reason = f"the engine host of {self.session.engine!r} {await self._wait_exit()}"
             await output
         finally:
             output.cancel()
             self._arena.close()
-            os.close(self._interrupts)
+            os.close(self._interrupt_writer)
         runs, self._runs = self._runs, {}
-        for number, run in runs.items():
-            run.on_ended(_host_died(number, reason))
-        self._release()
-        if not self._first.done():
-            self._first.set_exception(Unavailable(f"{reason} while loading"))
+        for run_id, run in runs.items():
+            run.on_ended(_host_died(run_id, reason))
+        self._complete_retirement()
+        if not self._first_message.done():
+            self._first_message.set_exception(Unavailable(f"{reason} while loading"))
         elif not self._closing:
             _log.warning("%s", reason)
             on_exit(self)
 
-    async def _leave(self) -> str:
-        """Wait until the process has ended, and say how it did."""
+    async def _wait_exit(self) -> str:
+        """Wait until the process has exited, and describe how."""
         try:
-            async with asyncio.timeout(_LEAVE_S):
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
                 code = await self._process.wait()
         except TimeoutError:
             self.kill()
             code = await self._process.wait()
-        if self._killed_because:
-            return self._killed_because
+        if self._kill_reason:
+            return self._kill_reason
         if code >= 0:
-            return f"ended with exit code {code}"
+            return f"exited with code {code}"
         return f"died by signal {-code}"
 
     async def _log_output(self) -> None:
-        """Log what the runtime prints, until the process closes its output."""
+        """Log the output of the runtime until the process closes it."""
         reader = cast("asyncio.StreamReader", self._process.stdout)
         while chunk := await reader.read(_LOG_CHUNK_BYTES):
             for line in chunk.decode(errors="replace").splitlines():
                 _log.info("[%s] %s", self.session.engine, line)
 
 
-def _host_died(run: int, reason: str) -> RunEnded:
-    return RunEnded(run, Outcome.FAILED, fault=Fault.HOST_DIED, detail=reason)
+def _host_died(run_id: int, reason: str) -> RunEnded:
+    return RunEnded(run_id, Outcome.FAILED, fault=Fault.HOST_DIED, detail=reason)

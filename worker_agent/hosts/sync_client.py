@@ -1,4 +1,4 @@
-"""An engine host driven synchronously, for measuring: what the profiler and benchmarks use."""
+"""Synchronous client of one engine host, used by the profiler and the benchmarks."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from synergai.domain import Session
 
 _RECEIVE_BYTES: Final = 256 << 10
-_LEAVE_S: Final = 5.0
+_EXIT_TIMEOUT_S: Final = 5.0
 
 
 class HostClient:
-    """One engine host and its only user. Use it as a context manager.
+    """Starts an engine host and runs one query or range at a time. Use it as a context manager.
 
     Args:
         models: the model directory.
-        session: engine and configuration.
-        cores: those that the host is kept to; all if empty.
-        timeout: how long the host may be silent, in seconds.
+        session: engine and configuration to load.
+        cores: CPU cores that the host is restricted to; all if empty.
+        timeout: seconds to wait for each message from the host.
 
     Raises:
         EngineUnusable: on construction, if the engine cannot be loaded.
-        Unavailable: here and below, if the host died or is silent for too long.
+        Unavailable: on construction and from every method, if the host died or timed out.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class HostClient:
     ) -> None:
         self._decoder = Decoder()
         self._received: deque[Message] = deque()
-        self._runs = 0
-        with Launch.of(models, session, cores) as launch:
+        self._last_run_id = 0
+        with Launch.prepare(models, session, cores) as launch:
             self._process = subprocess.Popen(
-                launch.command, stdin=subprocess.DEVNULL, pass_fds=launch.inherited
+                launch.command, stdin=subprocess.DEVNULL, pass_fds=launch.inherited_fds
             )
-        self._connection, self._arena = launch.connection, launch.arena
-        os.close(launch.interrupts)  # a lone user waits for what it asked for
-        self._connection.settimeout(timeout)
+        self._socket, self._arena = launch.agent_socket, launch.arena
+        os.close(launch.interrupt_writer)  # runs are never interrupted
+        self._socket.settimeout(timeout)
         try:
             self.ready = self._wait_ready()
         except BaseException:
@@ -80,12 +80,12 @@ class HostClient:
         return self._process.pid
 
     def query(self, request: bytes, *, inline_bytes: int = INLINE_BYTES) -> tuple[RunEnded, bytes]:
-        """Run a serialised ``ModelInferRequest``; return how it ended, and the response."""
-        self._runs += 1
+        """Run a serialised ``ModelInferRequest``; return its result and the serialised response."""
+        self._last_run_id += 1
         content: bytes | ArenaRef = request
         if len(request) > inline_bytes:
             content = self._arena.put(request)
-        self._send(RunQuery(self._runs, content).encode())
+        self._send(RunQuery(self._last_run_id, content).encode())
         ended = self._wait_ended()
         response = ended.response
         data = self._arena.read(response) if isinstance(response, ArenaRef) else bytes(response)
@@ -94,25 +94,28 @@ class HostClient:
         return ended, data
 
     def run_samples(self, first: int, count: int = 1, batch: int = 1) -> RunEnded:
-        """Run the queries [first, first + count) of the sample set, as a job would.
+        """Run the queries [first, first + count) of the sample set, as a job does.
 
-        Of an engine that allows of it, `batch` of them are computed at once.
+        Args:
+            first: index of the first query.
+            count: number of queries.
+            batch: batch size, at most the engine's ``max_batch``.
 
         Raises:
             EngineUnusable: the engine failed.
         """
-        self._runs += 1
-        self._send(RunSamples(self._runs, first, count, batch=batch).encode())
+        self._last_run_id += 1
+        self._send(RunSamples(self._last_run_id, first, count, batch=batch).encode())
         ended = self._wait_ended()
         if ended.outcome is Outcome.FAILED:
             raise EngineUnusable(ended.detail)
         return ended
 
     def close(self) -> None:
-        """End the host. Harmless when it is over already."""
-        self._connection.close()
+        """Stop the host. Idempotent."""
+        self._socket.close()
         try:
-            self._process.wait(_LEAVE_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -137,7 +140,7 @@ class HostClient:
             case LoadFailed(reason):
                 raise EngineUnusable(reason)
             case other:
-                raise InternalError(f"an engine host began with {other}")
+                raise InternalError(f"unexpected first message from an engine host: {other}")
 
     def _wait_ended(self) -> RunEnded:
         while True:
@@ -147,19 +150,21 @@ class HostClient:
                 case RunProgress():
                     continue
                 case other:
-                    raise InternalError(f"an engine host answered with {other}")
+                    raise InternalError(f"unexpected message from an engine host: {other}")
 
     def _send(self, frame: bytes) -> None:
-        # A host that has died is noticed, and reported, by whoever waits for its answer.
+        # If the host has died, `_receive` raises Unavailable.
         with suppress(ConnectionError):
-            self._connection.sendall(frame)
+            self._socket.sendall(frame)
 
     def _receive(self) -> Message:
         while not self._received:
             try:
-                data = self._connection.recv(_RECEIVE_BYTES)
+                data = self._socket.recv(_RECEIVE_BYTES)
             except TimeoutError:
-                raise Unavailable("the engine host has been silent for too long") from None
+                raise Unavailable(
+                    f"no message from the engine host within {self._socket.gettimeout():g} s"
+                ) from None
             except ConnectionError:
                 data = b""
             if not data:

@@ -1,1 +1,1 @@
-"""What ties the agent to its gateway: the connection, its streams, and the work on them."""
+"""The agent's side of the hub: connection, registration, and the assignments received over it."""

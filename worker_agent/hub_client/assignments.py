@@ -1,4 +1,4 @@
-"""The gateway's assignments as work for the runner, and what becomes of them as reports."""
+"""Assignments of one registration: gateway orders to work items, outcomes to reports."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 
 class Assignments:
-    """All assignments of one connection to the gateway.
+    """Outstanding assignments of one registration.
 
     Args:
-        runner: runs them.
-        outbox: takes serialised ``WorkReports``.
-        configurations: what this worker can be switched to.
-        clock: the machine's monotonic clock, which engine hosts look at as well.
+        runner: runs the work items.
+        queue: receives serialised ``WorkReports``.
+        configurations: configurations available on this worker.
+        clock: the system's monotonic clock, shared with the engine hosts.
     """
 
     def __init__(
         self,
         runner: Runner,
-        outbox: MergingSendQueue,
+        queue: MergingSendQueue,
         configurations: Sequence[Configuration],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        self._queue = outbox
+        self._queue = queue
         self._configurations = configurations
         self._clock = clock
         self._items: dict[int, WorkItem] = {}
 
-    def take(self, orders: Orders) -> None:
-        """Carry out what the gateway orders."""
+    def handle_orders(self, orders: Orders) -> None:
+        """Start and stop assignments as ordered by the gateway."""
         for assignment, requests in orders.assignments:
             self._assign(assignment, requests)
         for assignment_id in orders.stops:
@@ -56,15 +56,15 @@ class Assignments:
             if work is not None:
                 self._runner.stop(work)
 
-    def abandon(self) -> None:
-        """Stop and forget all of them: the gateway has given them to others."""
-        # Abandoning one may end those behind it, which are forgotten as they end.
+    def abandon_all(self) -> None:
+        """Stop all assignments without reporting; the gateway has reassigned them."""
+        # Abandoning one may end others behind it, which removes them from the dictionary.
         for work in list(self._items.values()):
             self._runner.abandon(work)
         self._items.clear()
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
-        reporter = _AssignmentReporter(assignment.id, self._queue, self._forget)
+        reporter = _AssignmentReporter(assignment.id, self._queue, self._remove)
         try:
             work = _work_item(assignment, requests, reporter, self._clock())
         except InvalidInput as error:
@@ -72,13 +72,13 @@ class Assignments:
             return
         configuration = work.session.configuration
         if configuration not in self._configurations:
-            detail = f"this worker cannot be switched to {configuration}"
+            detail = f"configuration {configuration} is not available on this worker"
             reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
             return
         self._items[assignment.id] = work
         self._runner.add(work)
 
-    def _forget(self, assignment_id: int) -> None:
+    def _remove(self, assignment_id: int) -> None:
         self._items.pop(assignment_id, None)
 
 
@@ -87,7 +87,7 @@ def _work_item(
 ) -> WorkItem:
     if not assignment.count or len(requests) not in (0, assignment.count):
         raise InvalidInput(
-            f"an assignment of {assignment.count} queries with {len(requests)} requests"
+            f"an assignment of {assignment.count} queries came with {len(requests)} requests"
         )
     configuration = converters.configuration_from_proto(assignment.configuration)
     return WorkItem(
@@ -103,22 +103,22 @@ def _work_item(
 
 
 class _AssignmentReporter:
-    """Reports on one assignment; see ``worker_agent.runner.WorkHandler``."""
+    """Sends the reports of one assignment; implements ``worker_agent.runner.WorkHandler``."""
 
     def __init__(
-        self, assignment_id: int, outbox: MergingSendQueue, on_ended: Callable[[int], None]
+        self, assignment_id: int, queue: MergingSendQueue, on_ended: Callable[[int], None]
     ) -> None:
         self._id = assignment_id
-        self._queue = outbox
+        self._queue = queue
         self._on_ended = on_ended
 
     def on_started(self, setup_s: float) -> None:
-        """Setup is over."""
+        """Report that the setup is complete."""
         started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
         self._queue.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
-        """So much is done."""
+        """Report progress and the responses since the previous report."""
         self._queue.put(b"".join(encode_progress(self._progress(tally), responses)))
 
     def on_ended(
@@ -129,7 +129,7 @@ class _AssignmentReporter:
         fault: Fault = Fault.UNSPECIFIED,
         detail: str = "",
     ) -> None:
-        """The assignment is over."""
+        """Report the outcome."""
         ended = hub_pb2.Ended(
             outcome=hub_pb2.Outcome.ValueType(outcome.value),
             fault=hub_pb2.Fault.ValueType(fault.value),

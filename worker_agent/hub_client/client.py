@@ -1,6 +1,6 @@
-"""The agent's connection to its gateway, dialled again whenever it breaks.
+"""The agent's client of the gateway's hub, which reconnects with exponential backoff.
 
-Engine hosts stay resident meanwhile.
+Engine hosts stay resident while the gateway is unreachable.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from worker_agent.runner import Runner
 
 BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
-SETTLED_AFTER_S: Final = 5.0
-"""A connection that lasted so long was a good one: back-off begins anew after it."""
+BACKOFF_RESET_AFTER_S: Final = 5.0
+"""A connection that lasts this long resets the backoff."""
 
 _log = logging.getLogger(__name__)
 
 
 class HubClient:
-    """Keeps the agent connected.
+    """Keeps the agent registered with its gateway.
 
     Args:
-        target: the gateway's hub, ``host:port``.
-        worker: whom it speaks for.
-        runner: runs what the gateway assigns.
-        configurations: what this worker can be switched to.
-        max_message_bytes: largest message both ways.
-        credentials: asked before each dial what it encrypts with, since files are renewed; None
-            if it does not.
-        backoff: how long it waits before it dials again.
+        target: address of the hub, ``host:port``.
+        handler: describes the worker and handles control messages.
+        runner: runs the assignments.
+        configurations: configurations available on this worker.
+        max_message_bytes: message size limit in both directions.
+        credentials: returns the channel credentials, or None for plaintext; called before each
+            attempt, because certificate files may be renewed.
+        backoff: pauses between attempts.
     """
 
     def __init__(
         self,
         target: str,
-        worker: ControlHandler,
+        handler: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
         max_message_bytes: int,
@@ -60,33 +60,33 @@ class HubClient:
         backoff: Backoff = BACKOFF,
     ) -> None:
         self._target = target
-        self._worker = worker
+        self._handler = handler
         self._runner = runner
         self._configurations = configurations
         self._max_message_bytes = max_message_bytes
         self._credentials = credentials
-        self._link: Registration | None = None
+        self._registration: Registration | None = None
         self._backoff = backoff
         self._delays = backoff.delays()
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Connect, and reconnect on failure, until cancelled."""
         while True:
             try:
                 await self._connect()
-            except Exception as failure:  # noqa: BLE001 - not even a fault of ours may leave the worker unconnected
-                error = _in_our_words(failure, self._target)
+            except Exception as failure:  # noqa: BLE001 - reconnect even after a bug of ours
+                error = _to_synergai_error(failure, self._target)
                 pause = next(self._delays)
                 _log.warning(
-                    "not connected to the gateway at %s, trying again in %.1f s: %s",
+                    "not connected to the gateway at %s, retrying in %.1f s: %s",
                     self._target,
                     pause,
                     error,
                 )
                 await asyncio.sleep(pause)
 
-    def session_changed(self, change: SessionChange) -> None:
-        """Tell the gateway, if there is one, of a session that came or went."""
+    def send_session_changed(self, change: SessionChange) -> None:
+        """Send a change of session residency to the gateway, if connected."""
         message = hub_pb2.SessionChanged(
             session=converters.session_to_proto(change.session),
             resident=change.resident,
@@ -96,70 +96,70 @@ class HubClient:
             message.backend_start_s = change.ready.backend_start_s
             message.model_load_s = change.ready.model_load_s
             message.data_preparation_s = change.ready.data_preparation_s
-        self._tell(hub_pb2.AgentControl(session_changed=message))
+        self._send(hub_pb2.AgentControl(session_changed=message))
 
-    def engine_changed(self, engine: Engine) -> None:
-        """Tell the gateway, if there is one, that an engine is not what it was."""
+    def send_engine_changed(self, engine: Engine) -> None:
+        """Send an engine's new description to the gateway, if connected."""
         message = hub_pb2.EngineChanged(engine=converters.engine_to_proto(engine))
-        self._tell(hub_pb2.AgentControl(engine_changed=message))
+        self._send(hub_pb2.AgentControl(engine_changed=message))
 
-    def power_changed(self, mode: str, switch_s: float) -> None:
-        """Tell the gateway, if there is one, which power mode is in force, and at what cost."""
+    def send_power_changed(self, mode: str, switch_s: float) -> None:
+        """Send the active power mode and the switch duration to the gateway, if connected."""
         message = hub_pb2.PowerChanged(mode=mode, switch_s=switch_s)
-        self._tell(hub_pb2.AgentControl(power_changed=message))
+        self._send(hub_pb2.AgentControl(power_changed=message))
 
-    def draining(self) -> None:
-        """Tell the gateway, if there is one, that this worker takes nothing new."""
-        self._tell(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
+    def send_draining(self) -> None:
+        """Tell the gateway, if connected, to assign no more work."""
+        self._send(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
 
     async def flush(self) -> None:
-        """Return once all reports are with the gateway, or there is none."""
-        if self._link is not None:
-            await self._link.flush()
+        """Wait until the gateway has received all reports; return at once if not connected."""
+        if self._registration is not None:
+            await self._registration.flush()
 
-    def _tell(self, message: hub_pb2.AgentControl) -> None:
-        # A gateway that comes later learns of it from the registration.
-        if self._link is not None:
-            self._link.control_queue.put(message.SerializeToString())
+    def _send(self, message: hub_pb2.AgentControl) -> None:
+        # If not connected, the next registration carries the current state.
+        if self._registration is not None:
+            self._registration.control_queue.put(message.SerializeToString())
 
     async def _connect(self) -> NoReturn:
-        """One connection, from its beginning to its end, which is always an error."""
+        """Register and serve one connection; always ends with an exception."""
         options = [
             *rpc.channel_options(self._max_message_bytes),
-            # Otherwise a new channel inherits the back-off of the one before it.
+            # Otherwise a new channel inherits the backoff of the previous one.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         credentials = await asyncio.to_thread(self._credentials)
         async with open_channel(self._target, options, credentials) as channel:
-            link = Registration(
+            registration = Registration(
                 channel,
-                self._worker,
+                self._handler,
                 self._runner,
                 self._configurations,
                 self._target,
                 self._max_message_bytes,
             )
             loop = asyncio.get_running_loop()
-            settled: asyncio.TimerHandle | None = None
+            backoff_reset: asyncio.TimerHandle | None = None
             try:
-                await link.register()
-                # Not at once: of two agents under one name, each would drive out the other at
-                # the first back-off's pace.
-                settled = loop.call_later(SETTLED_AFTER_S, self._settled)
-                self._link = link
+                await registration.register()
+                # Not immediately: two agents with the same id would keep replacing each other at
+                # the shortest backoff.
+                backoff_reset = loop.call_later(BACKOFF_RESET_AFTER_S, self._reset_backoff)
+                self._registration = registration
                 _log.info("registered with the gateway at %s", self._target)
-                await link.serve()
+                await registration.serve()
             finally:
-                if settled is not None:
-                    settled.cancel()
-                self._link = None
-                link.close()
+                if backoff_reset is not None:
+                    backoff_reset.cancel()
+                self._registration = None
+                registration.close()
 
-    def _settled(self) -> None:
+    def _reset_backoff(self) -> None:
         self._delays = self._backoff.delays()
 
 
-def _in_our_words(failure: Exception, target: str) -> SynergaiError:
+def _to_synergai_error(failure: Exception, target: str) -> SynergaiError:
     match failure:
         case SynergaiError():
             return failure

@@ -1,8 +1,8 @@
-"""What ties the agent to its gateway: one registration, and the two streams that it lasts for.
+"""One registration of the agent with its gateway, and the two streams that carry it.
 
-Control is never behind a tensor, and carries the signs of life; work carries orders and reports.
-Whatever ends either stream ends both; the gateway then gives the outstanding work to others, so it
-is stopped and forgotten here.
+The control stream carries heartbeats and is never blocked behind a tensor; the work stream carries
+orders and reports. If either stream ends, both do: the gateway reassigns the outstanding work, so
+the agent stops and discards it.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ if TYPE_CHECKING:
     from worker_agent.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
-_FAREWELL_S: Final = 2.0
-_LINE_TIMEOUT_S: Final = 1.0
-"""How long connecting a work socket may take; no heartbeats are sent meanwhile."""
+_FLUSH_TIMEOUT_S: Final = 2.0
+_SOCKET_TIMEOUT_S: Final = 1.0
+"""Timeout of opening the work socket; no heartbeats are sent meanwhile."""
 
 _log = logging.getLogger(__name__)
 
 
 class ControlHandler(Protocol):
-    """What the connection tells the gateway of, and carries out for it."""
+    """Describes the worker to the gateway and handles its control messages."""
 
-    def register(self) -> hub_pb2.Register:
-        """How this worker introduces itself, as of now."""
+    def register_message(self) -> hub_pb2.Register:
+        """Return the current description of this worker."""
 
-    def heartbeat(self) -> hub_pb2.Heartbeat:
-        """How it is, as of now."""
+    def heartbeat_message(self) -> hub_pb2.Heartbeat:
+        """Return the current memory use and power draw; the caller sets the sequence number."""
 
     def load(self, session: Session) -> None:
-        """Bring the session into memory."""
+        """Load `session`; the result is sent as a ``SessionChanged``."""
 
     def unload(self, session: Session) -> None:
-        """Let the session go."""
+        """Unload `session` if it is idle."""
 
 
 class Registration:
-    """The two streams of one registration.
+    """The control and work streams of one registration.
 
     Args:
-        channel: to the gateway's hub.
-        worker: whom it speaks for.
-        runner: runs what the gateway assigns.
-        configurations: what this worker can be switched to.
-        target: the gateway's hub, ``host:port``.
-        max_message_bytes: largest message both ways.
+        channel: gRPC channel to the hub.
+        handler: describes the worker and handles control messages.
+        runner: runs the assignments.
+        configurations: configurations available on this worker.
+        target: address of the hub, ``host:port``.
+        max_message_bytes: message size limit in both directions.
 
     Attributes:
-        control_outbox: what waits to be sent on the control stream.
+        control_queue: messages to send on the control stream.
     """
 
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        worker: ControlHandler,
+        handler: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
         target: str,
         max_message_bytes: int,
     ) -> None:
         self._channel = channel
-        self._worker = worker
+        self._handler = handler
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
         control: Any = channel.stream_stream(
@@ -94,37 +94,41 @@ class Registration:
         self._assignments = Assignments(runner, self._work_queue, configurations)
 
     async def register(self) -> None:
-        """Introduce the worker on the control stream.
+        """Register the worker on the control stream.
 
         Raises:
-            SynergaiError: the gateway is not there, or refuses.
+            SynergaiError: the gateway is unreachable or refuses the registration.
         """
-        hello = hub_pb2.AgentControl(register=self._worker.register())
+        hello = hub_pb2.AgentControl(register=self._handler.register_message())
         try:
             async with asyncio.timeout(_REGISTER_TIMEOUT_S):
                 await write(self._control, hello.SerializeToString())
                 answer = await read(self._control)
         except TimeoutError:
-            raise Unavailable("it does not answer the registration") from None
+            raise Unavailable(
+                f"no reply to the registration within {_REGISTER_TIMEOUT_S:g} s"
+            ) from None
         if answer.WhichOneof("message") != "registered":
-            raise InvalidInput("it does not speak this agent's protocol")
+            raise InvalidInput(
+                "unexpected reply to the registration; do gateway and agent have the same version?"
+            )
         self._registered = answer.registered
 
     async def serve(self) -> NoReturn:
-        """Open the work stream, and work until the line breaks.
+        """Open the work stream and serve both streams until one ends.
 
         Raises:
-            SynergaiError: always, in the end; it says how the line broke.
+            SynergaiError: always; the reason why the stream ended.
         """
-        work = self._work = await self._open_work()
-        parts = (
-            self._control_orders(),
+        work = self._work = await self._open_work_channel()
+        loops = (
+            self._receive_control(),
             work.receive(),
-            self._heartbeats(),
+            self._send_heartbeats(),
             self.control_queue.send_all(lambda data: write(self._control, data)),
             self._work_queue.send_all(work.write),
         )
-        tasks = [asyncio.create_task(part) for part in parts]
+        tasks = [asyncio.create_task(each) for each in loops]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -133,59 +137,61 @@ class Registration:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()
-        raise Unavailable("it ended the connection")
+        raise Unavailable("the gateway closed the connection")
 
-    async def _open_work(self) -> WorkChannel:
-        """A work socket, if the gateway has one that can be reached, or else a call."""
-        registered, take = self._registered, self._assignments.take
+    async def _open_work_channel(self) -> WorkChannel:
+        """Open a work socket, or a gRPC call if the gateway has no reachable socket."""
+        registered, on_orders = self._registered, self._assignments.handle_orders
         if registered.work_port:
-            line = await open_socket_channel(
+            channel = await open_socket_channel(
                 self._host,
                 registered.work_port,
                 registered.session,
-                take,
+                on_orders,
                 max_message_bytes=self._max_message_bytes,
-                timeout_s=min(registered.heartbeat_s, _LINE_TIMEOUT_S),
+                timeout_s=min(registered.heartbeat_s, _SOCKET_TIMEOUT_S),
             )
-            if line is not None:
-                return line
-        return GrpcWorkChannel(self._channel, registered.session, take)
+            if channel is not None:
+                return channel
+        return GrpcWorkChannel(self._channel, registered.session, on_orders)
 
     async def flush(self) -> None:
-        """Return once the gateway has what there is to report; bounded."""
+        """Wait, with a timeout, until the gateway has received all reports."""
         try:
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                 await self._work_queue.wait_empty()
                 await self.control_queue.wait_empty()
                 if self._work is not None:
                     await self._work.finish()
         except TimeoutError:
-            _log.warning("the gateway did not take the last reports in time")
+            _log.warning(
+                "the gateway did not receive the last reports within %g s", _FLUSH_TIMEOUT_S
+            )
 
     def close(self) -> None:
-        """End both streams, and what was assigned on them."""
-        self._assignments.abandon()
+        """Close both streams and abandon their assignments."""
+        self._assignments.abandon_all()
         self._control.cancel()
         if self._work is not None:
             self._work.close()
 
-    async def _control_orders(self) -> None:
+    async def _receive_control(self) -> None:
         while True:
-            order = await read(self._control)
-            match order.WhichOneof("message"):
+            message = await read(self._control)
+            match message.WhichOneof("message"):
                 case "heartbeat_ack":
-                    self._acknowledged = order.heartbeat_ack.sequence
+                    self._acknowledged = message.heartbeat_ack.sequence
                 case "load":
-                    self._worker.load(converters.session_from_proto(order.load.session))
+                    self._handler.load(converters.session_from_proto(message.load.session))
                 case "unload":
-                    self._worker.unload(converters.session_from_proto(order.unload.session))
+                    self._handler.unload(converters.session_from_proto(message.unload.session))
 
-    async def _heartbeats(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._registered.heartbeat_s)
             if self._sequence - self._acknowledged >= GATEWAY_LOST_AFTER:
-                raise Unavailable(f"it has left {GATEWAY_LOST_AFTER} heartbeats unanswered")
+                raise Unavailable(f"{GATEWAY_LOST_AFTER} heartbeats were not acknowledged")
             self._sequence += 1
-            beat = self._worker.heartbeat()
-            beat.sequence = self._sequence
-            self.control_queue.put(hub_pb2.AgentControl(heartbeat=beat).SerializeToString())
+            heartbeat = self._handler.heartbeat_message()
+            heartbeat.sequence = self._sequence
+            self.control_queue.put(hub_pb2.AgentControl(heartbeat=heartbeat).SerializeToString())

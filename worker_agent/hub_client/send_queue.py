@@ -1,7 +1,7 @@
-"""Messages on their way to the gateway, merged into one per turn of the event loop.
+"""Queue of serialised messages to the gateway, merged into one write per turn of the event loop.
 
-Serialised protobuf messages of one type are merged by putting one behind the other, so that a
-report is serialised once, when it is made, and tensors in it are not parsed again.
+Concatenating serialised protobuf messages of one type merges them. A report is therefore
+serialised once, when it is made, and its tensors are never parsed again.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 BATCH_BYTES: Final = 4 << 20
-"""A merged message grows up to here; one that is larger by itself goes alone."""
+"""Size limit of a merged message; a larger single message is sent alone."""
 
 
 class MergingSendQueue:
-    """Serialised messages of one type, in order.
+    """FIFO queue of serialised messages of one type.
 
     Args:
-        merge: whether messages may be put together.
+        merge: whether to concatenate messages that wait together.
     """
 
     def __init__(self, *, merge: bool) -> None:
         self._merge = merge
-        self._parts: deque[bytes] = deque()
+        self._messages: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def put(self, message: bytes) -> None:
-        """Send `message` soon, after those before it."""
-        self._parts.append(message)
+        """Enqueue `message`."""
+        self._messages.append(message)
         self._wake.set()
         self._empty.clear()
 
     async def send_all(self, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Write messages as they come, until cancelled."""
+        """Write messages as they arrive, until cancelled."""
         while True:
             await self._wake.wait()
-            while self._parts:
-                await write(self._take())
+            while self._messages:
+                await write(self._next_batch())
             self._wake.clear()
             self._empty.set()
 
     async def wait_empty(self) -> None:
-        """Return once everything has been written."""
+        """Return once every message has been written."""
         await self._empty.wait()
 
-    def _take(self) -> bytes:
-        batch = [self._parts.popleft()]
+    def _next_batch(self) -> bytes:
+        batch = [self._messages.popleft()]
         size = len(batch[0])
-        while self._merge and self._parts and size + len(self._parts[0]) <= BATCH_BYTES:
-            batch.append(self._parts.popleft())
+        while self._merge and self._messages and size + len(self._messages[0]) <= BATCH_BYTES:
+            batch.append(self._messages.popleft())
             size += len(batch[-1])
         return b"".join(batch)

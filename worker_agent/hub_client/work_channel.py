@@ -1,7 +1,7 @@
-"""The agent's end of the work stream: over a work socket, or else over a gRPC call.
+"""The agent's end of the work stream: a work socket, or a gRPC call as the fallback.
 
-The line is the quicker one by far, but needs a port of its own. Where only the hub's is let
-through, the call carries the same messages.
+The socket is much faster but needs its own port. Where only the hub's port is open, the gRPC call
+carries the same messages.
 """
 
 from __future__ import annotations
@@ -30,88 +30,88 @@ _log = logging.getLogger(__name__)
 
 
 class WorkChannel(Protocol):
-    """What carries orders and reports."""
+    """Transport of orders and reports."""
 
     async def receive(self) -> NoReturn:
-        """Have orders taken as they come.
+        """Receive orders until the stream ends.
 
         Raises:
-            SynergaiError: always, in the end; it says how the stream broke.
+            SynergaiError: always; the reason why the stream ended.
         """
 
     async def write(self, data: bytes) -> None:
-        """Send serialised ``WorkReports``; never returns once the stream has ended."""
+        """Send serialised ``WorkReports``; block forever once the stream has ended."""
 
     async def finish(self) -> None:
-        """Send nothing more, and return once the gateway has read everything."""
+        """Half-close the stream and wait until the gateway has read everything."""
 
     def close(self) -> None:
-        """End the stream now."""
+        """Close the stream immediately."""
 
 
 class GrpcWorkChannel:
     """The work stream as a gRPC call.
 
     Args:
-        channel: to the gateway's hub.
-        session: the registration that it belongs to.
-        take: called with all orders.
+        channel: gRPC channel to the hub.
+        session: id of the registration.
+        on_orders: called with each batch of orders.
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, session: str, take: Callable[[Orders], None]
+        self, channel: grpc.aio.Channel, session: str, on_orders: Callable[[Orders], None]
     ) -> None:
         method: Any = channel.stream_stream(
             "/synergai.v1.Hub/Work",
             response_deserializer=rpc.safe_deserializer(decode_orders, hub_pb2.WorkOrders),
         )
         self._call = method(metadata=((CONNECTION_METADATA, session),))
-        self._take = take
+        self._on_orders = on_orders
 
     async def receive(self) -> NoReturn:
-        """Have orders taken as they come."""
+        """Receive orders until the stream ends."""
         while True:
-            self._take(await read(self._call))
+            self._on_orders(await read(self._call))
 
     async def write(self, data: bytes) -> None:
         """Send serialised ``WorkReports``."""
         await write(self._call, data)
 
     async def finish(self) -> None:
-        """Return once the gateway has ended its half, which it does when it has read ours."""
+        """Half-close, then wait for the gateway's half, which it closes after reading ours."""
         await self._call.done_writing()
         await self._call.code()
 
     def close(self) -> None:
-        """End the call."""
+        """Cancel the call."""
         self._call.cancel()
 
 
 class SocketWorkChannel:
-    """The work stream as a work socket. Made by `open_socket_channel`."""
+    """The work stream as a work socket. Created by `open_socket_channel`."""
 
     def __init__(self, socket: WorkSocket) -> None:
         self._socket = socket
 
     async def receive(self) -> NoReturn:
-        """Orders come by callback; wait for the end."""
+        """Wait for the end of the stream; orders arrive by callback."""
         await asyncio.shield(self._socket.closed)
-        raise Unavailable("it ended the connection")
+        raise Unavailable("the gateway closed the connection")
 
     async def write(self, data: bytes) -> None:
         """Send serialised ``WorkReports``."""
         self._socket.send((data,))
         await self._socket.drain()
         if self._socket.closed.done():
-            await asyncio.Event().wait()  # who receives is about to say why
+            await asyncio.Event().wait()  # `receive` raises the reason
 
     async def finish(self) -> None:
-        """Return once the gateway has ended its half, which it does when it has read ours."""
+        """Half-close, then wait for the gateway's half, which it closes after reading ours."""
         self._socket.write_eof()
         await asyncio.shield(self._socket.closed)
 
     def close(self) -> None:
-        """End the line."""
+        """Close the socket."""
         self._socket.close()
 
 
@@ -119,62 +119,62 @@ async def open_socket_channel(
     host: str,
     port: int,
     session: str,
-    take: Callable[[Orders], None],
+    on_orders: Callable[[Orders], None],
     *,
     max_message_bytes: int,
     timeout_s: float,
 ) -> SocketWorkChannel | None:
-    """Open a work socket; None if nobody can be reached there.
+    """Open a work socket; return None if the gateway cannot be reached there.
 
     Args:
-        host: the gateway's.
-        port: where it listens for work sockets.
-        session: the registration that the line belongs to.
-        take: called with all orders.
-        max_message_bytes: the largest message that may come.
-        timeout_s: how long connecting may take.
+        host: host of the gateway.
+        port: port of its work sockets.
+        session: id of the registration.
+        on_orders: called with each batch of orders.
+        max_message_bytes: size limit of received messages.
+        timeout_s: connect timeout in seconds.
     """
 
-    def take_message(data: Buffer) -> None:
+    def on_message(data: Buffer) -> None:
         try:
             orders = decode_orders(data)
         except DecodeError:
-            raise InvalidInput("the gateway sent what is not a WorkOrders") from None
-        take(orders)
+            raise InvalidInput("the gateway sent data that is not a WorkOrders message") from None
+        on_orders(orders)
 
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             _, socket = await loop.create_connection(
-                lambda: WorkSocket(take_message, max_message_bytes), host, port
+                lambda: WorkSocket(on_message, max_message_bytes), host, port
             )
     except (OSError, TimeoutError) as error:
-        why = getattr(error, "strerror", None) or "no answer"
-        _log.info("no work socket to %s:%d (%s): work goes over gRPC", host, port, why)
+        reason = getattr(error, "strerror", None) or "timeout"
+        _log.info("cannot open a work socket to %s:%d (%s); using gRPC", host, port, reason)
         return None
     socket.send((session.encode(),))
     return SocketWorkChannel(socket)
 
 
 async def read(call: Any) -> Any:
-    """The next message of a call.
+    """Return the next message of a call.
 
     Raises:
-        Unavailable: there is none.
-        InvalidInput: it is not one of its type.
+        Unavailable: the peer closed the stream.
+        InvalidInput: the message cannot be parsed.
     """
     message = await call.read()
     if message is grpc.aio.EOF:
-        raise Unavailable("it ended the connection")
+        raise Unavailable("the gateway closed the connection")
     if isinstance(message, rpc.Malformed):
         raise message.error()
     return message
 
 
 async def write(call: Any, data: bytes) -> None:
-    """Send a message on a call; never returns once the call has ended."""
+    """Send a message on a call; block forever once the call has ended."""
     try:
         await call.write(data)
     except asyncio.InvalidStateError:
-        # The stream is over, and its reader is about to say why.
+        # The call has ended; its reader raises the reason.
         await asyncio.Event().wait()

@@ -1,1 +1,1 @@
-"""The engines that this machine has."""
+"""The engines available on this machine."""

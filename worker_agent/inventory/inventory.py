@@ -1,9 +1,8 @@
-"""The engines that this machine has, described by the models themselves.
+"""Inventory of the engines in the model directory.
 
-What a model takes and gives is found by loading it once in a host of its own. The answer is
-kept in a small file under the digests of what was loaded, so that the next start is quick, for as
-long as the engine is there and has not changed. The directory may change at any time: what its
-files look like tells which engines to look at again.
+The tensors of a model are determined by loading it once in an engine host. The result is cached in
+a small file, keyed by the digests of the loaded files, until the engine changes or is removed. The
+directory may change at any time; changes are detected from inode, size and time of modification.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable["Description"]]
     _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, ...], ...]]
-    """A definition, and of each file its inode, size and time of change."""
+    """A definition, and inode, size and modification time of each file."""
 
-_PATIENCE_S: Final = 60.0
-"""An engine that loads for longer would keep the whole worker from its gateway."""
+_LOAD_TIMEOUT_S: Final = 60.0
+"""Engines are described before the worker registers, so a slow one delays all others."""
 _CACHE_FORMAT: Final = 1
 
 _log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What only loading a model and its samples can tell."""
+    """Properties of an engine that are known only after loading it."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -48,7 +47,7 @@ class Description:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Description:
-        """From what the cache keeps of it."""
+        """Parse a cache entry."""
         inputs, outputs = (
             tuple(TensorSpec(t["name"], t["datatype"], tuple(t["shape"])) for t in fields[side])
             for side in ("inputs", "outputs")
@@ -57,72 +56,77 @@ class Description:
 
 
 class Inventory:
-    """Describes the engines of a model directory.
+    """Describes the engines of a model directory and detects changes.
 
     Args:
         models: the model directory.
-        cache: file for what was found before; it may be missing.
-        inspect: describes a model, by loading it once if nothing else is given.
+        cache: cache file; created if missing.
+        inspect: describes a model; by default, by loading it in an engine host.
     """
 
     def __init__(self, models: Path, cache: Path, inspect: Inspect | None = None) -> None:
         self._models = models
         self._cache = cache
         self._inspect = self._load_once if inspect is None else inspect
-        # As described, and as at the last look, which may have been at a file half copied.
         self._described: dict[EngineName, _Snapshot] = {}
-        self._looked: dict[EngineName, _Snapshot] = {}
-        # What the description of each is kept under.
-        self._keys: dict[EngineName, str] = {}
+        # The last scan, which may have seen files that were still being copied.
+        self._scanned: dict[EngineName, _Snapshot] = {}
+        self._cache_keys: dict[EngineName, str] = {}
 
     async def engines(self) -> dict[EngineName, Engine]:
-        """All engines, those that cannot be used included, with the reason as their fault.
+        """Describe all engines; unusable ones have the reason as their fault.
 
         Raises:
-            NotFound: the model directory is not there.
+            NotFound: the model directory does not exist.
         """
-        self._looked = self._described = await asyncio.to_thread(_scan, self._models)
-        return await self._describe_all(self._looked)
+        self._scanned = self._described = await asyncio.to_thread(_scan, self._models)
+        return await self._describe_all(self._scanned)
 
-    async def changed(self) -> dict[EngineName, Engine | None]:
-        """The engines that have changed since they were described; None for those that are gone.
+    async def poll_changes(self) -> dict[EngineName, Engine | None]:
+        """Return the engines changed since they were described; None for removed engines.
 
-        An engine has changed once it looks different than described, and the same in two calls
-        one after the other: a large file takes a while to be copied.
+        A changed engine is returned once two consecutive calls find it in the same state, because
+        copying a large file takes a while.
 
         Raises:
-            NotFound: the model directory is not there.
+            NotFound: the model directory does not exist.
         """
-        looked, before = await asyncio.to_thread(_scan, self._models), self._looked
-        self._looked = looked
+        scanned, before = await asyncio.to_thread(_scan, self._models), self._scanned
+        self._scanned = scanned
         changed = {
-            name: look
-            for name, look in looked.items()
-            if look == before.get(name) and look != self._described.get(name)
+            name: snapshot
+            for name, snapshot in scanned.items()
+            if snapshot == before.get(name) and snapshot != self._described.get(name)
         }
-        gone = self._described.keys() - looked.keys() - before.keys()
-        kept = {name: look for name, look in self._described.items() if name not in gone}
+        removed = self._described.keys() - scanned.keys() - before.keys()
+        kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
-        return {**dict.fromkeys(gone), **await self._describe_all(changed)}
+        return {**dict.fromkeys(removed), **await self._describe_all(changed)}
 
-    async def _describe_all(self, looks: dict[EngineName, _Snapshot]) -> dict[EngineName, Engine]:
-        if not looks:
+    async def _describe_all(
+        self, snapshots: dict[EngineName, _Snapshot]
+    ) -> dict[EngineName, Engine]:
+        if not snapshots:
             return {}
         known = self._read_cache()
-        found = {name: await self._describe(look[0], known) for name, look in looks.items()}
-        there = {self._keys[name] for name in self._described.keys() & self._keys.keys()}
-        self._write_cache({key: known[key] for key in there & known.keys()})
-        return found
+        engines = {
+            name: await self._describe(definition, known)
+            for name, (definition, _) in snapshots.items()
+        }
+        present = self._described.keys() & self._cache_keys.keys()
+        used = {self._cache_keys[name] for name in present}
+        self._write_cache({key: known[key] for key in used & known.keys()})
+        return engines
 
     async def _describe(
         self, definition: EngineDefinition, known: dict[str, Description]
     ) -> Engine:
-        """Describe one engine, from what is `known` or by loading it; and add to `known`."""
+        """Describe one engine from `known` entries, or by loading it and adding an entry."""
         try:
             key, file_digest = await asyncio.to_thread(_digests, definition)
             if key not in known:
                 known[key] = await self._inspect(definition)
-            self._keys[definition.name] = key
+            self._cache_keys[definition.name] = key
         except SynergaiError as error:
             return _faulty(definition, str(error))
         except OSError as error:
@@ -140,7 +144,7 @@ class Inventory:
             max_batch=definition.max_batch,
         )
         try:
-            # A gateway would refuse the whole worker over one engine that cannot be said.
+            # A gateway would reject the whole worker because of one invalid engine.
             return engine_from_proto(engine_to_proto(engine))
         except InvalidInput as error:
             return _faulty(definition, str(error))
@@ -148,12 +152,12 @@ class Inventory:
     async def _load_once(self, definition: EngineDefinition) -> Description:
         _log.info("inspecting engine %s", definition.name)
         session = Session(definition.name, Configuration(1))
-        host = await HostProcess.start(self._models, session, load_timeout_s=_PATIENCE_S)
+        host = await HostProcess.start(self._models, session, load_timeout_s=_LOAD_TIMEOUT_S)
         await host.close()
         return Description(host.ready.inputs, host.ready.outputs, host.ready.samples)
 
     def _read_cache(self) -> dict[str, Description]:
-        """What was found before; nothing if the file is missing, damaged or of another form."""
+        """Return the cached descriptions; empty if the file is missing or invalid."""
         try:
             content = json.loads(self._cache.read_text("utf-8"))
             if content["format"] != _CACHE_FORMAT:
@@ -166,12 +170,12 @@ class Inventory:
         engines = {key: asdict(description) for key, description in known.items()}
         try:
             write_atomic(self._cache, json.dumps({"format": _CACHE_FORMAT, "engines": engines}))
-        except OSError as error:  # costs time at the next start, and no engine now
+        except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
 
 def _scan(models: Path) -> dict[EngineName, _Snapshot]:
-    """What the engines' files look like; of one that cannot be looked at, what is wrong."""
+    """Return a snapshot of every engine; the definition of an unreadable one has a fault."""
     return {
         definition.name: (definition, _stamps(definition))
         for definition in ModelDirectory(models).engines()
@@ -184,25 +188,25 @@ def _stamps(definition: EngineDefinition) -> tuple[tuple[int, ...], ...]:
     samples = [definition.samples] if definition.samples else []
     try:
         stats = [path.stat() for path in (*list_files(definition.file), *samples)]
-    except (InvalidInput, OSError):  # it is changing this very moment
+    except (InvalidInput, OSError):  # it is being changed
         return ()
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
 def _digests(definition: EngineDefinition) -> tuple[str, str]:
-    """What the description depends on, and the model file's own digest."""
+    """Return the cache key of the description, and the digest of the model file."""
     of_file = definition.verified_digest()
     of_samples = digest(definition.samples) if definition.samples else ""
     processing = f"{definition.preprocess}:{definition.postprocess}"
     tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
-    # Whether a model allows of batches shows when it is loaded, too.
+    # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     return f"{key}:{definition.max_batch}", of_file
 
 
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:
-    fault = printable(fault)  # a name of a file that is no text could not be told the gateway
-    _log.warning("engine %s cannot be used: %s", definition.name, fault)
+    fault = printable(fault)  # file names in it may not be valid UTF-8
+    _log.warning("engine %s is unusable: %s", definition.name, fault)
     return Engine(
         name=definition.name,
         version=definition.version,

@@ -1,4 +1,4 @@
-"""Looks at the model directory from time to time, and tells what has changed in it."""
+"""Periodic check of the model directory for changed engines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class ModelDirectoryWatch:
-    """Tells of engines that came, changed or went while the agent runs.
+    """Reports engines that are added, changed or removed while the agent runs.
 
     Args:
-        inventory: the engines, which have been described once.
-        interval_s: between two looks.
-        on_change: told of each engine that is not what it was; None in place of one that has
-            gone.
-        sleep: waits for so many seconds.
+        inventory: the inventory, whose ``engines()`` has been called.
+        interval_s: seconds between two checks.
+        on_change: called with the name and new description of each changed engine; the description
+            of a removed engine is None.
+        sleep: sleeps for the given number of seconds.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class ModelDirectoryWatch:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await self._sleep(self._interval_s)
             try:
-                changed = await self._inventory.changed()
+                changed = await self._inventory.poll_changes()
             except (SynergaiError, OSError) as error:
-                # A directory that is not there now may be so again.
-                _log.warning("cannot look for changed engines: %s", error)
+                # The directory may only be missing temporarily.
+                _log.warning("cannot check the model directory for changes: %s", error)
                 continue
             for name, engine in changed.items():
                 self._on_change(name, engine)

@@ -1,1 +1,1 @@
-"""What the agent and an engine host share: frames and the memory arena."""
+"""Protocol between the agent and its engine hosts: frames, shared memory, interrupts."""

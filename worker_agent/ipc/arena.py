@@ -1,9 +1,9 @@
-"""Memory that the agent shares with one engine host, for tensors too large for a socket.
+"""Shared memory between the agent and one engine host, for tensors too large for the socket.
 
-It is an anonymous file (``memfd``) that the host inherits: it has no name, so that nothing is
-left behind however either of the two dies. The file is cut into slots, each as large as the
-largest message; only the pages that a message touches take memory, so no allocator is needed.
-A query's request lies in a slot, and its response may take the request's place.
+The arena is an anonymous file (``memfd``) that the host inherits. It has no name, so it cannot leak
+when either process dies. It is divided into slots, each as large as the largest message; only pages
+that are written occupy memory, so no allocator is needed. A slot holds the request of a query; the
+response may overwrite it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | memoryview
 
 SLOTS: Final = 4
-"""Large queries that can be on their way to a host at a time; it computes one of them."""
+"""Large queries in flight per host, including the one that it computes."""
 SLOT_BYTES: Final = 128 << 20
 _MOST_SLOTS: Final = 32
-"""Each is address space only until it is used, but of that, too, there is not any amount."""
+"""Slots occupy address space even when unused, which is limited too."""
 
 INLINE_BYTES: Final = 16 << 10
-"""Up to this size messages pass through the socket.
+"""Messages up to this size pass through the socket.
 
-Measured by ``benchmarks/host_transport.py``: both ways are equally fast at 4 KiB, the arena is
-7% faster at 16 KiB, twice as fast at 128 KiB, where the socket's buffer no longer holds a message,
-and four times at 1 MiB.
+Measured by ``benchmarks/host_transport.py``: both are equally fast at 4 KiB; the arena is 7% faster
+at 16 KiB, twice as fast at 128 KiB, where a message exceeds the socket buffer, and four times as
+fast at 1 MiB.
 """
 
 
 def slots_for(max_batch: int) -> int:
-    """How many slots a host needs to compute a batch of large queries while the next one comes."""
+    """Return the number of slots to receive a batch of large queries while computing another."""
     return SLOTS if max_batch == 1 else max(SLOTS, min(2 * max_batch, _MOST_SLOTS))
 
 
 class Arena:
-    """The shared memory, from either side.
+    """The shared memory as mapped by either process.
 
     Args:
-        fd: the file, if it is there already; otherwise it is created.
+        fd: file descriptor of an existing arena; by default, a new one is created.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -55,9 +55,9 @@ class Arena:
         self._free = list(range(SLOTS))
 
     def grow(self, slots: int) -> None:
-        """Have at least so many slots. Views of the memory must be gone.
+        """Grow to at least `slots` slots. There must be no views of the memory.
 
-        Both sides grow by themselves, the host first: the file is as large as either needs.
+        Each process grows its own mapping, the host first; the file is extended if necessary.
         """
         if slots <= self._slots:
             return
@@ -66,17 +66,17 @@ class Arena:
             os.ftruncate(self.fd, size)
         self._memory.close()
         self._memory = mmap.mmap(self.fd, size)
-        # The first ones are used first, so that those seldom needed take no memory.
+        # Low slots are used first, so that rarely needed ones occupy no memory.
         self._free = [*range(slots - 1, self._slots - 1, -1), *self._free]
         self._slots = slots
 
     @property
     def has_room(self) -> bool:
-        """There is a free slot."""
+        """Whether a slot is free."""
         return bool(self._free)
 
     def put(self, data: Buffer) -> ArenaRef:
-        """Copy `data` into a free slot, which the caller has to release.
+        """Copy `data` into a free slot, which the caller must release.
 
         Raises:
             IndexError: no slot is free.
@@ -84,11 +84,11 @@ class Arena:
         return self.write(self._free.pop(), [data])
 
     def release(self, slot: int) -> None:
-        """The slot's contents are no longer needed."""
+        """Return `slot` to the free slots."""
         self._free.append(slot)
 
     def write(self, slot: int, parts: Sequence[Buffer]) -> ArenaRef:
-        """Lay `parts` one behind the other into `slot`, over what is there."""
+        """Write the concatenated `parts` to `slot`, overwriting its contents."""
         begin = position = slot * SLOT_BYTES
         for part in parts:
             end = position + len(part)
@@ -96,31 +96,31 @@ class Arena:
             position = end
         return ArenaRef(slot, position - begin)
 
-    def view(self, place: ArenaRef) -> memoryview:
-        """What lies at `place`, without a copy; valid until the slot is written again.
+    def view(self, ref: ArenaRef) -> memoryview:
+        """Return a view of the referenced bytes, valid until the slot is overwritten.
 
         Raises:
-            ValueError: there is no such place.
+            ValueError: `ref` is outside of the arena.
         """
-        if not (0 <= place.slot < self._slots and 0 <= place.size <= SLOT_BYTES):
-            raise ValueError(f"{place} is not a place in the arena")
-        begin = place.slot * SLOT_BYTES
-        return memoryview(self._memory)[begin : begin + place.size]
+        if not (0 <= ref.slot < self._slots and 0 <= ref.size <= SLOT_BYTES):
+            raise ValueError(f"{ref} is outside of the arena")
+        begin = ref.slot * SLOT_BYTES
+        return memoryview(self._memory)[begin : begin + ref.size]
 
-    def read(self, place: ArenaRef) -> bytes:
-        """A copy of what lies at `place`.
+    def read(self, ref: ArenaRef) -> bytes:
+        """Return a copy of the referenced bytes.
 
         Raises:
-            ValueError: there is no such place.
+            ValueError: `ref` is outside of the arena.
         """
-        return bytes(self.view(place))
+        return bytes(self.view(ref))
 
     @property
     def closed(self) -> bool:
-        """The memory has been given back."""
+        """Whether the arena has been closed."""
         return self._memory.closed
 
     def close(self) -> None:
-        """Give the memory back. Views of it must be gone."""
+        """Unmap the memory and close the file. There must be no views of the memory."""
         self._memory.close()
         os.close(self.fd)

@@ -1,11 +1,11 @@
-"""What the agent and an engine host say to each other, and how it is framed on their socket.
+"""Messages between the agent and an engine host, and their framing on the socket.
 
-A frame is a header (length of the body, kind, slot, run) and a body. A *run* is what the host
-does as one piece: a query that came with its tensors, or a range of sample queries. The host
-takes runs in the order in which they come, and every run ends with exactly one `RunEnded`.
+A frame is a header (body length, kind, arena slot, run id) followed by a body. A *run* is the unit
+of execution on a host: one query with its tensors, or a range of sample queries. The host executes
+runs in the order received, and every run ends with exactly one `RunEnded`.
 
-Large tensors do not pass through the socket: the body then holds only their length, and the
-header the slot of the shared arena in which they lie, see `worker_agent.ipc.arena`.
+Large tensors do not pass through the socket: the header then names the slot of the shared arena
+that holds them, and the body contains only their length. See `worker_agent.ipc.arena`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_BODY_BYTES: Final = 1 << 30
 
 
 class _Kind:
-    """Plain numbers: each look at a member of an enumeration is a call, and frames are many."""
+    """Frame kinds; plain integers, because enum member access is too slow for every frame."""
 
     QUERY: Final = 1
     RANGE: Final = 2
@@ -50,7 +50,7 @@ class _Kind:
 
 
 class ArenaRef(NamedTuple):
-    """Bytes that lie in the arena instead of in the frame."""
+    """Reference to `size` bytes in `slot` of the arena, used in place of inline bytes."""
 
     slot: int
     size: int
@@ -58,13 +58,14 @@ class ArenaRef(NamedTuple):
 
 @value()
 class Tally:
-    """What a run has come to, counted from its start.
+    """Cumulative counts of a run or work item.
 
     Attributes:
-        labelled: queries whose right answer is known.
-        correct: those of them that were answered right.
-        compute_s: time inside the engine.
-        batch: how many queries it computed at once, of which a single query was one.
+        done: completed queries.
+        labelled: completed queries with a known label.
+        correct: labelled queries that were answered correctly.
+        compute_s: seconds inside the engine.
+        batch: size of the batch that a single query was computed in.
     """
 
     done: int = 0
@@ -79,60 +80,67 @@ class Tally:
 
 @value()
 class RunQuery:
-    """Run one query that comes with its tensors, a serialised ``ModelInferRequest``.
+    """Run one query.
 
     Attributes:
-        batch_times: how long batches take, if it may be computed together with others.
-        due: instant on the machine's monotonic clock by which it should have been computed.
+        run_id: id of the run.
+        request: serialised ``ModelInferRequest``.
+        batch_times: durations of batches by size, if the query may share a batch.
+        due: instant on the system's monotonic clock by which a batch must be computed.
     """
 
-    run: int
+    run_id: int
     request: Buffer | ArenaRef
     batch_times: BatchTimes | None = None
     due: float = math.inf
 
     def encode(self) -> bytes:
-        """The frame."""
+        """Return the frame."""
         kind, head = _Kind.QUERY, b""
         if self.batch_times is not None:
             times = self.batch_times.by_size
             kind = _Kind.BATCHABLE
             head = _BATCHABLE.pack(len(times), self.due) + struct.pack(f"<{len(times)}d", *times)
         if isinstance(self.request, ArenaRef):
-            return _frame(kind, self.run, head + _LENGTH.pack(self.request.size), self.request.slot)
-        return _frame(kind, self.run, head + self.request if head else self.request)
+            return _encode_frame(
+                kind, self.run_id, head + _LENGTH.pack(self.request.size), self.request.slot
+            )
+        return _encode_frame(kind, self.run_id, head + self.request if head else self.request)
 
 
 @value()
 class RunSamples:
-    """Run the queries [first, first + count), drawn from the engine's sample set.
+    """Run the queries [first, first + count) of the engine's sample set.
 
     Attributes:
-        job: whose they are; empty if nobody's in particular.
-        batch: how many of them are computed at once, for measuring; the last ones may be fewer.
+        run_id: id of the run.
+        first: index of the first query.
+        count: number of queries.
+        job: id of the job; may be empty.
+        batch: batch size, for measurements; the last batch may be smaller.
     """
 
-    run: int
+    run_id: int
     first: int
     count: int
     job: str = ""
     batch: int = 1
 
     def encode(self) -> bytes:
-        """The frame."""
+        """Return the frame."""
         body = _RANGE.pack(self.first, self.count, self.batch) + self.job.encode()
-        return _frame(_Kind.RANGE, self.run, body)
+        return _encode_frame(_Kind.RANGE, self.run_id, body)
 
 
 @value()
 class StopRun:
-    """Stop the run at its next query; it may be over, or not begun."""
+    """Stop a run before its next query; it may have ended already, or not have started."""
 
-    run: int
+    run_id: int
 
     def encode(self) -> bytes:
-        """The frame."""
-        return _frame(_Kind.STOP, self.run)
+        """Return the frame."""
+        return _encode_frame(_Kind.STOP, self.run_id)
 
 
 # --- host to agent ------------------------------------------------------------------------
@@ -140,14 +148,16 @@ class StopRun:
 
 @value(kw_only=True)
 class Ready:
-    """The engine is resident and warm, and this is what it takes and gives.
+    """The engine is loaded and warmed up.
 
     Attributes:
-        samples: size of its sample set.
-        max_batch: how many queries it may compute together.
-        backend_start_s: until the process and the runtime were up.
-        model_load_s: until the model was loaded, and for warming it up.
-        data_preparation_s: until the sample set was in memory.
+        inputs: input tensors of the model.
+        outputs: output tensors of the model.
+        samples: size of the sample set.
+        backend_start_s: seconds to start the process and the runtime.
+        model_load_s: seconds to load and warm up the model.
+        data_preparation_s: seconds to load the sample set.
+        max_batch: maximum batch size.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -160,47 +170,51 @@ class Ready:
 
     @property
     def setup_s(self) -> float:
-        """All of the start together."""
+        """Total setup time in seconds."""
         return self.backend_start_s + self.model_load_s + self.data_preparation_s
 
     def encode(self) -> bytes:
-        """The frame."""
-        return _frame(_Kind.READY, 0, json.dumps(asdict(self)).encode())
+        """Return the frame."""
+        return _encode_frame(_Kind.READY, 0, json.dumps(asdict(self)).encode())
 
 
 @value()
 class LoadFailed:
-    """The engine cannot be loaded: why, in one line. The host leaves after this."""
+    """The engine cannot be loaded; `reason` is one line. The host exits after sending this."""
 
     reason: str
 
     def encode(self) -> bytes:
-        """The frame."""
-        return _frame(_Kind.BROKEN, 0, self.reason.encode())
+        """Return the frame."""
+        return _encode_frame(_Kind.BROKEN, 0, self.reason.encode())
 
 
 @value()
 class RunProgress:
-    """How far a range is."""
+    """Progress of a range."""
 
-    run: int
+    run_id: int
     tally: Tally
 
     def encode(self) -> bytes:
-        """The frame."""
-        return _frame(_Kind.PROGRESS, self.run, _pack(self.tally))
+        """Return the frame."""
+        return _encode_frame(_Kind.PROGRESS, self.run_id, _pack_tally(self.tally))
 
 
 @value()
 class RunEnded:
-    """The run is over.
+    """The run has ended.
 
     Attributes:
-        response: of a completed query, a serialised ``ModelInferResponse``; empty otherwise.
-        detail: of a failed run, why.
+        run_id: id of the run.
+        outcome: whether it completed, was stopped or failed.
+        tally: its final counts.
+        response: serialised ``ModelInferResponse`` of a completed query; empty otherwise.
+        fault: kind of failure.
+        detail: description of the failure.
     """
 
-    run: int
+    run_id: int
     outcome: Outcome
     tally: Tally = Tally()
     response: Buffer | ArenaRef = b""
@@ -208,7 +222,7 @@ class RunEnded:
     detail: str = ""
 
     def encode(self) -> bytes:
-        """The frame."""
+        """Return the frame."""
         tally = self.tally
         head = _ENDED.pack(
             self.outcome.value,
@@ -220,111 +234,113 @@ class RunEnded:
             tally.batch,
         )
         if self.outcome is Outcome.FAILED:
-            return _frame(_Kind.ENDED, self.run, head + self.detail.encode())
+            return _encode_frame(_Kind.ENDED, self.run_id, head + self.detail.encode())
         if isinstance(self.response, ArenaRef):
             body = head + _LENGTH.pack(self.response.size)
-            return _frame(_Kind.ENDED, self.run, body, self.response.slot)
-        return _frame(_Kind.ENDED, self.run, head + self.response)
+            return _encode_frame(_Kind.ENDED, self.run_id, body, self.response.slot)
+        return _encode_frame(_Kind.ENDED, self.run_id, head + self.response)
 
 
 Message: TypeAlias = RunQuery | RunSamples | StopRun | Ready | LoadFailed | RunProgress | RunEnded
 
 
 class Decoder:
-    """Turns the bytes of one direction of the socket back into messages."""
+    """Incremental decoder of one direction of the socket."""
 
     def __init__(self) -> None:
-        # What is left of an unfinished frame is joined once, when all of it is here: to join it
-        # at every piece would copy a large one hundreds of times.
-        self._parts: list[bytes] = []
-        self._held = 0
+        # Chunks of an incomplete frame are joined once it is complete: joining at every chunk would
+        # copy a large frame hundreds of times.
+        self._chunks: list[bytes] = []
+        self._received = 0
         self._needed = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that `data` completes.
+        """Yield the messages completed by `data`.
 
         Raises:
-            InvalidInput: the peer does not speak this protocol.
+            InvalidInput: a frame is malformed.
         """
-        if self._parts:
-            self._parts.append(data)
-            self._held += len(data)
-            if self._held < self._needed:
+        if self._chunks:
+            self._chunks.append(data)
+            self._received += len(data)
+            if self._received < self._needed:
                 return
-            data = b"".join(self._parts)
+            data = b"".join(self._chunks)
         needed = _HEADER.size
         position, end = 0, len(data)
         try:
             while end - position >= _HEADER.size:
-                length, kind, slot, run = _HEADER.unpack_from(data, position)
+                length, kind, slot, run_id = _HEADER.unpack_from(data, position)
                 if length > MAX_BODY_BYTES:
-                    raise InvalidInput(f"a frame of {length:,} bytes on an engine host's socket")
+                    raise InvalidInput(f"frame of {length:,} bytes on an engine host's socket")
                 start = position + _HEADER.size
                 if end - start < length:
                     needed += length
                     break
                 position = start + length
-                yield _decode(kind, slot, run, data[start:position])
+                yield _decode(kind, slot, run_id, data[start:position])
         finally:
-            self._parts = [data[position:]] if position < end else []
-            self._held, self._needed = end - position, needed
+            self._chunks = [data[position:]] if position < end else []
+            self._received, self._needed = end - position, needed
 
 
-def _frame(kind: int, run: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:
-    return _HEADER.pack(len(body), kind, slot, run) + body
+def _encode_frame(kind: int, run_id: int, body: Buffer = b"", slot: int = _INLINE) -> bytes:
+    return _HEADER.pack(len(body), kind, slot, run_id) + body
 
 
-def _pack(tally: Tally) -> bytes:
+def _pack_tally(tally: Tally) -> bytes:
     return _TALLY.pack(tally.done, tally.labelled, tally.correct, tally.compute_s, tally.batch)
 
 
-def _decode(kind: int, slot: int, run: int, body: bytes) -> Message:
+def _decode(kind: int, slot: int, run_id: int, body: bytes) -> Message:
     try:
         match kind:
             case _Kind.QUERY:
-                return RunQuery(run, _content(slot, body))
+                return RunQuery(run_id, _decode_content(slot, body))
             case _Kind.BATCHABLE:
-                return _decode_batchable(slot, run, body)
+                return _decode_batchable(slot, run_id, body)
             case _Kind.ENDED:
                 number, fault, *figures = _ENDED.unpack_from(body)
                 outcome, tally = _OUTCOMES[number], Tally(*figures)
                 rest = body[_ENDED.size :]
                 if outcome is Outcome.FAILED:
                     detail = rest.decode(errors="replace")
-                    return RunEnded(run, outcome, tally, fault=Fault(fault), detail=detail)
-                return RunEnded(run, outcome, tally, _content(slot, rest))
+                    return RunEnded(run_id, outcome, tally, fault=Fault(fault), detail=detail)
+                return RunEnded(run_id, outcome, tally, _decode_content(slot, rest))
             case _Kind.PROGRESS:
-                return RunProgress(run, Tally(*_TALLY.unpack(body)))
+                return RunProgress(run_id, Tally(*_TALLY.unpack(body)))
             case _Kind.RANGE:
-                return _decode_range(run, body)
+                return _decode_range(run_id, body)
             case _Kind.STOP:
-                return StopRun(run)
+                return StopRun(run_id)
             case _Kind.READY:
                 return _decode_ready(body)
             case _Kind.BROKEN:
                 return LoadFailed(body.decode(errors="replace"))
     except (struct.error, ValueError, TypeError, KeyError) as error:
-        raise InvalidInput(f"a malformed frame on an engine host's socket: {error}") from error
-    raise InvalidInput(f"a frame of the unknown kind {kind} on an engine host's socket")
+        raise InvalidInput(f"malformed frame on an engine host's socket: {error}") from error
+    raise InvalidInput(f"unknown frame kind {kind} on an engine host's socket")
 
 
-def _decode_range(run: int, body: bytes) -> RunSamples:
+def _decode_range(run_id: int, body: bytes) -> RunSamples:
     first, count, batch = _RANGE.unpack_from(body)
     if not batch:
-        raise ValueError("batches of no queries")
-    return RunSamples(run, first, count, body[_RANGE.size :].decode(), batch)
+        raise ValueError("batch size 0")
+    return RunSamples(run_id, first, count, body[_RANGE.size :].decode(), batch)
 
 
-def _decode_batchable(slot: int, run: int, body: bytes) -> RunQuery:
+def _decode_batchable(slot: int, run_id: int, body: bytes) -> RunQuery:
     count, due = _BATCHABLE.unpack_from(body)
     if not count:
-        raise ValueError("a batch of no size")
+        raise ValueError("no batch times")
     times = struct.Struct(f"<{count}d")
     batch_times = BatchTimes(times.unpack_from(body, _BATCHABLE.size))
-    return RunQuery(run, _content(slot, body[_BATCHABLE.size + times.size :]), batch_times, due)
+    return RunQuery(
+        run_id, _decode_content(slot, body[_BATCHABLE.size + times.size :]), batch_times, due
+    )
 
 
-def _content(slot: int, body: bytes) -> bytes | ArenaRef:
+def _decode_content(slot: int, body: bytes) -> bytes | ArenaRef:
     return body if slot == _INLINE else ArenaRef(slot, *_LENGTH.unpack(body))
 
 

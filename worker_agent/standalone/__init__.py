@@ -1,1 +1,1 @@
-"""The Open Inference Protocol served by an agent without a gateway."""
+"""Open Inference Protocol server of the agent, for use without a gateway."""

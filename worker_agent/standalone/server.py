@@ -1,7 +1,7 @@
-"""The Open Inference Protocol served by the agent itself, for use without a gateway.
+"""The agent's own Open Inference Protocol server, for use without a gateway.
 
-There is no scheduling here: requests run in the order in which they come, in a session that is
-resident already or else with the most threads.
+It does no scheduling: requests run in order of arrival, in a resident session of the engine or else
+with the most threads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GRACE_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class _PendingResponse:
-    """Waits for one request's response; see ``worker_agent.runner.WorkHandler``."""
+    """Response of one request; implements ``worker_agent.runner.WorkHandler``."""
 
     engine: str
     future: asyncio.Future[bytes] = field(
@@ -52,10 +52,10 @@ class _PendingResponse:
     )
 
     def on_started(self, setup_s: float) -> None:
-        """The engine is loaded; nobody asked."""
+        """Ignore the end of the setup."""
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
-        """One query has no progress."""
+        """Ignore progress, which a single query does not make."""
 
     def on_ended(
         self,
@@ -65,14 +65,14 @@ class _PendingResponse:
         fault: Fault = Fault.UNSPECIFIED,
         detail: str = "",
     ) -> None:
-        """Hand the response, or what went wrong, to who waits."""
+        """Complete the future with the response or the error."""
         if self.future.done():
             return
         if outcome is Outcome.COMPLETED:
             self.future.set_result(responses[0])
         else:
             self.future.set_exception(_error(self.engine, outcome, fault, detail))
-            # Who waits may have gone; then asyncio must not complain that nobody looked.
+            # The waiting call may have been cancelled; mark the exception as retrieved.
             self.future.exception()
 
 
@@ -81,9 +81,9 @@ class StandaloneServer:
 
     Args:
         runner: runs the requests.
-        hosts: tells what is resident.
-        engines: what this worker has.
-        configurations: what it can be switched to, by rising number of threads.
+        hosts: the pool of engine hosts.
+        engines: engines of this worker.
+        configurations: available configurations, by increasing number of threads.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StandaloneServer:
         self._draining = False
 
     async def start(self, address: str, max_message_bytes: int) -> str:
-        """Listen on `address` and return it with the port that was really taken.
+        """Listen on `address`; return it with the actual port.
 
         Raises:
             Unavailable: the port is in use.
@@ -118,7 +118,7 @@ class StandaloneServer:
         self._draining = True
 
     async def stop(self) -> None:
-        """End what is left and stop listening."""
+        """Cancel outstanding requests and stop listening."""
         self._draining = True
         if self._server is not None:
             await self._server.stop(_GRACE_S)
@@ -165,9 +165,11 @@ class StandaloneServer:
     async def _model_metadata(
         self, request: oip.ModelMetadataRequest, _context: Context
     ) -> oip.ModelMetadataResponse:
-        engine = self._usable(request.name)
+        engine = self._usable_engine(request.name)
         if request.version not in ("", engine.version):
-            raise InvalidInput(f"engine {engine.name!r} is here in version {engine.version!r}")
+            raise InvalidInput(
+                f"engine {engine.name!r} is available in version {engine.version!r} only"
+            )
         inputs, outputs = (
             [
                 oip.ModelMetadataResponse.TensorMetadata(
@@ -197,21 +199,25 @@ class StandaloneServer:
         requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
         _context: Context,
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
-        return RequestStream(self._begin, self._runner).answers(requests)
+        return RequestStream(self._begin, self._runner).responses(requests)
 
     # --- running ----------------------------------------------------------------------------
 
     def _begin(self, request: RawRequest[RequestHeader]) -> PendingRequest:
         if self._draining:
-            raise Unavailable("this worker is leaving")
-        engine = self._usable(request.parsed.message.model_name)
-        answer = _PendingResponse(engine.name)
-        work = WorkItem(session=self._session(engine.name), handler=answer, requests=[request.data])
+            raise Unavailable("this worker is shutting down")
+        engine = self._usable_engine(request.parsed.message.model_name)
+        response = _PendingResponse(engine.name)
+        work = WorkItem(
+            session=self._session(engine.name), handler=response, requests=[request.data]
+        )
         self._runner.add(work)
-        return work, answer.future
+        return work, response.future
 
     def _session(self, engine: EngineName) -> Session:
-        resident = (session for session in self._hosts.sessions() if session.engine == engine)
+        resident = (
+            session for session in self._hosts.resident_sessions() if session.engine == engine
+        )
         return next(resident, Session(engine, self._configurations[-1]))
 
     def _engine(self, name: str) -> Engine:
@@ -220,7 +226,7 @@ class StandaloneServer:
             raise EngineNotFound(name)
         return engine
 
-    def _usable(self, name: str) -> Engine:
+    def _usable_engine(self, name: str) -> Engine:
         engine = self._engine(name)
         if engine.fault:
             raise EngineUnusable(engine.fault)
@@ -230,7 +236,7 @@ class StandaloneServer:
 def _error(engine: str, outcome: Outcome, fault: Fault, detail: str) -> SynergaiError:
     match outcome, fault:
         case Outcome.STOPPED, _:
-            return Cancelled("the request was called off")
+            return Cancelled("the request was cancelled")
         case _, Fault.BAD_INPUT:
             return InvalidInput(detail)
         case _, Fault.ENGINE_BROKEN:

@@ -1,4 +1,4 @@
-"""One stream of inference requests to an agent that is asked without a gateway."""
+"""Handling of one ``ModelStreamInfer`` stream by the agent's own server."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from worker_agent.runner import Runner, WorkItem
 
     PendingRequest: TypeAlias = tuple[WorkItem, asyncio.Future[bytes]]
-    """Work, and its response to come."""
+    """A work item and its future response."""
 
 STREAM_WINDOW: Final = 1024
-"""Requests of one stream that may be unanswered, as many as a client of ours sends by itself."""
+"""Maximum number of requests in flight per stream; our client sends no more by itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """A message of the stream, and what comes of it."""
+    """A received request, and its pending response or error."""
 
     request_id: str
-    begun: PendingRequest | SynergaiError
+    result: PendingRequest | SynergaiError
 
-    async def answer(self) -> bytes | oip.ModelStreamInferResponse:
-        if isinstance(self.begun, SynergaiError):
-            return stream_error(self.begun, self.request_id)
+    async def response(self) -> bytes | oip.ModelStreamInferResponse:
+        if isinstance(self.result, SynergaiError):
+            return stream_error(self.result, self.request_id)
         try:
-            return wrap_stream_response(await self.begun[1])
+            return wrap_stream_response(await self.result[1])
         except SynergaiError as error:
             return stream_error(error, self.request_id)
 
 
 class RequestStream:
-    """The requests of one stream, each answered by itself, in the order in which they came.
+    """The requests of one stream; responses are sent in the order of the requests.
 
     Args:
         begin: starts a request.
-        runner: runs them.
+        runner: runs the requests.
     """
 
     def __init__(
@@ -57,36 +57,36 @@ class RequestStream:
         self._begin = begin
         self._runner = runner
         self._entries: asyncio.Queue[_Entry | None] = asyncio.Queue(STREAM_WINDOW)
-        self._under_way: set[_Entry] = set()
+        self._in_flight: set[_Entry] = set()
 
-    async def answers(
+    async def responses(
         self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]
     ) -> AsyncGenerator[bytes | oip.ModelStreamInferResponse, None]:
-        """The answers to `requests`; leaving early abandons what is under way."""
+        """Yield the responses to `requests`; closing the generator abandons those in flight."""
         reader = asyncio.create_task(self._read(requests))
         try:
             while (entry := await self._entries.get()) is not None:
-                yield await entry.answer()
-                self._under_way.discard(entry)
+                yield await entry.response()
+                self._in_flight.discard(entry)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            for entry in self._under_way:
-                if not isinstance(entry.begun, SynergaiError):
-                    self._runner.abandon(entry.begun[0])
+            for entry in self._in_flight:
+                if not isinstance(entry.result, SynergaiError):
+                    self._runner.abandon(entry.result[0])
 
     async def _read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         async for request in requests:
             if isinstance(request, rpc.RawRequest) and is_cancel_request(request.parsed.message):
-                self._call_off(request.parsed.message.id)
+                self._cancel(request.parsed.message.id)
                 continue
             entry = self._entry(request)
-            self._under_way.add(entry)
+            self._in_flight.add(entry)
             await self._entries.put(entry)
         await self._entries.put(None)
 
     def _entry(self, request: RawRequest[RequestHeader] | Malformed) -> _Entry:
-        """What comes of one message; its failure must not end the others."""
+        """Start one request; its failure must not affect the others."""
         if isinstance(request, rpc.Malformed):
             return _Entry("", request.error())
         request_id = request.parsed.message.id
@@ -94,10 +94,10 @@ class RequestStream:
             return _Entry(request_id, self._begin(request))
         except SynergaiError as error:
             return _Entry(request_id, error)
-        except Exception:  # noqa: BLE001 - nor may a fault of ours leave the others waiting
+        except Exception:  # noqa: BLE001 - not even a bug of ours may end the stream
             return _Entry(request_id, rpc.log_internal_error("ModelStreamInfer"))
 
-    def _call_off(self, request_id: str) -> None:
-        for entry in self._under_way:
-            if entry.request_id == request_id and not isinstance(entry.begun, SynergaiError):
-                self._runner.stop(entry.begun[0])
+    def _cancel(self, request_id: str) -> None:
+        for entry in self._in_flight:
+            if entry.request_id == request_id and not isinstance(entry.result, SynergaiError):
+                self._runner.stop(entry.result[0])

@@ -33,7 +33,7 @@ class ClumsyWorker:
     def __init__(self) -> None:
         self.tried = asyncio.Semaphore(0)
 
-    def register(self) -> hub_pb2.Register:
+    def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         raise ZeroDivisionError
 
@@ -41,7 +41,7 @@ class ClumsyWorker:
 class Introduced(ClumsyWorker):
     """Introduces itself."""
 
-    def register(self) -> hub_pb2.Register:
+    def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         return hub_pb2.Register()
 
@@ -81,7 +81,7 @@ async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
             await worker.tried.acquire()
         assert not running.done()
     assert [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
 
 
 async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
@@ -94,7 +94,7 @@ async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
             await worker.tried.acquire()
     warning = caplog.records[0].getMessage()
     assert re.fullmatch(
-        rf"not connected to the gateway at {target}, trying again in 0\.\d s: "
+        rf"not connected to the gateway at {target}, retrying in 0\.\d s: "
         rf"cannot connect to {target} \(connection refused\); is it running\?",
         warning,
     )
@@ -124,7 +124,7 @@ async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
         "127.0.0.1", port, "session", lambda _: None, max_message_bytes=1 << 20, timeout_s=1.0
     )
     assert line is None
-    assert f"no work socket to 127.0.0.1:{port}" in caplog.text
+    assert f"cannot open a work socket to 127.0.0.1:{port}" in caplog.text
 
 
 async def test_orders_that_are_none_end_the_line_with_a_reason() -> None:

@@ -320,12 +320,12 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], hub_pb2.Fault.ValueType, str]] = [
     ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "model.onnx is damaged"),
     ("twice", {"requests": [request([1, 1], "z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
     ("twice", {"requests": [b"\xff"]}, hub_pb2.FAULT_BAD_INPUT, "not a valid"),
-    ("twice", {"count": 2, "requests": [b""]}, hub_pb2.FAULT_BAD_INPUT, "2 queries with 1"),
+    ("twice", {"count": 2, "requests": [b""]}, hub_pb2.FAULT_BAD_INPUT, "2 queries came with 1"),
     (
         "twice",
         {"configuration": common_pb2.Configuration(threads=7)},
         hub_pb2.FAULT_ENGINE_BROKEN,
-        "cannot be switched to threads=7",
+        "threads=7 is not available on this worker",
     ),
 ]
 
@@ -407,7 +407,7 @@ async def test_agent_waits_for_a_gateway_that_is_not_there(
     await hub.stop()
     async with running_agent(hub, models, state) as agent:
         assert agent.stdout is not None
-        while b"trying again" not in await agent.stdout.readline():
+        while b"retrying" not in await agent.stdout.readline():
             pass
         await hub.start()
         await hub.registrations.get()

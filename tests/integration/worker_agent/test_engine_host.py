@@ -147,7 +147,7 @@ def test_texts_that_are_no_texts_are_bad_input(models: Path) -> None:
     message = ModelInferRequest(inputs=[tensor], raw_input_contents=[b"\x01\x00\x00\x00\xff"])
     with HostClient(models, session("texts")) as host:
         ended, _ = host.query(message.SerializeToString())
-    assert (ended.fault, ended.detail) == (Fault.BAD_INPUT, "input 'x' must hold UTF-8 texts")
+    assert (ended.fault, ended.detail) == (Fault.BAD_INPUT, "input 'x' must contain UTF-8 strings")
 
 
 def test_small_integers_come_in_wider_typed_contents(models: Path) -> None:

@@ -139,7 +139,7 @@ async def test_query_with_wrong_tensors_fails_alone(host: HostProcess) -> None:
 async def test_query_that_was_called_off_is_in_no_batch(host: HostProcess) -> None:
     asked = Asked(host)
     runs = [asked.query(request([[number, 1]]), GAINING) for number in range(4)]
-    host.stop(runs[1])
+    host.stop_run(runs[1])
     ends = await asked.ends()
     assert [end.outcome is Outcome.STOPPED for end in ends] == [False, True, False, False]
     assert [end.tally.batch for end in ends if end.tally.done] == [1, 2, 2]
@@ -180,4 +180,4 @@ async def test_engine_is_described_with_its_batch_or_refused_it(
     (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")
     engines = await Inventory(batching, batching / "cache").engines()
     assert engines[EngineName("twice")].max_batch == 8
-    assert "first dimension of 'x' is not open" in engines[EngineName("bytes")].fault
+    assert "first dimension of 'x' is fixed" in engines[EngineName("bytes")].fault

@@ -75,7 +75,7 @@ async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostP
     progress: asyncio.Queue[Tally] = asyncio.Queue()
     run = host.run_samples(0, FOREVER, progress.put_nowait, ended.set_result)
     first, second = await progress.get(), await progress.get()
-    host.stop(run)
+    host.stop_run(run)
     last = await ended
     assert last.outcome is Outcome.STOPPED
     assert 0 < first.done < second.done <= last.tally.done < FOREVER
@@ -88,8 +88,8 @@ async def test_run_that_has_not_begun_can_be_stopped(hosts: HostPool) -> None:
     second: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     running = host.run_samples(0, FOREVER, lambda _: None, first.set_result)
     waiting = host.run_samples(0, 5, lambda _: None, second.set_result)
-    host.stop(waiting)
-    host.stop(running)
+    host.stop_run(waiting)
+    host.stop_run(running)
     assert (await first).outcome is Outcome.STOPPED
     assert (await second).tally.done == 0
 
@@ -124,7 +124,7 @@ async def test_killed_host_ends_its_runs_and_is_loaded_again(
     for ended in (await running, await waiting):
         assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.HOST_DIED)
         assert ended.detail == "the engine host of 'twice' died by signal 9"
-    assert hosts.resident(TWICE) is None
+    assert hosts.get_resident(TWICE) is None
     again = await hosts.load(TWICE)
     assert (await run_samples(again, 3)).outcome is Outcome.COMPLETED
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
@@ -149,7 +149,7 @@ async def test_long_run_that_makes_progress_is_not_hung(hosts: HostPool) -> None
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(0.5)
-    host.stop(run)
+    host.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
 
 
@@ -192,7 +192,7 @@ async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
     ended = run_samples(busy, FOREVER)
     await hosts.load(LABELLED)
     await hosts.load(TWICE_2)
-    assert hosts.sessions() == [TWICE_2, TWICE]
+    assert hosts.resident_sessions() == [TWICE_2, TWICE]
     await hosts.close()
     assert (await ended).fault is Fault.HOST_DIED
     assert (LABELLED, False) in changes.states()
@@ -201,8 +201,8 @@ async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
 async def test_hosts_within_the_budget_stay(hosts: HostPool) -> None:
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
-    hosts.resident(TWICE)
-    assert hosts.sessions() == [TWICE, LABELLED]
+    hosts.get_resident(TWICE)
+    assert hosts.resident_sessions() == [TWICE, LABELLED]
     assert hosts.rss_bytes() > 20 << 20
 
 
@@ -214,7 +214,7 @@ async def test_only_an_idle_session_is_unloaded(hosts: HostPool) -> None:
     await ended
     await hosts.load(TWICE)
     assert await hosts.unload(TWICE)
-    assert hosts.sessions() == []
+    assert hosts.resident_sessions() == []
 
 
 async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
@@ -275,7 +275,7 @@ async def test_pinned_session_makes_no_room(models: Path) -> None:
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     await hosts.load(TWICE_2)
-    assert hosts.sessions() == [TWICE_2, TWICE]
+    assert hosts.resident_sessions() == [TWICE_2, TWICE]
     await hosts.close()
 
 
@@ -287,7 +287,7 @@ async def test_idle_hosts_that_have_grown_above_the_budget_leave(
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
-    assert hosts.sessions() == [LABELLED]
+    assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
 
 
@@ -326,7 +326,7 @@ async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
     running = run_samples(old, 20_000)
     hosts.retire(TWICE.engine)
     assert old.is_closed
-    assert hosts.resident(TWICE) is None
+    assert hosts.get_resident(TWICE) is None
     assert (await run_samples(old, 1)).fault is Fault.HOST_DIED
     new = await hosts.load(TWICE)
     assert (await running).outcome is Outcome.COMPLETED

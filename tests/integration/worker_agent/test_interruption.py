@@ -33,7 +33,7 @@ async def test_query_that_is_stopped_while_it_computes_is_given_up_and_the_next_
     run = host.run_query(turns(10**12), given_up.set_result)
     host.run_query(turns(3), next_one.set_result)
     await asyncio.sleep(0.1)
-    host.stop(run)
+    host.stop_run(run)
     async with asyncio.timeout(20):
         assert (await given_up).outcome is Outcome.STOPPED
         assert (await next_one).outcome is Outcome.COMPLETED

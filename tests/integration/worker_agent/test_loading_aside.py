@@ -41,7 +41,7 @@ async def test_load_holds_up_neither_the_agents_loop_nor_another_engine(tmp_path
             turns += 1
         slow = await loading
 
-        host.stop(run)
+        host.stop_run(run)
         assert (await ended).outcome is Outcome.STOPPED
         assert slow.ready.setup_s >= SETUP_S - TICK_S
         # A tenth of what an idle machine shows.

@@ -35,7 +35,7 @@ def test_zero_threads_are_one_per_core_of_the_mode_or_machine() -> None:
 def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
     assert configurations([0], [], (2, 3, 5)) == [Configuration(3)]
     assert configurations([0], [FAST], (2, 3, 5)) == [Configuration(3, "fast")]
-    with pytest.raises(InvalidInput, match="4 threads of an engine need 4 cores, not 3"):
+    with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):
         configurations([4], [FAST], (2, 3, 5))
 
 

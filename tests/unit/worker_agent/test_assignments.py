@@ -26,7 +26,7 @@ def an_engine(name: str) -> Engine:
 
 
 class HostsThatNeverLoad:
-    def resident(self, _session: object) -> None:
+    def get_resident(self, _session: object) -> None:
         return None
 
     def load(self, _session: object) -> asyncio.Future[Any]:
@@ -41,7 +41,7 @@ class HostsThatAreUp:
     def __init__(self) -> None:
         self.terms: list[tuple[BatchTimes | None, float]] = []
 
-    def resident(self, _session: object) -> HostsThatAreUp:
+    def get_resident(self, _session: object) -> HostsThatAreUp:
         return self
 
     def load(self, _session: object) -> asyncio.Future[Any]:
@@ -63,7 +63,7 @@ class HostsThatAreUp:
     def run_samples(self, *_args: object, **_more: object) -> int:
         raise NotImplementedError
 
-    def stop(self, run: int) -> None:
+    def stop_run(self, run_id: int) -> None:
         raise NotImplementedError
 
 
@@ -77,10 +77,10 @@ async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() 
         hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
         for number, engine in enumerate(["good", "bad", "bad", "good"])
     ]
-    assignments.take(Orders([(order, ()) for order in orders], stops=()))
+    assignments.handle_orders(Orders([(order, ()) for order in orders], stops=()))
     bad = EngineName("bad")
-    engines[bad] = replace(engines[bad], fault="it turned out to be broken")
-    assignments.abandon()
+    engines[bad] = replace(engines[bad], fault="found to be broken")
+    assignments.abandon_all()
     assert runner.is_idle
 
 
@@ -99,6 +99,6 @@ async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() 
     hurried.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2], budget_s=-3))
     leisurely.MergeFrom(hub_pb2.Assignment(batch_s=[1, 2]))
     for order in (alone, hurried, leisurely):
-        assignments.take(Orders([(order, [b"request"])], stops=()))
+        assignments.handle_orders(Orders([(order, [b"request"])], stops=()))
     batch_times = BatchTimes((1.0, 2.0))
     assert hosts.terms == [(None, math.inf), (batch_times, 97.0), (batch_times, math.inf)]

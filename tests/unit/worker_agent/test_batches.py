@@ -43,20 +43,20 @@ QUERIES = st.lists(
 )
 
 
-def gathered(times: BatchTimes, limit: int, queries: list[Candidate]) -> list[Candidate]:
-    gathering = BatchBuilder(times, limit, now=0.0)
+def build_batch(times: BatchTimes, limit: int, queries: list[Candidate]) -> list[Candidate]:
+    builder = BatchBuilder(times, limit, now=0.0)
     for query in queries:
-        if not gathering.add(query):
+        if not builder.add(query):
             break
-    return queries[: gathering.size]
+    return queries[: builder.size]
 
 
 @given(TIMES, st.sampled_from([2, 4, 8, 64]), QUERIES)
 def test_batch_is_of_one_kind_and_no_larger_than_allowed(
     times: BatchTimes, limit: int, queries: list[Candidate]
 ) -> None:
-    batch = gathered(times, limit, queries)
-    assert len({query.kind for query in batch}) <= 1
+    batch = build_batch(times, limit, queries)
+    assert len({query.key for query in batch}) <= 1
     assert sum(query.rows for query in batch) <= min(limit, times.max_rows)
 
 
@@ -64,7 +64,7 @@ def test_batch_is_of_one_kind_and_no_larger_than_allowed(
 def test_no_query_that_alone_would_be_in_time_is_late_by_its_batch(
     times: BatchTimes, queries: list[Candidate]
 ) -> None:
-    batch = gathered(times, 64, queries)
+    batch = build_batch(times, 64, queries)
     if batch:
         seconds = times.seconds(sum(query.rows for query in batch))
         for query in batch:
@@ -73,7 +73,7 @@ def test_no_query_that_alone_would_be_in_time_is_late_by_its_batch(
 
 @given(TIMES, QUERIES)
 def test_larger_batch_takes_less_time_per_row(times: BatchTimes, queries: list[Candidate]) -> None:
-    batch = gathered(times, 64, queries)
+    batch = build_batch(times, 64, queries)
     if batch:
         rows = sum(query.rows for query in batch)
         assert times.seconds(rows) / rows <= times.seconds(batch[0].rows) / batch[0].rows
@@ -82,18 +82,18 @@ def test_larger_batch_takes_less_time_per_row(times: BatchTimes, queries: list[C
 def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
     times = BatchTimes((1.0, 1.1, 1.2, 1.3))
     ample, tight = Candidate(1, LARGE, math.inf), Candidate(1, LARGE, 1.2)
-    assert len(gathered(times, 8, [ample] * 9)) == 8
-    assert len(gathered(times, 8, [ample, tight, *[ample] * 6])) == 4
+    assert len(build_batch(times, 8, [ample] * 9)) == 8
+    assert len(build_batch(times, 8, [ample, tight, *[ample] * 6])) == 4
 
 
 def test_query_that_is_late_anyhow_holds_nobody_back() -> None:
     late, ample = Candidate(1, LARGE, 0.5), Candidate(1, LARGE, math.inf)
-    assert len(gathered(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
+    assert len(build_batch(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
 
 
 def test_batches_that_gain_nothing_are_not_made() -> None:
     ample = Candidate(1, LARGE, math.inf)
-    assert len(gathered(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
+    assert len(build_batch(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
 
 
 def test_time_between_two_sizes_lies_between_theirs() -> None:
@@ -164,5 +164,5 @@ def test_engine_with_a_fixed_first_dimension_has_no_batches(
     if usable:
         check_batchable(engine)
         return
-    with pytest.raises(EngineUnusable, match="first dimension of 'x' is not open"):
+    with pytest.raises(EngineUnusable, match="first dimension of 'x' is fixed"):
         check_batchable(engine)

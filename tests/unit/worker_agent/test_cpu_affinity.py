@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from synergai.errors import InvalidInput
-from worker_agent import cpu_affinity as cores
+from worker_agent import cpu_affinity
 from worker_agent.cpu_affinity import (
     check_thread_counts,
     format_cores,
@@ -42,7 +42,7 @@ def test_threads_started_in_the_block_get_the_cores_in_turn(
 ) -> None:
     given: dict[int, set[int]] = {}
     threads = iter([{1, 2}, {1, 2, 30, 10, 20}])
-    monkeypatch.setattr(cores, "_threads", lambda: next(threads))
+    monkeypatch.setattr(cpu_affinity, "_threads", lambda: next(threads))
     monkeypatch.setattr(os, "sched_setaffinity", lambda thread, mask: given.update({thread: mask}))
     with pin_new_threads((4, 6)):
         pass
@@ -67,7 +67,7 @@ def test_cores_pass_through_a_command_unchanged() -> None:
 def test_no_engine_has_more_threads_than_it_is_kept_to_cores() -> None:
     check_thread_counts((1, 2), (4, 5))
     check_thread_counts((8,), ())
-    with pytest.raises(InvalidInput, match="3 threads of an engine need 3 cores, not 2"):
+    with pytest.raises(InvalidInput, match="an engine with 3 threads needs 3 cores, not 2"):
         check_thread_counts((1, 3), (4, 5))
 
 

@@ -63,7 +63,7 @@ def names_in(folder: Path) -> set[str]:
 
 async def test_nothing_changes_where_nothing_happens(inventory: Inventory, loads: Loads) -> None:
     assert list(await inventory.engines()) == [ONE]
-    assert await inventory.changed() == {}
+    assert await inventory.poll_changes() == {}
     assert loads == [ONE]
 
 
@@ -72,12 +72,12 @@ async def test_new_engine_is_described_once_its_files_are_still(
 ) -> None:
     await inventory.engines()
     put(models, "two", b"half")
-    assert await inventory.changed() == {}
+    assert await inventory.poll_changes() == {}
     put(models, "two", b"the whole")
-    assert await inventory.changed() == {}
-    changed = await inventory.changed()
+    assert await inventory.poll_changes() == {}
+    changed = await inventory.poll_changes()
     assert list(changed) == [TWO]
-    assert await inventory.changed() == {}
+    assert await inventory.poll_changes() == {}
     assert loads == [ONE, TWO]
 
 
@@ -86,8 +86,8 @@ async def test_engine_with_another_file_is_described_anew(
 ) -> None:
     before = (await inventory.engines())[ONE]
     put(models, "one", b"second")
-    await inventory.changed()
-    after = (await inventory.changed())[ONE]
+    await inventory.poll_changes()
+    after = (await inventory.poll_changes())[ONE]
     assert after is not None
     assert after.digest != before.digest
 
@@ -96,7 +96,7 @@ async def test_engine_that_has_gone_is_told_once(inventory: Inventory, models: P
     await inventory.engines()
     (models / "one" / "model.onnx").unlink()
     (models / "one").rmdir()
-    assert [await inventory.changed() for _ in range(3)] == [{}, {ONE: None}, {}]
+    assert [await inventory.poll_changes() for _ in range(3)] == [{}, {ONE: None}, {}]
 
 
 async def test_engine_that_comes_back_is_described_again(
@@ -104,18 +104,18 @@ async def test_engine_that_comes_back_is_described_again(
 ) -> None:
     await inventory.engines()
     (models / "one").rename(models / ".one")
-    await inventory.changed()
-    await inventory.changed()
+    await inventory.poll_changes()
+    await inventory.poll_changes()
     (models / ".one").rename(models / "one")
-    await inventory.changed()
-    assert list(await inventory.changed()) == [ONE]
+    await inventory.poll_changes()
+    assert list(await inventory.poll_changes()) == [ONE]
 
 
 async def test_file_that_becomes_damaged_is_a_fault(inventory: Inventory, models: Path) -> None:
     await inventory.engines()
     put(models, "one", b"")
-    await inventory.changed()
-    engine = (await inventory.changed())[ONE]
+    await inventory.poll_changes()
+    engine = (await inventory.poll_changes())[ONE]
     assert engine is not None
     assert "0 bytes" in engine.fault
 
@@ -146,8 +146,8 @@ async def test_what_is_kept_of_engines_is_of_those_that_are_there(
     put(models, "two", b"other")
     await inventory.engines()
     put(models, "one", b"second")
-    await inventory.changed()
-    await inventory.changed()
+    await inventory.poll_changes()
+    await inventory.poll_changes()
     assert loads == [ONE, TWO, ONE]
     kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
     assert len(kept) == 2

@@ -95,7 +95,7 @@ def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
 ) -> None:
     monkeypatch.setitem(sys.modules, "synergai.models.images", None)
 
-    with pytest.raises(InvalidInput, match=r"lacks OpenCV: install synergai\[images\]"):
+    with pytest.raises(InvalidInput, match=r"without OpenCV; install synergai\[images\]"):
         processing.preprocess(images("red"))
 
 
@@ -119,5 +119,5 @@ def test_answer_has_what_was_asked_for_in_that_order(processing: Processing) -> 
 def test_engine_without_either_answers_as_its_model_does(threads: int) -> None:
     processing = Processing(engine(Model(), preprocess="", postprocess=""), Model(), threads)
 
-    assert processing.answer([np.array([[0.1, 0.9]])]) == 1
+    assert processing.predicted_class([np.array([[0.1, 0.9]])]) == 1
     assert processing.outputs_to_compute(asking()) == ["p", "more"]

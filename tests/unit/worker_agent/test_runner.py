@@ -73,8 +73,8 @@ class FakeHost:
         self.runs[self.last] = (on_ended, on_progress, first, count)
         return self.last
 
-    def stop(self, run: int) -> None:
-        self.stopped.append(run)
+    def stop_run(self, run_id: int) -> None:
+        self.stopped.append(run_id)
 
     def end(
         self,
@@ -97,7 +97,7 @@ class FakeHosts:
         self.hosts: dict[Session, FakeHost] = {}
         self.loads: dict[Session, asyncio.Future[Any]] = {}
 
-    def resident(self, session: Session) -> FakeHost | None:
+    def get_resident(self, session: Session) -> FakeHost | None:
         host = self.hosts.get(session)
         return None if host is None or host.is_closed else host
 

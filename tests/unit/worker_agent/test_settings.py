@@ -31,7 +31,7 @@ def test_threads_are_sorted_and_each_counts_once() -> None:
 def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
     kept = AgentSettings.load({"cores": "2-4"})
     assert kept.configurations() == (Configuration(1), Configuration(2), Configuration(3))
-    with pytest.raises(InvalidInput, match="4 threads of an engine need 4 cores, not 3"):
+    with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):
         AgentSettings.load({"cores": "2-4", "threads": "1,4"}).configurations()
 
 

@@ -38,7 +38,7 @@ class FakeRunner:
 
     def stop(self, work: asyncio.Future[bytes]) -> None:
         if not work.done():
-            work.set_exception(Cancelled("the request was called off"))
+            work.set_exception(Cancelled("the request was cancelled"))
 
     def abandon(self, work: asyncio.Future[bytes]) -> None:
         self.abandoned.append(work)
@@ -65,8 +65,8 @@ async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list
     """Id and status of each answer; the status is empty where nothing went wrong."""
     stream = RequestStream(runner.begin, cast("Runner", runner))
     found = []
-    async with aclosing(stream.answers(arriving(messages))) as answers:
-        async for answer in answers:
+    async with aclosing(stream.responses(arriving(messages))) as responses:
+        async for answer in responses:
             message = oip.ModelStreamInferResponse.FromString(serialise(answer))
             response = message.infer_response
             found.append((response.id, response.parameters["status"].string_param))

@@ -43,10 +43,10 @@ class Machine:
     async def close(self) -> None:
         self.done.append("close")
 
-    def sessions(self) -> list[Session]:
+    def resident_sessions(self) -> list[Session]:
         return list(self.loaded)
 
-    def resident(self, session: Session) -> Session | None:
+    def get_resident(self, session: Session) -> Session | None:
         return session if session in self.loaded else None
 
     def load(self, session: Session) -> asyncio.Task[None]:
@@ -64,7 +64,7 @@ class Machine:
 
 def hosts_on(machine: Machine) -> PowerModeHosts:
     hosts = PowerModeHosts(cast("HostPool", machine))
-    hosts.use(cast("PowerManager", machine))
+    hosts.set_power(cast("PowerManager", machine))
     return hosts
 
 
@@ -85,8 +85,8 @@ async def test_a_resident_session_of_another_mode_has_to_be_loaded_again() -> No
     machine = Machine()
     hosts = hosts_on(machine)
     machine.loaded = [SLOW, FAST]
-    assert hosts.resident(SLOW) is not None
-    assert hosts.resident(FAST) is None
+    assert hosts.get_resident(SLOW) is not None
+    assert hosts.get_resident(FAST) is None
 
 
 async def test_a_configuration_without_a_mode_runs_in_any() -> None:
@@ -94,7 +94,7 @@ async def test_a_configuration_without_a_mode_runs_in_any() -> None:
     hosts = hosts_on(machine)
     await hosts.load(ANY)
     assert machine.done == ["load threads=4"]
-    assert hosts.resident(ANY) is not None
+    assert hosts.get_resident(ANY) is not None
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_a_machine_offers_every_mode_with_as_many_threads_as_it_has_cores() -> N
 
 
 def test_threads_that_no_mode_has_cores_for_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="cores for 8 threads; the most is 4"):
+    with pytest.raises(InvalidInput, match="cores for 8 threads; the maximum is 4"):
         AgentSettings(threads=(8,)).configurations(MODES)
