@@ -1,1 +1,1 @@
-"""The offline phase: measures every engine in every configuration and writes the dictionary."""
+"""Offline profiler: measures engines in each configuration and writes the dictionary."""

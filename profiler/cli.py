@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from profiler.report import print_measurements, record
+from profiler.report import measurement_record, print_measurements
 from profiler.settings import ProfilerSettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 def profile(settings: ProfilerSettings) -> None:
     """Measure engines on this machine with MLPerf LoadGen and write the dictionary.
 
-    Each engine runs in the agent's own engine host under the Single Stream scenario, with each
-    number of threads and, on a machine with power modes, in each mode. An entry is written as
-    soon as it is measured; Ctrl-C keeps those that are.
+    Each engine runs in the agent's engine host under the Single Stream scenario, with each
+    thread count and, on a machine with power modes, in each mode. Entries are written as they
+    are measured; Ctrl-C keeps the completed ones.
     """
     require("mlperf_loadgen")
     from profiler.modes import ProfiledModes
-    from profiler.sessions import sessions
+    from profiler.sessions import sessions_to_measure
     from worker_agent.power.files import Files
 
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
         ProfiledModes(settings.power, settings.modes, Files(settings.root)) as modes,
     ):
-        wanted = sessions(
+        wanted = sessions_to_measure(
             settings.models, settings.engines, settings.threads, modes.modes, settings.cores
         )
         measurements = list(_measure(settings, wanted, modes))
     if settings.as_json:
-        print_json([record(measurement) for measurement in measurements])
+        print_json([measurement_record(measurement) for measurement in measurements])
         return
     print_measurements(measurements)
     typer.echo(f"dictionary: {settings.dictionary}")
@@ -59,14 +59,14 @@ app.command(epilog="Example: [bold]synergai profile --engines onnx_digits --thre
 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Take signals for Ctrl-C: a lost line to a board may not leave it in a mode of ours."""
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
+    """Handle signals as Ctrl-C, so that a lost terminal does not leave a power mode in force."""
+    handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -80,18 +80,18 @@ def _measure(
     from synergai.domain import WorkerClass
     from synergai.profiles.files import add_to_dictionary
 
-    # A dictionary that cannot be written is better known before than after.
+    # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
     output = settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        in_force = ""
+        active_mode = ""
         for session in sessions:
             mode = session.configuration.power_mode
-            if mode != in_force:
+            if mode != active_mode:
                 seconds = modes.activate(mode)
-                in_force = mode
-                progress.console.print(f"power mode {mode}: in force after {seconds:.2f} s")
+                active_mode = mode
+                progress.console.print(f"power mode {mode}: active after {seconds:.2f} s")
             name = f"{session.engine}, {session.configuration}"
             task = progress.add_task(name, total=1.0)
 
@@ -116,7 +116,7 @@ def _measure(
 
 
 def _folder(session: Session) -> str:
-    """Where the log files of a measurement go."""
+    """Return the folder name for a measurement's log files."""
     configuration = session.configuration
     parts = (session.engine, f"threads{configuration.threads}", configuration.power_mode)
     return "-".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""Reads the figures from LoadGen's detail log."""
+"""Parser of LoadGen's detail log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _MARK: Final = ":::MLLOG "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleStreamResult:
-    """What LoadGen says about a Single Stream run.
+    """LoadGen's result of a Single Stream run.
 
     Attributes:
-        validity: ``VALID`` or ``INVALID``, by LoadGen's own rules.
-        queries: how many it issued.
-        qps: its "QPS w/o loadgen overhead", the inverse of the mean latency.
-        latency_p50_s: median time from issue to completion, like the two that follow.
+        validity: ``VALID`` or ``INVALID``, by LoadGen's rules.
+        queries: queries issued.
+        qps: "QPS w/o loadgen overhead", the inverse of the mean latency.
+        latency_p50_s: median latency, from issue to completion.
+        latency_p90_s: 90th percentile of the latency.
+        latency_p99_s: 99th percentile of the latency.
     """
 
     validity: str
@@ -35,23 +37,23 @@ class SingleStreamResult:
 
 
 def read_detail_log(path: Path) -> SingleStreamResult:
-    """The result in a detail log.
+    """Read the result from a detail log file.
 
     Raises:
-        InternalFault: the log is not there or incomplete.
+        InternalFault: the log is missing or incomplete.
     """
     try:
         return parse_detail_log(path.read_text("utf-8", "replace"))
     except (OSError, ValueError, KeyError) as error:
-        raise InternalError(f"LoadGen's log {path} has no complete result") from error
+        raise InternalError(f"LoadGen's log {path} is missing or incomplete") from error
 
 
 def parse_detail_log(text: str) -> SingleStreamResult:
-    """The result in the text of a detail log.
+    """Parse the text of a detail log.
 
     Raises:
         KeyError: a figure is missing.
-        ValueError: a line is damaged.
+        ValueError: a line is malformed.
     """
     found: dict[str, Any] = {}
     for line in text.splitlines():

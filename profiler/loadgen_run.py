@@ -1,8 +1,8 @@
-"""One measurement in a process of its own: ``python -m profiler.loadgen_run``.
+"""A measurement in its own process: ``python -m profiler.loadgen_run``.
 
-LoadGen keeps its state per process, so every run gets one. It drives an engine host with MLPerf's
-Single Stream scenario: the next query is issued when the last one is complete. After that the
-host runs ranges of queries, as it does for a job, and their pace becomes the profiled QPS.
+LoadGen keeps its state per process, so every run gets one. LoadGen drives an engine host in
+MLPerf's Single Stream scenario, one query at a time. Then the host runs ranges of queries as for
+a job; their rate becomes the profiled QPS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import mlperf_loadgen as loadgen
 import numpy as np
 
-from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
+from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.loadgen.single_stream import log_settings, run_settings
@@ -39,33 +39,33 @@ MIN_SERVICE_S: Final = 1.0
 
 
 class Reporter:
-    """The pipe to the profiler."""
+    """Sends messages over the pipe to the profiler."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._reported_at = 0.0
 
-    def tell(self, message: Message) -> None:
-        """Send a message, whole: lines are shorter than what a pipe takes at once."""
-        os.write(self._descriptor, MESSAGES.encode(message))
+    def send(self, message: Message) -> None:
+        """Send a message; lines are shorter than a pipe's atomic write size."""
+        os.write(self._descriptor, MESSAGE_CODEC.encode(message))
 
     def progress(self, share: float, now: float) -> None:
-        """Send the share that is done, if that was not just done."""
+        """Send the completed share, at most once per `REPORT_INTERVAL_S`."""
         if now - self._reported_at >= REPORT_INTERVAL_S:
             self._reported_at = now
-            self.tell(Progressed(min(1.0, share)))
+            self.send(Progress(min(1.0, share)))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure.
+    """Extent of a measurement.
 
     Attributes:
-        queries: LoadGen issues at least so many.
-        min_duration_s: and for at least so long.
-        per_query_s: what a query took, issued from here.
-        fastest_s: what the fastest of them took.
-        max_batch: the largest size of batches that are measured.
+        queries: minimum number of LoadGen's queries.
+        min_duration_s: minimum duration of LoadGen's run in seconds.
+        per_query_s: mean latency of the probe queries.
+        fastest_s: lowest latency of the probe queries.
+        max_batch: largest batch size to measure.
     """
 
     queries: int
@@ -75,8 +75,8 @@ class Plan:
     max_batch: int = 1
 
     @classmethod
-    def of(cls, host: HostClient, queries: int, min_duration_s: float) -> Plan:
-        """Try a few queries to see what they take."""
+    def probe(cls, host: HostClient, queries: int, min_duration_s: float) -> Plan:
+        """Run a few queries to estimate their latency."""
         taken = []
         for index in range(PROBE_QUERIES):
             started = time.monotonic()
@@ -87,25 +87,25 @@ class Plan:
 
     @property
     def single_stream_s(self) -> float:
-        """Expected duration of LoadGen's run."""
+        """Expected duration of LoadGen's run in seconds."""
         return max(self.min_duration_s, self.queries * self.per_query_s)
 
     @property
     def service_s(self) -> float:
-        """How long ranges are run."""
+        """Duration of the ranges of each batch size in seconds."""
         return max(MIN_SERVICE_S, self.min_duration_s / 2)
 
     @property
     def total_s(self) -> float:
-        """Expected duration of all."""
+        """Expected duration of the whole measurement in seconds."""
         return self.single_stream_s + self.service_s * self.max_batch.bit_length()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and report on the pipe."""
+    """Measure and report on the pipe."""
     options = _parse(arguments)
     die_with_parent(options.parent)
-    # The profiler decides when this ends; a terminal's Ctrl-C reaches the whole group.
+    # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)
     session = Session(EngineName(options.engine), Configuration(options.threads))
@@ -113,36 +113,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with HostClient(options.models, session, cores=options.cores) as host:
             measured = _measure(host, options, reporter)
     except SynergaiError as error:
-        reporter.tell(Failed(str(error)))
+        reporter.send(MeasurementFailed(str(error)))
         return 1
-    reporter.tell(measured)
+    reporter.send(measured)
     return 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, required=True, help="the model directory")
-    parser.add_argument("--engine", required=True, help="name of the engine in it")
+    parser.add_argument("--models", type=Path, required=True, help="model directory")
+    parser.add_argument("--engine", required=True, help="name of an engine in it")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
+    parser.add_argument("--cores", type=parse_cores, required=True, help="cores; empty for all")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
-    parser.add_argument("--output", type=Path, required=True, help="for LoadGen's log files")
-    parser.add_argument("--root", type=Path, default=Path("/"), help="where power is measured")
-    parser.add_argument("--report", type=int, required=True, help="inherited descriptor")
+    parser.add_argument("--output", type=Path, required=True, help="folder of LoadGen's log files")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="root of the power interface")
+    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
     parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
     return parser.parse_args(arguments)
 
 
 def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
-    plan = Plan.of(host, options.queries, options.min_duration)
-    single_stream(host, plan, options.output, reporter)
+    plan = Plan.probe(host, options.queries, options.min_duration)
+    run_single_stream(host, plan, options.output, reporter)
     with MeanPower(Files(options.root)) as power:
-        queries, seconds = service(host, plan, reporter)
+        queries, seconds = measure_ranges(host, plan, reporter)
     ready = host.ready
     batch_qps: list[float] = []
     for size in batch_sizes(ready.max_batch):
-        in_batches, took_s = service(host, plan, reporter, batch=size)
+        in_batches, took_s = measure_ranges(host, plan, reporter, batch=size)
         batch_qps.append(in_batches / took_s)
     return Measured(
         backend_start_s=ready.backend_start_s,
@@ -155,10 +155,10 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
     )
 
 
-def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter) -> None:
-    """Let LoadGen drive `host`; the figures are in the log files below `output`."""
-    answer = np.zeros(1, np.float32)
-    address, size = answer.ctypes.data, answer.nbytes
+def run_single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter) -> None:
+    """Run LoadGen's test on `host`; it writes its result to log files in `output`."""
+    response = np.zeros(1, np.float32)
+    address, size = response.ctypes.data, response.nbytes
     started = time.monotonic()
     done = 0
 
@@ -168,8 +168,8 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
             try:
                 host.run_samples(sample.index)
             except SynergaiError as error:
-                # There is no way out of a running test but the process's end.
-                reporter.tell(Failed(str(error)))
+                # A running test cannot be stopped otherwise.
+                reporter.send(MeasurementFailed(str(error)))
                 os._exit(1)
             loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(sample.id, address, size)])
             done += 1
@@ -179,7 +179,7 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
         reporter.progress(share * plan.single_stream_s / plan.total_s, now)
 
     def nothing(*_: object) -> None:
-        """The samples are in the host's memory, and nothing is held back."""
+        """Do nothing: the host holds all samples in memory, and no query is held back."""
 
     sut = loadgen.ConstructSUT(issue, nothing)
     count = host.ready.samples
@@ -197,18 +197,18 @@ def single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter
 
 
 def batch_sizes(max_batch: int) -> list[int]:
-    """The sizes that are measured of an engine, beyond single queries."""
+    """Return the batch sizes to measure, beyond single queries."""
     return [1 << power for power in range(1, max_batch.bit_length())]
 
 
-def service(
+def measure_ranges(
     host: HostClient,
     plan: Plan,
     reporter: Reporter,
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, float]:
-    """Run ranges of queries as a job does, `batch` at once; return how many, and their seconds."""
+    """Run ranges of queries as a job does, in batches; return their number and total seconds."""
     queries, seconds = 0, 0.0
     per_query_s = plan.per_query_s
     while seconds < plan.service_s:

@@ -1,8 +1,8 @@
-"""Measures one engine in one configuration, and makes a profile entry of it.
+"""Measurement of one engine in one configuration.
 
-The QPS of an entry is that of ranges of queries, which is how a worker runs a job, because the
-estimator predicts jobs with it. LoadGen's own figure also holds what issuing a query from outside
-of the host costs: nothing beside a large model, but several times the query of a small one.
+An entry's QPS is measured on ranges of queries, as a worker runs jobs, because the estimator
+predicts jobs with it. LoadGen's QPS includes the overhead of issuing each query from outside the
+host, which is negligible for a large model but several times the latency of a small one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
-from profiler.messages import MESSAGES, Failed, Measured, Progressed
+from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.runtime.report_pipe import run_with_report_pipe
@@ -32,11 +32,12 @@ LOG_FILE: Final = "host.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A profile entry and what it rests on.
+    """A profile entry with LoadGen's result.
 
     Attributes:
-        single_stream: LoadGen's own result.
-        logs: the folder of LoadGen's log files.
+        entry: the profile entry.
+        single_stream: LoadGen's result.
+        logs: folder of LoadGen's log files.
     """
 
     entry: ProfileEntry
@@ -56,18 +57,18 @@ def measure(
     root: Path | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> Measurement:
-    """Measure `session` in a process of its own, which is gone when this returns or raises.
+    """Measure `session` in a child process, which ends before this returns or raises.
 
     Args:
-        models: the model directory.
+        models: model directory.
         session: engine and configuration.
-        worker_class: what machines like this one are called.
-        cores: those that the engine is kept to; all if empty.
-        queries: LoadGen issues at least so many.
-        min_duration: seconds that LoadGen runs at least.
-        output: the folder for LoadGen's log files; created if it is not there.
-        root: what stands for ``/`` where power is measured, if something else does.
-        report: told the share that is done, 0 to 1.
+        worker_class: worker class of this machine.
+        cores: cores to pin the engine to; empty for all.
+        queries: minimum number of LoadGen's queries.
+        min_duration: minimum duration of LoadGen's run in seconds.
+        output: folder for LoadGen's log files; created if missing.
+        root: root of the power interface's files; None for ``/``.
+        report: called with the completed share, 0 to 1.
 
     Raises:
         EngineUnusable: the engine cannot be loaded or run.
@@ -98,19 +99,19 @@ def measure(
 def _follow(
     lines: IO[bytes], session: Session, report: Callable[[float], None], log: Path
 ) -> Measured:
-    """Read what the process reports until it has measured."""
+    """Read the process's messages up to its result."""
     for line in lines:
-        match MESSAGES.decode(line):
-            case Progressed(share):
+        match MESSAGE_CODEC.decode(line):
+            case Progress(share):
                 report(share)
             case Measured() as measured:
                 report(1.0)
                 return measured
-            case Failed(reason):
+            case MeasurementFailed(reason):
                 raise EngineUnusable(
                     f"cannot measure {session.engine} with {session.configuration}: {reason}"
                 )
-    raise InternalError(f"the measuring process ended early; {log} has the detail")
+    raise InternalError(f"the measuring process ended without a result; see {log}")
 
 
 def _entry(

@@ -1,4 +1,4 @@
-"""What a measuring process tells the profiler: one JSON object per line of a pipe."""
+"""Messages from a measuring process to the profiler: one JSON object per line of a pipe."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from synergai.runtime.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """This share of the work is done, 0 to 1."""
+class Progress:
+    """Completed share of the measurement, 0 to 1."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measurement is over.
+    """Result of a measurement.
 
     Attributes:
-        backend_start_s: as the engine host reports it, like the two that follow.
-        service_queries: how many queries were run as ranges.
-        service_s: how long they took together.
-        watts: mean power of the machine meanwhile; 0 where it is not measured.
-        batch_qps: queries per second in batches of 2, 4, 8, …, of an engine that has them.
+        backend_start_s: seconds to start the backend, as reported by the engine host.
+        model_load_s: seconds to load the model, as reported by the engine host.
+        data_preparation_s: seconds to prepare samples, as reported by the engine host.
+        service_queries: number of queries run in ranges.
+        service_s: their total duration in seconds.
+        watts: mean power of the machine during the ranges; 0 without a meter.
+        batch_qps: queries per second in batches of 2, 4, 8, …, if the engine supports batches.
     """
 
     backend_start_s: float
@@ -37,12 +39,12 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """There will be no measurement, and why."""
+class MeasurementFailed:
+    """The measurement was aborted."""
 
     reason: str
 
 
-Message: TypeAlias = Progressed | Measured | Failed
+Message: TypeAlias = Progress | Measured | MeasurementFailed
 
-MESSAGES: Final = MessageCodec[Message](Progressed, Measured, Failed)
+MESSAGE_CODEC: Final = MessageCodec[Message](Progress, Measured, MeasurementFailed)

@@ -1,4 +1,4 @@
-"""The machine's power modes in turn, for measuring in each of them."""
+"""Power modes to measure in, and the switch between them."""
 
 from __future__ import annotations
 
@@ -20,56 +20,61 @@ _log = logging.getLogger(__name__)
 
 
 class ProfiledModes:
-    """Puts modes in force, and in the end the one that was found. A context manager.
+    """Switches power modes and restores the original mode on exit; a context manager.
 
     Args:
-        power: name of the controller; ``auto`` chooses by the board.
-        wanted: names of the modes to measure in; none means all that need no reboot.
-        files: the machine.
+        power: name of the controller; ``auto`` selects it by the board.
+        wanted: names of the modes to measure in; empty for all that need no reboot.
+        files: the machine's files.
+
+    Attributes:
+        modes: the modes to measure in; empty on a machine without power modes.
 
     Raises:
-        InvalidInput: on construction, if there is no such controller or mode.
-        NotSupported: on construction, if the machine does not have what the controller needs, or
-            a wanted mode cannot be switched to.
+        InvalidInput: on construction, if the controller or a mode is unknown.
+        NotSupported: on construction, if the machine does not support the controller or cannot
+            switch to a wanted mode.
     """
 
     def __init__(self, power: str, wanted: Sequence[str], files: Files) -> None:
         self._power = power
         self._files = files
         self._controller: Final[PowerController] = open_controller(power, files, wanted)
-        self._found = ""
+        self._original = ""
         try:
             offered = self._controller.modes()
-            # Asked for by name, a mode that cannot be had is an error; else it is left out.
+            # A mode that cannot be switched to is skipped unless named explicitly.
             names = wanted or [mode.name for mode in offered if not mode.refused]
             self.modes: tuple[PowerMode, ...] = tuple(find_mode(offered, name) for name in names)
-            """Those to measure in; none on a machine without power modes."""
             if self.modes:
-                self._found = self._controller.read().mode
+                self._original = self._controller.read().mode
         except BaseException:
             self._controller.close()
             raise
 
     def activate(self, mode: str) -> float:
-        """Switch, wait until the machine has settled, and verify; return the seconds it took.
+        """Switch to `mode`, wait until the machine has settled, and verify.
+
+        Returns:
+            Duration of the switch in seconds.
 
         Raises:
-            SwitchFailed: the machine did not follow.
+            SwitchFailed: the machine did not enter the mode.
         """
         return self._controller.switch(mode).seconds
 
     def check(self, mode: str) -> None:
-        """Check that `mode` has stayed in force.
+        """Check that `mode` is still active.
 
         Raises:
-            Unavailable: it has not, so that what was measured belongs to no mode.
+            Unavailable: it is not, so the measurement is invalid.
         """
         reading = self._controller.read()
         if reading.mode != mode:
-            now = f"it is {reading.mode} now" if reading.mode else reading.detail
+            now = f"it is now {reading.mode}" if reading.mode else reading.detail
             raise Unavailable(
-                f"the power mode {mode} did not stay in force while it was measured ({now}); "
-                "see to it that nobody else switches, and measure again"
+                f"the power mode changed from {mode} during the measurement ({now}); "
+                "stop other programs that switch modes, and measure again"
             )
 
     def __enter__(self) -> Self:
@@ -82,15 +87,15 @@ class ProfiledModes:
         _traceback: TracebackType | None,
     ) -> None:
         try:
-            self._give_back()
+            self._restore()
             self._controller.close()
         except (OSError, SwitchFailed) as error:
-            _log.warning("the power mode was not given back: %s", error)
+            _log.warning("cannot restore the power mode: %s", error)
 
-    def _give_back(self) -> None:
-        if not self._found:
+    def _restore(self) -> None:
+        if not self._original:
             return
-        ours = any(mode.name == self._found for mode in self.modes)
-        # A controller that was told which modes to offer knows no others.
-        controller = self._controller if ours else open_controller(self._power, self._files)
-        controller.switch(self._found)
+        known = any(mode.name == self._original for mode in self.modes)
+        # A controller opened with wanted modes knows no others.
+        controller = self._controller if known else open_controller(self._power, self._files)
+        controller.switch(self._original)

@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs."""
+"""Output of measurements as a table or JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from profiler.measurement import Measurement
 
 
-def record(measurement: Measurement) -> dict[str, object]:
-    """A measurement as one JSON object; `joules` is the energy of a query."""
+def measurement_record(measurement: Measurement) -> dict[str, object]:
+    """Return a measurement as a JSON object; `joules` is the energy per query."""
     return {
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
@@ -30,7 +30,7 @@ def record(measurement: Measurement) -> dict[str, object]:
 
 
 def print_measurements(measurements: Sequence[Measurement]) -> None:
-    """Print a table: a line for each, power modes and energy only where there are any."""
+    """Print a table of measurements, with columns for power modes and energy if there are any."""
     entries = [measurement.entry for measurement in measurements]
     modes = any(entry.configuration.power_mode for entry in entries)
     metered = any(entry.watts for entry in entries)

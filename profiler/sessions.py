@@ -1,4 +1,4 @@
-"""What to measure, in order: known before the first minute is spent."""
+"""The sessions to measure, in order."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ if TYPE_CHECKING:
     from worker_agent.power.controller import PowerMode
 
 
-def sessions(
+def sessions_to_measure(
     models: Path,
     engines: Sequence[str],
     threads: Sequence[int],
     modes: Sequence[PowerMode],
     cores: Sequence[int] = (),
 ) -> list[Session]:
-    """Every engine in every configuration, one power mode after the other.
+    """Return every engine in every configuration, ordered by power mode.
 
     Args:
-        models: the model directory.
-        engines: names of those to measure; none means all usable ones.
-        threads: 0 stands for one per core.
-        modes: empty on a machine without power modes.
-        cores: those that engines are kept to; all if empty.
+        models: model directory.
+        engines: names of the engines; empty for all usable ones.
+        threads: thread counts; 0 stands for one per core.
+        modes: power modes; empty on a machine without any.
+        cores: cores to pin engines to; empty for all.
 
     Raises:
-        NotFound: an engine, or any at all, is not there.
-        EngineUnusable: an engine that is named cannot be used.
-        InvalidInput: engines are kept to fewer cores than the threads asked for, or all modes
-            have fewer.
+        NotFound: a named engine is missing, or there is no usable engine.
+        EngineUnusable: a named engine cannot be used.
+        InvalidInput: there are more threads than pinned cores, or than cores in every mode.
     """
     names = _engines(models, engines)
     return [
@@ -50,10 +49,10 @@ def sessions(
 def configurations(
     threads: Sequence[int], modes: Sequence[PowerMode], cores: Sequence[int] = ()
 ) -> list[Configuration]:
-    """All that are wanted, each once; a mode has no more threads than cores.
+    """Return the distinct configurations; thread counts beyond a mode's cores are skipped.
 
     Raises:
-        InvalidInput: nothing is left, or engines are kept to fewer cores than that.
+        InvalidInput: no configuration is left, or there are more threads than pinned cores.
     """
     check_thread_counts(threads, cores)
     if not modes:
@@ -68,7 +67,8 @@ def configurations(
     if not found:
         most = max(mode.cores for mode in modes)
         raise InvalidInput(
-            f"no power mode has cores for {min(threads)} threads; the most is {most}"
+            f"no power mode has {min(threads)} cores or more for the threads; the largest has "
+            f"{most}"
         )
     return list(found)
 
@@ -84,7 +84,7 @@ def _engines(models: Path, wanted: Sequence[str]) -> list[EngineName]:
         chosen = [definition for definition in directory.engines() if not definition.fault]
     if not chosen:
         raise NotFound(
-            f"{models} has no usable engine; 'synergai engines list' says why, and "
-            "'synergai engines build' makes some"
+            f"{models} has no usable engine; see 'synergai engines list', or create engines with "
+            "'synergai engines build'"
         )
     return [EngineName(definition.name) for definition in chosen]

@@ -1,4 +1,4 @@
-"""What the operator chooses about profiling."""
+"""Settings of the profiler."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ def _worker_class(text: str) -> str:
 class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     """Settings of ``synergai profile``."""
 
-    models: Path = Field(default=Path("models"), description="The model directory.")
+    models: Path = Field(default=Path("models"), description="Model directory.")
     engines: tuple[str, ...] = Field(
-        default=(), description="Engines to measure; all usable ones if none is named."
+        default=(), description="Engines to measure; default: all usable ones."
     )
     threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
-        default=(1,), min_length=1, description="Thread counts; 0 is one per core."
+        default=(1,), min_length=1, description="Thread counts; 0 for one per core."
     )
     cores: Cores = Field(
         default=(),
-        description="Processor cores that engines are kept to, as the agent's --cores; all if "
-        "empty.",
+        description="Cores to pin engines to, as with the agent's --cores; default: all.",
     )
     power: str = Field(
         default="auto",
-        description="How power modes are controlled: nvpmodel, cpufreq, cgroup or none; auto "
-        "chooses by the board.",
+        description="Power mode controller: nvpmodel, cpufreq, cgroup or none; auto selects it by "
+        "the board.",
     )
     modes: tuple[str, ...] = Field(
-        default=(), description="Power modes to measure in; all that need no reboot if empty."
+        default=(), description="Power modes to measure in; default: all that need no reboot."
     )
     root: Path = Field(
         default=Path("/"),
-        description="Folder that stands for / in all that is about power, as an emulated board.",
+        description="Root of the power interface's files, such as an emulated board's.",
     )
     worker_class: Annotated[str, AfterValidator(_worker_class)] = Field(
         default_factory=default_worker_class,
-        description="What machines like this one are called.",
+        description="Worker class of this machine.",
     )
     queries: int = Field(
-        default=100, ge=1, le=10_000_000, description="LoadGen issues at least this many queries."
+        default=100, ge=1, le=10_000_000, description="Minimum number of LoadGen's queries."
     )
     min_duration: float = Field(
-        default=10.0, ge=0, le=86_400, description="LoadGen runs at least this long, in seconds."
+        default=10.0,
+        ge=0,
+        le=86_400,
+        description="Minimum duration of LoadGen's run in seconds.",
     )
     dictionary: Path = Field(
         default_factory=default_dictionary,
-        description="Where the entries go: a .db, .csv or .json file. The gateway reads the same "
-        "one by default.",
+        description="Dictionary to write entries to: a .db, .csv or .json file. The gateway reads "
+        "the same one by default.",
     )
     output: Path = Field(
-        default=Path("runs/profile"), description="Where LoadGen's own log files go."
+        default=Path("runs/profile"), description="Directory for LoadGen's log files."
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."

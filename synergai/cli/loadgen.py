@@ -35,8 +35,8 @@ def loadgen(settings: LoadgenSettings) -> None:
         print_json(_to_record(settings, measurement))
     else:
         _print_measurement(settings, measurement)
-    counted = measurement.counted
-    raise_on_failures(counted.failed, counted.queries, counted.first_failure)
+    counts = measurement.counts
+    raise_on_failures(counts.failed, counts.queries, counts.first_failure)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
@@ -67,37 +67,37 @@ def _run_with_progress(settings: LoadgenSettings) -> Measurement:
 
 
 def _to_record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, object]:
-    counted = measurement.counted
+    counts = measurement.counts
     return {
         "engine": settings.engine,
         "target": settings.target,
         "scenario": settings.scenario,
         "mode": settings.mode,
         "qos_ms": settings.qos_ms,
-        **to_jsonable(counted),
-        "violations": counted.violations,
-        "goodput": counted.goodput,
+        **to_jsonable(counts),
+        "violations": counts.violations,
+        "goodput": counts.goodput,
         "loadgen": measurement.summary,
         "logs": str(measurement.logs),
     }
 
 
 def _print_measurement(settings: LoadgenSettings, measurement: Measurement) -> None:
-    summary, counted = measurement.summary, measurement.counted
+    summary, counts = measurement.summary, measurement.counts
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
         ("scenario", settings.scenario),
-        ("inputs", counted.inputs),
-        ("samples", f"{counted.queries:,} in {format_seconds(counted.seconds)}"),
+        ("inputs", counts.inputs),
+        ("samples", f"{counts.queries:,} in {format_seconds(counts.seconds)}"),
         *(_loadgen_figures(summary) if summary is not None else ()),
         ("violations", _violations_text(settings, measurement)),
-        ("goodput", f"{format_rate(counted.goodput)} samples/s"),
+        ("goodput", f"{format_rate(counts.goodput)} samples/s"),
         ("logs", str(measurement.logs)),
     ]
-    if counted.first_failure:
-        facts.append(("first failure", Text(counted.first_failure, "red")))
-    if counted.measure:
-        facts.append((counted.measure, f"{counted.accuracy:.2%} of {counted.evaluated:,}"))
+    if counts.first_failure:
+        facts.append(("first failure", Text(counts.first_failure, "red")))
+    if counts.measure:
+        facts.append((counts.measure, f"{counts.accuracy:.2%} of {counts.evaluated:,}"))
     print_facts(facts)
     if summary is not None:
         typer.echo(f"Result is : {summary.validity}")
@@ -119,10 +119,10 @@ def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _violations_text(settings: LoadgenSettings, measurement: Measurement) -> Text:
-    counted = measurement.counted
-    text = f"{counted.violations:,} of {counted.queries:,}"
+    counts = measurement.counts
+    text = f"{counts.violations:,} of {counts.queries:,}"
     text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"
-    ended = {"rejected": counted.rejected, "expired": counted.expired, "failed": counted.failed}
+    ended = {"rejected": counts.rejected, "expired": counts.expired, "failed": counts.failed}
     if details := ", ".join(f"{count:,} {how}" for how, count in ended.items() if count):
         text += f" ({details})"
-    return Text(text, "red" if counted.violations else "green")
+    return Text(text, "red" if counts.violations else "green")

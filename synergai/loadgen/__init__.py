@@ -1,1 +1,1 @@
-"""Asks a gateway for much: MLPerf LoadGen with it as the system under test, and request traces."""
+"""Load generation: MLPerf LoadGen with a gateway as system under test, and open-loop traces."""

@@ -1,4 +1,4 @@
-"""Reads LoadGen's accuracy log: what was answered to each sample."""
+"""Reader of LoadGen's accuracy log, which holds the response to each sample."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ if TYPE_CHECKING:
 ACCURACY_FILE: Final = "mlperf_log_accuracy.json"
 
 
-def read_answers(path: Path, count: int) -> dict[int, bytes]:
-    """The bytes logged for each sample, by its index.
+def read_accuracy_log(path: Path, count: int) -> dict[int, bytes]:
+    """Return the logged bytes by sample index.
 
     Args:
         path: the log file.
-        count: how many samples there are.
+        count: number of samples.
 
     Raises:
-        InvalidInput: it cannot be read, is no accuracy log, is empty, or has a sample that is none.
+        InvalidInput: the file cannot be read, is not an accuracy log, is empty, or has an index
+            out of range.
     """
     try:
         entries = json.loads(path.read_text("utf-8"))
-        answers = {int(entry["qsl_idx"]): bytes.fromhex(entry["data"]) for entry in entries}
+        responses = {int(entry["qsl_idx"]): bytes.fromhex(entry["data"]) for entry in entries}
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{path} is no accuracy log of LoadGen") from None
-    if not answers:
-        raise InvalidInput(f"{path} has no answers; LoadGen logs them in accuracy mode only")
-    if not all(0 <= index < count for index in answers):
-        raise InvalidInput(f"{path} is of other samples: there are {count:,} here")
-    return answers
+        raise InvalidInput(f"{path} is not an accuracy log of LoadGen") from None
+    if not responses:
+        raise InvalidInput(f"{path} has no responses; LoadGen logs them in accuracy mode only")
+    if not all(0 <= index < count for index in responses):
+        raise InvalidInput(f"{path} is of another sample set: this one has {count:,} samples")
+    return responses

@@ -1,8 +1,8 @@
-"""The gateway in LoadGen's hands for Server and Offline: asked without waiting for answers.
+"""System under test of the Server and Offline scenarios.
 
-LoadGen's thread only hands its queries over. An event loop on a thread of its own asks by the SDK
-that users have, and completes samples in batches: each call into LoadGen, and each wake-up from
-one thread to the other, would else cost as much as the request.
+LoadGen's thread only hands queries over. An event loop on another thread sends them with the
+client SDK and completes samples in batches, because a call into LoadGen or a wake-up across
+threads costs as much as a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import mlperf_loadgen
 
     from synergai.client.client import Client
-    from synergai.loadgen.completion import Completion
+    from synergai.loadgen.completion import SampleCompleter
     from synergai.loadgen.library import SampleLibrary
     from synergai.loadgen.query_counter import QueryCounter
 
@@ -34,19 +34,18 @@ if TYPE_CHECKING:
 
 
 class AsyncSystem:
-    """Asks the gateway for every sample that LoadGen issues; a context manager.
+    """Sends every sample that LoadGen issues; a context manager.
 
     Args:
-        client: to the gateway; entered on the loop's own thread. It may neither try a request
-            again, which would hide what the first one met, nor hold any back: LoadGen decides when
-            each is sent.
+        client: client of the gateway, entered on the event loop's thread. It must neither retry,
+            which would hide failures, nor limit requests in flight: LoadGen schedules them.
         engine: name of the engine.
         library: the samples.
-        deadline_s: what the gateway is told as each sample's deadline; None if nothing.
-        window: at most so many samples are on their way at once, and a sample's time begins when it
-            is sent; None if all are sent as they are issued, and their time begins with that.
-        completion: how samples are completed.
-        board: where they are counted.
+        deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
+        window: limit of samples in flight, in which case latency counts from sending; None to
+            send samples when issued, in which case latency counts from then.
+        completer: reports completed samples.
+        counter: counts queries and outcomes.
     """
 
     def __init__(
@@ -57,27 +56,27 @@ class AsyncSystem:
         *,
         deadline_s: float | None,
         window: int | None,
-        completion: Completion,
-        board: QueryCounter,
+        completer: SampleCompleter,
+        counter: QueryCounter,
     ) -> None:
         self._client = client
         self._engine = engine
         self._library = library
         self._deadline_s = deadline_s
         self._window = window
-        self._completion = completion
-        self._board = board
+        self._completer = completer
+        self._counter = counter
         self._issued: deque[Issued] = deque()
         self._unsent: deque[Issued] = deque()
-        self._woken = False
-        self._asking: set[asyncio.Task[None]] = set()
-        self._answered: list[tuple[int, bytes]] = []
-        self._running: Future[asyncio.AbstractEventLoop] = Future()
+        self._wakeup_pending = False
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._completed: list[tuple[int, bytes]] = []
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._run, name="gateway")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._loop = self._running.result()
+        self._loop = self._started.result()
         return self
 
     def __exit__(
@@ -92,22 +91,22 @@ class AsyncSystem:
     # --- LoadGen's thread -------------------------------------------------------------------
 
     def load(self, indices: Sequence[int]) -> None:
-        """Called by LoadGen before it issues these samples."""
+        """Load samples before LoadGen issues them."""
         self._library.load(indices)
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Called by LoadGen when it issues them no more."""
+        """Drop samples that LoadGen no longer issues."""
         self._library.unload(indices)
 
     def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:
-        """Called by LoadGen with its next query; returns at once."""
+        """Hand over a query of LoadGen's without blocking."""
         now = time.monotonic()
         self._issued.extend((sample.id, sample.index, now) for sample in samples)
-        # One wake-up takes all that was issued until then. The loop's thread clears the mark before
-        # it looks, so that what comes after its look finds the mark cleared and wakes it again.
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._take)
+        # One wake-up covers all samples issued before it runs. The loop's thread clears the flag
+        # before it reads the queue, so samples issued after the read wake it again.
+        if not self._wakeup_pending:
+            self._wakeup_pending = True
+            self._loop.call_soon_threadsafe(self._on_issued)
 
     # --- the loop's thread ------------------------------------------------------------------
 
@@ -115,36 +114,36 @@ class AsyncSystem:
         try:
             uvloop.run(self._serve())
         except BaseException as error:
-            if self._running.done():
+            if self._started.done():
                 raise
-            self._running.set_exception(error)
+            self._started.set_exception(error)
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         async with self._client:
-            self._running.set_result(asyncio.get_running_loop())
+            self._started.set_result(asyncio.get_running_loop())
             await self._stopping.wait()
 
-    def _take(self) -> None:
-        self._woken = False
+    def _on_issued(self) -> None:
+        self._wakeup_pending = False
         while self._issued:
             self._unsent.append(self._issued.popleft())
-            self._board.issued(1)
+            self._counter.record_issued(1)
         self._send()
 
     def _send(self) -> None:
-        """Send what may be on its way."""
-        while self._unsent and (self._window is None or len(self._asking) < self._window):
-            task = asyncio.create_task(self._ask(*self._unsent.popleft()))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+        """Send samples up to the window."""
+        while self._unsent and (self._window is None or len(self._in_flight) < self._window):
+            task = asyncio.create_task(self._infer(*self._unsent.popleft()))
+            self._in_flight.add(task)
+            task.add_done_callback(self._in_flight.discard)
 
-    async def _ask(self, sample_id: int, index: int, issued_at: float) -> None:
+    async def _infer(self, sample_id: int, index: int, issued_at: float) -> None:
         since = issued_at if self._window is None else time.monotonic()
         left_s = None
         if self._deadline_s is not None:
             left_s = max(0.0, since + self._deadline_s - time.monotonic())
-        kept, failure = EMPTY_RESPONSE, None
+        encoded, failure = EMPTY_RESPONSE, None
         try:
             result = await self._client.infer(
                 self._engine,
@@ -152,19 +151,19 @@ class AsyncSystem:
                 outputs=self._library.outputs,
                 deadline=left_s,
             )
-            kept = self._completion.kept(index, result.outputs)
+            encoded = self._completer.encode(index, result.outputs)
         except SynergaiError as error:
             failure = error
-            # A worker that was lost costs its queries; without the gateway there is no run.
+            # A lost worker fails its queries; a lost gateway ends the run.
             if isinstance(error, Unavailable) and not await self._client.ready():
-                self._board.fault = error
-        self._board.ended(since, failure)
-        if not self._answered:
+                self._counter.error = error
+        self._counter.record_end(since, failure)
+        if not self._completed:
             self._loop.call_soon(self._complete)
-        self._answered.append((sample_id, kept))
+        self._completed.append((sample_id, encoded))
 
     def _complete(self) -> None:
-        """Complete all samples that were answered in this turn of the loop, and send others."""
-        answered, self._answered = self._answered, []
-        self._completion.complete(answered)
+        """Complete the samples of this iteration of the event loop, and send more."""
+        completed, self._completed = self._completed, []
+        self._completer.complete(completed)
         self._send()

@@ -1,4 +1,4 @@
-"""Tells LoadGen that samples are complete, and what was answered to them."""
+"""Completion of LoadGen's samples."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ if TYPE_CHECKING:
     from synergai.loadgen.library import SampleLibrary
 
 EMPTY_RESPONSE = b""
-"""A sample that failed is complete as well: LoadGen would wait for it for ever."""
+"""Response of a failed sample, which must be completed too: LoadGen waits for every sample."""
 
 
-class Completion:
-    """Completes samples.
+class SampleCompleter:
+    """Reports completed samples to LoadGen.
 
     Args:
-        library: says what an answer is worth, if answers are kept; None if only time counts.
+        library: encodes responses for the accuracy log; None in performance mode, which logs none.
     """
 
     def __init__(self, library: SampleLibrary | None) -> None:
         self._library = library
 
     @property
-    def keeps_answers(self) -> bool:
-        """Whether anybody looks at the outputs."""
+    def logs_responses(self) -> bool:
+        """Whether responses are logged."""
         return self._library is not None
 
-    def kept(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
-        """What is kept of a sample's outputs."""
-        return EMPTY_RESPONSE if self._library is None else self._library.answer(index, outputs)
+    def encode(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
+        """Return the bytes to log for a sample's outputs."""
+        if self._library is None:
+            return EMPTY_RESPONSE
+        return self._library.encode_response(index, outputs)
 
-    def complete(self, answered: Sequence[tuple[int, bytes]]) -> None:
-        """Complete samples, with what is kept of their answers, by LoadGen's ids."""
-        # LoadGen copies the bytes; until it has, these arrays keep them where they are.
-        kept = [np.frombuffer(data, np.uint8) for _, data in answered]
+    def complete(self, responses: Sequence[tuple[int, bytes]]) -> None:
+        """Complete samples given by LoadGen's ids, each with the bytes to log."""
+        # LoadGen copies the bytes during the call; these arrays keep them in place until then.
+        buffers = [np.frombuffer(data, np.uint8) for _, data in responses]
         mlperf_loadgen.QuerySamplesComplete(
             [
-                mlperf_loadgen.QuerySampleResponse(sample_id, data.ctypes.data, data.nbytes)
-                for (sample_id, _), data in zip(answered, kept, strict=True)
+                mlperf_loadgen.QuerySampleResponse(sample_id, buffer.ctypes.data, buffer.nbytes)
+                for (sample_id, _), buffer in zip(responses, buffers, strict=True)
             ]
         )

@@ -1,4 +1,4 @@
-"""Images of a data set as LoadGen's samples: sent as files, answered with classes or boxes."""
+"""Sample library of a data set's images, sent as files and classified or detected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from synergai.errors import InvalidInput
-from synergai.loadgen.accuracy_log import read_answers
+from synergai.loadgen.accuracy_log import read_accuracy_log
 from synergai.loadgen.library import Accuracy
 from synergai.models.datasets import DATASETS
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 PERFORMANCE_COUNT: Final = 1024
-"""Images in memory at a time, as MLPerf has it for ResNet-50; one has some 100 kB."""
+"""Images in memory at a time, MLPerf's number for ResNet-50; an image has some 100 kB."""
 
 
 class DatasetLibrary:
-    """See ``synergai.loadgen.library.SampleLibrary``.
+    """Implements ``synergai.loadgen.library.SampleLibrary`` for a data set.
 
-    What is logged of an answer is what MLPerf's own accuracy scripts read: float32, for a class
-    one number, for boxes rows of seven, of which the first is the image's index.
+    Responses are logged in the format of MLPerf's accuracy scripts: float32, one number for a
+    class, rows of seven for boxes with the image's index in the first column.
 
     Args:
         dataset: the images.
-        image_input: name of the engine's input that takes them.
+        image_input: name of the engine's image input.
     """
 
     def __init__(self, dataset: Dataset, image_input: str) -> None:
@@ -47,50 +47,49 @@ class DatasetLibrary:
         self.performance_count = min(self.count, PERFORMANCE_COUNT)
 
     def load(self, indices: Sequence[int]) -> None:
-        """Read these images."""
+        """Read images into memory."""
         self._loaded.update((index, self._dataset.image(index)) for index in indices)
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Forget these images."""
+        """Drop images from memory."""
         for index in indices:
             self._loaded.pop(index, None)
 
     def inputs(self, index: int) -> Mapping[str, Array]:
-        """One encoded image."""
+        """Return an encoded image."""
         return {self._input: np.array([self._loaded[index]], object)}
 
-    def answer(self, index: int, outputs: Mapping[str, Array]) -> bytes:
-        """See the class."""
+    def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
+        """Return classes or boxes as MLPerf's scripts read them."""
         (name,) = self.outputs
-        answer = outputs[name].astype(np.float32)
-        if answer.ndim == 2:
-            answer[:, 0] = index
-        return answer.tobytes()
+        rows = outputs[name].astype(np.float32)
+        if rows.ndim == 2:
+            rows[:, 0] = index
+        return rows.tobytes()
 
     def evaluate(self, log: Path) -> Accuracy:
-        """The data set's own measure of the answers.
+        """Evaluate the logged responses with the data set's measure.
 
         Raises:
-            InvalidInput: `log` is no accuracy log, or not of these images.
+            InvalidInput: `log` is not an accuracy log, or of another data set.
         """
-        logged = read_answers(log, self.count)
-        answers = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
-        value = self._dataset.evaluate(answers)
-        return Accuracy(measure=self._dataset.metric, value=value, samples=len(answers))
+        logged = read_accuracy_log(log, self.count)
+        responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
+        value = self._dataset.evaluate(responses)
+        return Accuracy(measure=self._dataset.metric, value=value, samples=len(responses))
 
 
 def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
-    """A data set's images for an engine.
+    """Return the sample library of a data set for an engine.
 
     Raises:
-        InvalidInput: the data set is damaged, or the engine does not take images or does not give
-            what the data set knows.
-        NotFound: the data set is not there.
+        InvalidInput: the data set is damaged, or the engine does not map images to its labels.
+        NotFound: the data set is missing.
     """
     dataset = DATASETS[name](folder)
     if not engine.preprocess or engine.postprocess != dataset.output:
         raise InvalidInput(
-            f"engine {engine.name!r} does not turn images into {dataset.output}: its engine.toml "
+            f"engine {engine.name!r} does not map images to {dataset.output}: its engine.toml "
             f'needs preprocess, and postprocess = "{dataset.output}"'
         )
     return DatasetLibrary(dataset, engine.inputs[0].name)

@@ -1,6 +1,6 @@
-"""What is sent: samples of an engine's inputs, and what their answers are worth.
+"""Sample libraries: input samples of an engine, and the evaluation of its responses.
 
-MLPerf calls it the query sample library.
+MLPerf's term is query sample library (QSL).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """How right an engine's answers were.
+    """Accuracy of an engine's responses.
 
     Attributes:
-        measure: what was measured, such as ``top-1``.
-        value: the figure, from 0 to 1.
-        samples: how many answers it rests on.
+        measure: name of the measure, such as ``top-1``.
+        value: its value, from 0 to 1.
+        samples: number of evaluated responses.
     """
 
     measure: str
@@ -37,35 +37,35 @@ class SampleLibrary(Protocol):
 
     @property
     def origin(self) -> str:
-        """Where they are from, for people."""
+        """Human-readable description of their source."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of samples."""
 
     @property
     def outputs(self) -> Sequence[str]:
-        """The outputs to ask for; all if empty."""
+        """Names of the outputs to request; empty for all."""
 
     @property
     def performance_count(self) -> int:
-        """How many of them are held in memory at a time."""
+        """Number of samples held in memory at a time."""
 
     def load(self, indices: Sequence[int]) -> None:
-        """Have these samples in memory."""
+        """Load samples into memory."""
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Have these samples in memory no more."""
+        """Drop samples from memory."""
 
     def inputs(self, index: int) -> Mapping[str, Array]:
-        """The arrays of a loaded sample, by input name."""
+        """Return the arrays of a loaded sample by input name."""
 
-    def answer(self, index: int, outputs: Mapping[str, Array]) -> bytes:
-        """What LoadGen's accuracy log is to keep of a sample's outputs."""
+    def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
+        """Return the bytes that LoadGen's accuracy log stores for a sample's outputs."""
 
     def evaluate(self, log: Path) -> Accuracy | None:
-        """How right the answers in an accuracy log are; None if nobody knows.
+        """Return the accuracy of the responses in an accuracy log; None without ground truth.
 
         Raises:
-            InvalidInput: it is not such a log, or not of these samples.
+            InvalidInput: `log` is not an accuracy log, or of another sample set.
         """

@@ -1,4 +1,4 @@
-"""What the process that runs LoadGen tells its parent: one JSON object per line of a pipe."""
+"""Messages from the LoadGen process to its parent: one JSON object per line of a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergai.runtime.report_pipe import MessageCodec
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """So many queries are complete, after so many seconds."""
+    """Completed queries and elapsed seconds so far."""
 
     queries: int
     seconds: float
@@ -18,27 +18,27 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """The run is over before its end, and why."""
+    """The run was aborted."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """Our own count, beside LoadGen's figures.
+    """Counts of a completed run, beside LoadGen's own figures.
 
     Attributes:
-        inputs: what was sent, for people.
-        queries: how many were issued.
-        failed: of these, ended with another error than the next two.
-        expired: not done by the deadline that the gateway was told.
-        rejected: refused because of too much to do.
-        late: answered, but after the QoS.
-        seconds: from the first issue to the last completion.
-        first_failure: what the first of the failed said; empty if there was none.
-        measure: what of the answers' accuracy was measured; empty if nothing was.
-        accuracy: the figure, from 0 to 1.
-        evaluated: how many answers it rests on.
+        inputs: human-readable description of the samples.
+        queries: queries issued.
+        failed: queries that failed with an error other than expiry or rejection.
+        expired: queries that the gateway dropped at their deadline.
+        rejected: queries that the gateway rejected for overload.
+        late: queries that completed after the QoS time.
+        seconds: time from the first issue to the last completion.
+        first_failure: error of the first failed query; empty if none failed.
+        measure: name of the accuracy measure; empty if accuracy was not evaluated.
+        accuracy: its value, from 0 to 1.
+        evaluated: number of evaluated responses.
     """
 
     inputs: str
@@ -55,15 +55,15 @@ class RunCounts:
 
     @property
     def violations(self) -> int:
-        """Queries that were not answered in time, whyever."""
+        """Queries that did not complete within the QoS time, for any reason."""
         return self.failed + self.expired + self.rejected + self.late
 
     @property
     def goodput(self) -> float:
-        """Queries per second that were answered within the QoS."""
+        """Queries per second that completed within the QoS time."""
         return (self.queries - self.violations) / self.seconds if self.seconds else 0.0
 
 
 Message: TypeAlias = RunProgress | RunFailed | RunCounts
 
-MESSAGES: Final = MessageCodec[Message](RunProgress, RunFailed, RunCounts)
+MESSAGE_CODEC: Final = MessageCodec[Message](RunProgress, RunFailed, RunCounts)

@@ -1,4 +1,4 @@
-"""How a request can end, for whoever asked with a deadline."""
+"""Outcomes of a request, from the client's point of view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
 
 
 class Outcome(enum.Enum):
-    """How a request ended; all but the first are violations."""
+    """Outcome of a request; all but MET are violations."""
 
     MET = "met"
     LATE = "late"
@@ -18,12 +18,12 @@ class Outcome(enum.Enum):
 
 
 def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float) -> Outcome:
-    """How a request ended.
+    """Return the outcome of a request.
 
     Args:
-        error: why there was no answer; None if there was one.
-        latency_s: until the end, from the instant at which it was to be sent.
-        deadline_s: within which the answer was wanted; infinite if there is no hurry.
+        error: its error; None if it succeeded.
+        latency_s: seconds from its scheduled send time to its end.
+        deadline_s: its deadline in seconds; infinite for none.
     """
     match error:
         case None:
@@ -37,19 +37,18 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
 
 
 def raise_on_failures(failed: int, asked: int, first_failure: str) -> None:
-    """Have a command end as failed that has already told its figures.
+    """Fail a command, after it printed its results, if any request failed.
 
-    A gateway that refuses what would come too late does as it should, and what is late is measured;
-    requests that failed for any other reason say that something is broken, and that the figures
-    are not of what was to be measured.
+    Rejected, expired and late requests are part of the measurement. Any other failure means that
+    something is broken and the results are not representative.
 
     Args:
-        failed: how many ended as `Outcome.FAILED`.
-        asked: of how many.
-        first_failure: why the first of them did.
+        failed: number of requests with `Outcome.FAILED`.
+        asked: number of all requests.
+        first_failure: error of the first failed request.
 
     Raises:
-        SynergaiError: there are any.
+        SynergaiError: a request failed.
     """
     if failed:
         raise SynergaiError(f"{failed:,} of {asked:,} requests failed; the first: {first_failure}")

@@ -1,4 +1,4 @@
-"""Our own count of a LoadGen run: LoadGen knows no deadlines, and asks no one why."""
+"""Counter of query outcomes beside LoadGen's own figures, which know no deadlines or errors."""
 
 from __future__ import annotations
 
@@ -15,54 +15,59 @@ if TYPE_CHECKING:
 
 
 class QueryCounter:
-    """Counts issues and ends of queries; written by one thread, and read by another.
+    """Counts issued queries and their outcomes; written by one thread, read by another.
 
     Args:
-        qos_s: a query that takes longer is a violation; None if none is.
+        qos_s: latency in seconds beyond which a query is a violation; None for no limit.
 
     Attributes:
-        fault: why the run cannot go on, once it cannot.
-        done: how many queries have ended.
+        error: the error that ends the run, once there is one.
+        done: number of ended queries.
     """
 
     def __init__(self, qos_s: float | None) -> None:
-        self.fault: SynergaiError | None = None
+        self.error: SynergaiError | None = None
         self._qos_s = math.inf if qos_s is None else qos_s
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Count from now on: what came before was to warm up."""
+    def reset(self) -> None:
+        """Restart all counts, at the end of the warm-up."""
         self.done = 0
         self._issued = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._first_failure = ""
-        self._began_at = self._moved_at = self._ended_at = time.monotonic()
+        self._began_at = self._progressed_at = self._ended_at = time.monotonic()
 
-    def issued(self, queries: int) -> None:
-        """So many queries more were issued."""
+    def record_issued(self, queries: int) -> None:
+        """Count issued queries."""
         if self._issued == self.done:
-            self._moved_at = time.monotonic()
+            self._progressed_at = time.monotonic()
         self._issued += queries
 
-    def ended(self, since: float, error: SynergaiError | None) -> None:
-        """A query ended now, with this error if with any; its QoS began at `since`."""
-        self._moved_at = self._ended_at = now = time.monotonic()
+    def record_end(self, since: float, error: SynergaiError | None) -> None:
+        """Count a query that ended now.
+
+        Args:
+            since: start of its QoS time in monotonic seconds.
+            error: why it failed; None if it succeeded.
+        """
+        self._progressed_at = self._ended_at = now = time.monotonic()
         self.done += 1
         outcome = outcome_of(error, now - since, self._qos_s)
         self._outcomes[outcome] += 1
         if outcome is Outcome.FAILED and not self._first_failure:
             self._first_failure = str(error)
 
-    def silent_s(self) -> float:
-        """For how long queries have been out without any of them ending."""
-        return time.monotonic() - self._moved_at if self._issued > self.done else 0.0
+    def stalled_s(self) -> float:
+        """Return the seconds since the last progress; 0 if no query is in flight."""
+        return time.monotonic() - self._progressed_at if self._issued > self.done else 0.0
 
     def elapsed_s(self) -> float:
-        """Since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._began_at
 
-    def counted(self, inputs: str) -> RunCounts:
-        """The count; `inputs` says what was sent, for people."""
+    def counts(self, inputs: str) -> RunCounts:
+        """Return the counts; `inputs` describes the samples that were sent."""
         outcomes = self._outcomes
         return RunCounts(
             inputs=inputs,

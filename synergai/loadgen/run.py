@@ -1,8 +1,8 @@
-"""One LoadGen run in a process of its own: ``python -m synergai.loadgen.run``.
+"""A LoadGen run in its own process: ``python -m synergai.loadgen.run``.
 
-LoadGen keeps its state per process and cannot be stopped, so every run gets a process, and ending
-a run early is ending its process. The test has a thread to itself; the main thread reports, and
-gives up on a query that is never answered.
+LoadGen keeps its state per process and cannot be stopped, so every run gets a process, which
+exits to abort the run. The test has its own thread; the main thread reports progress and aborts
+the run on an error or timeout.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from synergai.client.client import Client
 from synergai.errors import SynergaiError, Unavailable
 from synergai.loadgen.accuracy_log import ACCURACY_FILE
 from synergai.loadgen.async_system import AsyncSystem
-from synergai.loadgen.completion import Completion
+from synergai.loadgen.completion import SampleCompleter
 from synergai.loadgen.dataset_library import dataset_library
-from synergai.loadgen.messages import MESSAGES, Message, RunCounts, RunFailed, RunProgress
+from synergai.loadgen.messages import MESSAGE_CODEC, Message, RunCounts, RunFailed, RunProgress
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
 from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.settings import LoadgenSettings
 from synergai.loadgen.single_stream import log_settings
-from synergai.loadgen.sync_client import SyncClient
+from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.loadgen.sync_system import SyncSystem
 from synergai.models.postprocess import CLASSES
 
@@ -43,38 +43,38 @@ if TYPE_CHECKING:
 REPORT_INTERVAL_S: Final = 0.1
 
 
-class System(Protocol):
-    """The gateway in LoadGen's hands. All calls come on LoadGen's own thread."""
+class SystemUnderTest(Protocol):
+    """LoadGen's interface to the gateway; called on LoadGen's thread."""
 
     def load(self, indices: Sequence[int], /) -> None:
-        """These samples are going to be issued."""
+        """Load samples before they are issued."""
 
     def unload(self, indices: Sequence[int], /) -> None:
-        """These samples are issued no more."""
+        """Drop samples that are no longer issued."""
 
     def issue(self, samples: list[mlperf_loadgen.QuerySample], /) -> None:
-        """Ask the gateway, and complete every sample some time, whatever became of it."""
+        """Send a query; every sample must be completed eventually, failed or not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and report on the pipe."""
+    """Run LoadGen and report on the pipe."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", help="of the run, as JSON")
-    parser.add_argument("--report", type=int, required=True, help="inherited descriptor")
+    parser.add_argument("settings", help="settings of the run, as JSON")
+    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
     options = parser.parse_args(arguments)
-    # The parent decides when this ends; a terminal's Ctrl-C reaches the whole group.
+    # A terminal's Ctrl-C reaches the whole process group; the parent ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def report(message: Message) -> None:
         try:
-            os.write(options.report, MESSAGES.encode(message))
+            os.write(options.report, MESSAGE_CODEC.encode(message))
         except BrokenPipeError:
-            os._exit(1)  # nobody waits for the result any more
+            os._exit(1)  # the parent is gone
 
-    settings = LoadgenSettings.unpacked(options.settings)
-    board = QueryCounter(None if settings.qos_ms is None else settings.qos_ms / 1e3)
+    settings = LoadgenSettings.from_json(options.settings)
+    counter = QueryCounter(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
-        report(_run(settings, board, report))
+        report(_run(settings, counter, report))
     except SynergaiError as error:
         report(RunFailed(str(error)))
         return 1
@@ -82,60 +82,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    settings: LoadgenSettings, board: QueryCounter, report: Callable[[Message], None]
+    settings: LoadgenSettings, counter: QueryCounter, report: Callable[[Message], None]
 ) -> RunCounts:
-    """Run the test, and return our count of it.
+    """Run the test and return its counts.
 
     Raises:
-        SynergaiError: the gateway could not be asked, or the samples are no good.
+        SynergaiError: the gateway is unreachable, or the samples are unusable.
     """
     with ExitStack() as stack:
-        line = stack.enter_context(SyncClient(settings.target, settings.tls_ca))
-        library = _library(settings, line.engine(settings.engine))
-        completion = Completion(library if settings.mode == "accuracy" else None)
+        sync_client = stack.enter_context(SyncStreamClient(settings.target, settings.tls_ca))
+        library = _library(settings, sync_client.engine(settings.engine))
+        completer = SampleCompleter(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
-        waiting = SyncSystem(
-            line,
+        sync_system = SyncSystem(
+            sync_client,
             settings.engine,
             library,
             deadline_s=deadline_s,
-            completion=completion,
-            board=board,
+            completer=completer,
+            counter=counter,
         )
-        system: System = waiting
+        system: SystemUnderTest = sync_system
         if settings.scenario in ("Server", "Offline"):
             client = Client(
                 settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca
             )
-            flowing = AsyncSystem(
+            async_system = AsyncSystem(
                 client,
                 settings.engine,
                 library,
                 deadline_s=deadline_s,
                 window=settings.window if settings.scenario == "Offline" else None,
-                completion=completion,
-                board=board,
+                completer=completer,
+                counter=counter,
             )
-            system = stack.enter_context(flowing)
+            system = stack.enter_context(async_system)
 
         def prepare() -> mlperf_loadgen.TestSettings:
-            requested = scenario_settings(settings, waiting.warm_up())
-            board.begin()
-            return requested
+            test_settings = scenario_settings(settings, sync_system.warm_up())
+            counter.reset()
+            return test_settings
 
         logs = log_settings(settings.output)
-        test = threading.Thread(target=_test, args=(system, library, prepare, logs, board))
+        test = threading.Thread(target=_run_test, args=(system, library, prepare, logs, counter))
         test.start()
-        _attend(board, test, settings.query_timeout, report)
-    return _evaluated(board.counted(library.origin), library, settings)
+        _watch(counter, test, settings.query_timeout, report)
+    return _with_accuracy(counter.counts(library.origin), library, settings)
 
 
 def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
-    """What is sent.
+    """Return the samples to send.
 
     Raises:
-        InvalidInput: they are not samples, or not for this engine.
-        NotFound: the data set is not where it should be.
+        InvalidInput: the samples are malformed or do not match the engine.
+        NotFound: the data set is missing.
     """
     if settings.dataset is not None and settings.data is not None:
         return dataset_library(settings.dataset, settings.data, engine)
@@ -144,66 +144,70 @@ def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
     return SampleSet(samples, origin, engine.outputs[0].name, has_classes=has_classes)
 
 
-def _evaluated(counted: RunCounts, library: SampleLibrary, settings: LoadgenSettings) -> RunCounts:
-    """The count, with the accuracy of the answers if they were kept and somebody knows better."""
+def _with_accuracy(
+    counts: RunCounts, library: SampleLibrary, settings: LoadgenSettings
+) -> RunCounts:
+    """Add the accuracy to the counts, in accuracy mode with ground truth."""
     if settings.mode != "accuracy":
-        return counted
+        return counts
     accuracy = library.evaluate(settings.output / ACCURACY_FILE)
     if accuracy is None:
-        return counted
+        return counts
     return replace(
-        counted,
+        counts,
         measure=accuracy.measure,
         accuracy=accuracy.value,
         evaluated=accuracy.samples,
     )
 
 
-def _attend(
-    board: QueryCounter,
+def _watch(
+    counter: QueryCounter,
     test: threading.Thread,
     query_timeout: float,
     report: Callable[[Message], None],
 ) -> None:
-    """Report progress until the test is over, or end the process with it."""
+    """Report progress until the test ends; exit the process on an error or timeout."""
     while test.is_alive():
         test.join(REPORT_INTERVAL_S)
-        fault = board.fault
-        if fault is None and board.silent_s() > query_timeout:
-            fault = Unavailable(f"no answer for {query_timeout:g} s")
-        if fault is not None:
+        error = counter.error
+        if error is None and counter.stalled_s() > query_timeout:
+            error = Unavailable(f"no response for {query_timeout:g} s")
+        if error is not None:
             report(
-                RunFailed(f"{fault} (after {board.done:,} queries)" if board.done else str(fault))
+                RunFailed(
+                    f"{error} (after {counter.done:,} queries)" if counter.done else str(error)
+                )
             )
-            os._exit(1)  # there is no way out of a running test but the process's end
-        report(RunProgress(board.done, board.elapsed_s()))
+            os._exit(1)  # a running test cannot be stopped otherwise
+        report(RunProgress(counter.done, counter.elapsed_s()))
 
 
-def _test(
-    system: System,
+def _run_test(
+    system: SystemUnderTest,
     library: SampleLibrary,
     prepare: Callable[[], mlperf_loadgen.TestSettings],
     logs: mlperf_loadgen.LogSettings,
-    board: QueryCounter,
+    counter: QueryCounter,
 ) -> None:
-    """The warm-up, and the whole of LoadGen's run."""
+    """Warm up and run LoadGen's test."""
     try:
-        requested = prepare()
-    except SynergaiError as fault:
-        board.fault = fault
+        test_settings = prepare()
+    except SynergaiError as error:
+        counter.error = error
         return
 
     def flush() -> None:
-        """Nothing is held back."""
+        """Do nothing: no sample is held back."""
 
     under_test = mlperf_loadgen.ConstructSUT(system.issue, flush)
     samples = mlperf_loadgen.ConstructQSL(
         library.count, library.performance_count, system.load, system.unload
     )
     try:
-        mlperf_loadgen.StartTestWithLogSettings(under_test, samples, requested, logs)
-    except SynergaiError as fault:  # a sample cannot be read
-        board.fault = fault
+        mlperf_loadgen.StartTestWithLogSettings(under_test, samples, test_settings, logs)
+    except SynergaiError as error:  # a sample cannot be read
+        counter.error = error
     finally:
         mlperf_loadgen.DestroyQSL(samples)
         mlperf_loadgen.DestroySUT(under_test)

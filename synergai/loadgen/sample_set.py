@@ -1,4 +1,4 @@
-"""An engine's own sample set, or a file like it, as what is sent."""
+"""Sample library of an engine's own sample set, or of a file in the same format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from synergai.domain import EngineName
 from synergai.errors import NotFound
-from synergai.loadgen.accuracy_log import read_answers
+from synergai.loadgen.accuracy_log import read_accuracy_log
 from synergai.loadgen.library import Accuracy
 from synergai.models.directory import EngineDefinition, ModelDirectory
 from synergai.models.postprocess import CLASSES
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class SampleSet:
-    """A sample set that is in memory as a whole; see ``synergai.loadgen.library.SampleLibrary``.
+    """Implements ``synergai.loadgen.library.SampleLibrary`` for samples in memory.
 
-    What is logged of an answer is its class if the samples have labels, as float32: what the engine
-    says as its output ``classes``, or the place of the largest number of its first output. Without
-    labels it is that first output as it is.
+    Of labelled samples, the class is logged as float32: the engine's output ``classes``, or else
+    the index of the largest element of its first output. Otherwise the first output is logged
+    unchanged.
 
     Args:
         samples: the samples.
-        origin: where they are from, for people.
+        origin: human-readable description of their source.
         output: name of the engine's first output.
         has_classes: the engine has an output ``classes``; see ``synergai.models.postprocess``.
     """
@@ -51,17 +51,17 @@ class SampleSet:
         self.count = self.performance_count = len(samples)
 
     def load(self, _indices: Sequence[int]) -> None:
-        """They are in memory already."""
+        """Do nothing: all samples are in memory."""
 
     def unload(self, _indices: Sequence[int]) -> None:
-        """They stay."""
+        """Do nothing: all samples stay in memory."""
 
     def inputs(self, index: int) -> Mapping[str, Array]:
-        """The arrays of a sample, by input name."""
+        """Return the arrays of a sample by input name."""
         return self._samples.inputs[index]
 
-    def answer(self, _index: int, outputs: Mapping[str, Array]) -> bytes:
-        """See the class."""
+    def encode_response(self, _index: int, outputs: Mapping[str, Array]) -> bytes:
+        """Return the class, or the first output of unlabelled samples."""
         if CLASSES in self.outputs:
             return outputs[CLASSES].astype(np.float32).tobytes()
         output = outputs[self._output]
@@ -70,32 +70,32 @@ class SampleSet:
         return np.float32(output.argmax()).tobytes()
 
     def evaluate(self, log: Path) -> Accuracy | None:
-        """The share of answers that are their samples' labels; None without labels.
+        """Return the share of responses that match the labels; None without labels.
 
         Raises:
-            InvalidInput: `log` is no accuracy log, or not of these samples.
+            InvalidInput: `log` is not an accuracy log, or of another sample set.
         """
         labels = self._samples.labels
         if labels is None:
             return None
-        answers = read_answers(log, self.count)
+        responses = read_accuracy_log(log, self.count)
         right = sum(
             np.frombuffer(data, np.float32).tolist() == [labels[index]]
-            for index, data in answers.items()
+            for index, data in responses.items()
         )
-        return Accuracy(measure="top-1", value=right / len(answers), samples=len(answers))
+        return Accuracy(measure="top-1", value=right / len(responses), samples=len(responses))
 
 
 def samples_for(engine: Engine, models: Path, samples: Path | None) -> tuple[Samples, str]:
-    """The samples to send, and where they are from.
+    """Return the samples to send and a description of their source.
 
     Args:
-        engine: what it takes.
-        models: the model directory, where the engine's own sample set is, if there is one.
-        samples: an ``.npz`` to take instead; see ``synergai.models.samples``.
+        engine: the engine, whose inputs they must match.
+        models: the model directory, which may hold the engine's own sample set.
+        samples: an ``.npz`` file to use instead; see ``synergai.models.samples``.
 
     Raises:
-        InvalidInput: the sample set is not one, or not for this engine.
+        InvalidInput: the sample set is malformed or does not match the engine.
     """
     definition = _definition(engine.name, models, samples)
     if definition is None or definition.samples is None:
@@ -106,7 +106,7 @@ def samples_for(engine: Engine, models: Path, samples: Path | None) -> tuple[Sam
 
 
 def _definition(name: str, models: Path, samples: Path | None) -> EngineDefinition | None:
-    """The engine as the model directory here describes it, if it does."""
+    """Return the engine's definition in the local model directory, if it has one."""
     if samples is not None:
         return EngineDefinition(name=EngineName(name), file=samples, samples=samples)
     try:

@@ -1,6 +1,6 @@
-"""What LoadGen is told of a run: its scenario's own settings, from ours and from a user.conf.
+"""LoadGen settings of a run, from ours and a user.conf.
 
-Imports LoadGen, and is therefore for the process alone that runs it.
+Imports LoadGen; import it only in the process that runs LoadGen.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ _MODES: Final = {
 
 
 def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loadgen.TestSettings:
-    """The settings of a run.
+    """Return LoadGen's settings of a run.
 
-    Without a user.conf all that is not ours is LoadGen's default. With one, MLPerf's own
-    mlperf.conf comes first, then that file, and of ours only what was given and not left to its
-    default.
+    Without a user.conf, our settings override LoadGen's defaults. With one, MLPerf's mlperf.conf
+    applies first, then that file, then those of our settings that were given explicitly.
 
     Args:
-        settings: ours.
-        fastest_s: what the fastest query is known to have taken, one at a time.
+        settings: our settings.
+        fastest_s: latency in seconds of the fastest query seen so far, sent one at a time.
 
     Raises:
-        InvalidInput: the user.conf cannot be read, or is none.
+        InvalidInput: the user.conf cannot be read, or is malformed.
     """
     result = run_settings(settings.queries, settings.min_duration, fastest_s)
     if settings.user_conf is not None:
-        # LoadGen reads mlperf.conf at the first call of FromConfig in a process, and never again.
+        # LoadGen reads mlperf.conf only at the first call of FromConfig in a process.
         result = mlperf_loadgen.TestSettings()
         _read(result, settings.user_conf, settings.mlperf_model or settings.engine, settings)
     given = settings.model_fields_set if settings.user_conf is not None else set(_OURS)
@@ -58,7 +57,7 @@ _OURS: Final = ("queries", "min_duration", "rate", "qos_ms", "samples_per_query"
 def _apply(
     result: mlperf_loadgen.TestSettings, name: str, settings: LoadgenSettings, fastest_s: float
 ) -> None:
-    """Set what one of our settings means to LoadGen."""
+    """Apply one of our settings."""
     match name:
         case "queries":
             result.min_query_count = settings.queries
@@ -75,8 +74,8 @@ def _apply(
 def _apply_rate(
     result: mlperf_loadgen.TestSettings, settings: LoadgenSettings, fastest_s: float
 ) -> None:
-    # LoadGen prepares queries by the expected figure and does not prepare more: if they run out
-    # before the time is over, the run is invalid.
+    # LoadGen generates its queries in advance by these figures: if they run out before the minimum
+    # duration, the run is invalid.
     result.multi_stream_expected_latency_ns = max(1, round(fastest_s * 1e9 / 2))
     result.offline_expected_qps = settings.rate or 2 / fastest_s
     if settings.rate is not None:
@@ -88,6 +87,8 @@ def _read(
 ) -> None:
     code = result.FromConfig(str(path), model, settings.scenario)
     if code == -errno.ENOENT:
-        raise InvalidInput(f"{path} cannot be read")
+        raise InvalidInput(f"cannot read {path}")
     if code:
-        raise InvalidInput(f"{path} is no user.conf of LoadGen: MODEL.SCENARIO.KEY = VALUE")
+        raise InvalidInput(
+            f"{path} is not a user.conf of LoadGen; its lines are MODEL.SCENARIO.KEY = VALUE"
+        )

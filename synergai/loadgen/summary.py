@@ -1,4 +1,4 @@
-"""Reads LoadGen's summary: the text that its log files and its readers agree on."""
+"""Parser of LoadGen's summary file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE: Final = "mlperf_log_summary.txt"
 
-# What each rate is called, in the scenarios that have it.
+# Names of the rates, by the scenarios that report them.
 _ONE_AT_A_TIME: Final = {"SingleStream": "QPS w/ loadgen overhead"}
 _ONE_AT_A_TIME_NET: Final = {"SingleStream": "QPS w/o loadgen overhead"}
 _COMPLETED: Final = {"Server": "Completed samples per second", "Offline": "Samples per second"}
@@ -27,17 +27,21 @@ _UNMET: Final = re.compile(r"^\s+(.+?) satisfied\s*: NO\b", re.MULTILINE | re.IG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What LoadGen says about a performance run.
+    """LoadGen's summary of a performance run.
+
+    Latencies are those of queries, from issue to completion; a Multi Stream query has several
+    samples, the Offline query has all of them.
 
     Attributes:
         validity: ``VALID`` or ``INVALID``.
-        unmet: which of its conditions are not satisfied, in its words; empty if valid.
+        unmet: names of LoadGen's unsatisfied conditions; empty if valid.
         qps_with_overhead: Single Stream: queries per second over the whole run.
-        qps: Single Stream: the inverse of the mean latency.
+        qps: Single Stream: inverse of the mean latency.
         samples_per_second: Server and Offline: samples completed per second.
         scheduled_per_second: Server: samples issued per second.
-        mean_s: mean latency, from issue to completion, as all that follow; of queries, which
-            in Multi Stream have several samples, and in Offline all of them.
+        min_s: minimum latency.
+        max_s: maximum latency.
+        mean_s: mean latency.
         percentiles_s: latency by percentile, from 50.0 to 99.9.
     """
 
@@ -56,20 +60,20 @@ class Summary:
 
     @property
     def is_valid(self) -> bool:
-        """LoadGen accepts the run by its own rules."""
+        """Whether LoadGen considers the run valid."""
         return self.validity == "VALID"
 
 
 def read_summary(path: Path) -> Summary:
-    """The summary in a log file.
+    """Read the summary file at `path`.
 
     Raises:
-        InvalidInput: the file cannot be read, or is no complete summary.
+        InvalidInput: the file cannot be read, or is not a complete summary.
     """
     try:
         text = path.read_text("utf-8", "replace")
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     try:
         return parse_summary(text)
     except InvalidInput as error:
@@ -77,10 +81,10 @@ def read_summary(path: Path) -> Summary:
 
 
 def parse_summary(text: str) -> Summary:
-    """The summary in `text`.
+    """Parse a summary.
 
     Raises:
-        InvalidInput: a figure is missing.
+        InvalidInput: a figure is missing or malformed.
     """
     facts = dict(_FACT.findall(text))
     try:
@@ -103,9 +107,9 @@ def parse_summary(text: str) -> Summary:
             },
         )
     except KeyError as missing:
-        raise InvalidInput(f"this is no complete LoadGen summary: it lacks {missing}") from None
+        raise InvalidInput(f"the LoadGen summary is incomplete: {missing} is missing") from None
     except ValueError:
-        raise InvalidInput("this is no LoadGen summary: a figure is not a number") from None
+        raise InvalidInput("the LoadGen summary is malformed: a figure is not a number") from None
 
 
 def _rate(facts: Mapping[str, str], names: Mapping[str, str], scenario: str) -> float | None:

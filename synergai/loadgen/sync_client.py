@@ -1,10 +1,9 @@
-"""The gateway as LoadGen's thread sees it: it asks, and waits, over one synchronous stream.
+"""Synchronous client over one stream, for LoadGen's Single and Multi Stream scenarios.
 
-LoadGen issues a Single or Multi Stream query on the thread that runs the test, and the next one
-when all its samples are answered.
-Of the ways to ask a gateway from there, a stream of the synchronous stub costs least: at the
-median 0.26 ms for a small query against an echo, where a unary call of the same stub takes
-0.41 ms, and a stream of an event loop in another thread 0.29 ms.
+In these, LoadGen's test thread issues a query once all samples of the last one are complete.
+A stream of the synchronous stub has the least overhead: a median of 0.26 ms for a small query to
+an echo server, compared with 0.41 ms for a unary call of the same stub and 0.29 ms for a stream
+of an event loop in another thread.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
     from synergai.errors import SynergaiError
 
-    Answer: TypeAlias = inference_pb2.ModelInferResponse | SynergaiError
+    Response: TypeAlias = inference_pb2.ModelInferResponse | SynergaiError
 
 _CALL_TIMEOUT_S: Final = 10.0
 _STREAM: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class SyncClient:
-    """A connection to a gateway for one thread that asks and waits.
+class SyncStreamClient:
+    """Blocking client of a gateway, for use by one thread.
 
     Args:
         target: ``host:port`` of the gateway.
-        tls_ca: authority (PEM) of its certificate; None if it has none.
+        tls_ca: certificate authority (PEM) of the gateway's certificate; None without TLS.
 
     Raises:
         InvalidInput: `tls_ca` has no certificates.
@@ -55,7 +54,7 @@ class SyncClient:
         else:
             self._channel = grpc.secure_channel(target, credentials, channel_options())
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        # Requests are serialised once, before the run, and not while it is timed.
+        # Requests are serialised before the run, so as not to be timed.
         start: grpc.StreamStreamMultiCallable[bytes, inference_pb2.ModelStreamInferResponse]
         start = self._channel.stream_stream(
             _STREAM,
@@ -63,7 +62,7 @@ class SyncClient:
             response_deserializer=inference_pb2.ModelStreamInferResponse.FromString,
         )
         self._call = start(iter(self._requests.get, None))
-        self._answers: Iterator[inference_pb2.ModelStreamInferResponse] = iter(self._call)
+        self._responses: Iterator[inference_pb2.ModelStreamInferResponse] = iter(self._call)
 
     def __enter__(self) -> Self:
         return self
@@ -79,45 +78,45 @@ class SyncClient:
         self._channel.close()
 
     def engine(self, name: str) -> Engine:
-        """What the engine takes and gives.
+        """Return an engine's metadata.
 
         Raises:
-            SynergaiError: there is no such engine, or nobody to ask.
+            SynergaiError: the engine is unknown, or the gateway is unreachable.
         """
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         request = inference_pb2.ModelMetadataRequest(name=name)
         try:
-            answer = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S)
+            metadata = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as failure:
-            raise self._error_of(failure) from None
-        return engine_from_metadata(answer)
+            raise self._call_error(failure) from None
+        return engine_from_metadata(metadata)
 
-    def ask(self, requests: Sequence[bytes]) -> Iterator[tuple[str, Answer]]:
-        """Send serialised ``inference.ModelInferRequest``s, and give their answers as they come.
+    def infer(self, requests: Sequence[bytes]) -> Iterator[tuple[str, Response]]:
+        """Send serialised ``inference.ModelInferRequest``s and yield responses as they arrive.
 
         Yields:
-            The request's id, and the response or why there is none.
+            The request's id, and its response or error.
 
         Raises:
-            SynergaiError: the stream itself is over.
+            SynergaiError: the stream failed.
         """
         for request in requests:
             self._requests.put(request)
         for _ in requests:
-            answer = self._next()
-            response = answer.infer_response
+            message = self._next()
+            response = message.infer_response
             yield (
                 response.id,
-                error_from_stream(answer) if answer.error_message else response,
+                error_from_stream(message) if message.error_message else response,
             )
 
     def _next(self) -> inference_pb2.ModelStreamInferResponse:
         try:
-            return next(self._answers)
+            return next(self._responses)
         except StopIteration:
-            raise Unavailable(f"{self._target} ended the stream") from None
+            raise Unavailable(f"{self._target} closed the stream") from None
         except grpc.RpcError as failure:
-            raise self._error_of(failure) from None
+            raise self._call_error(failure) from None
 
-    def _error_of(self, failure: grpc.RpcError) -> SynergaiError:
+    def _call_error(self, failure: grpc.RpcError) -> SynergaiError:
         return error_from_call(self._target, failure.code(), failure.details() or "")

@@ -1,4 +1,4 @@
-"""The gateway in LoadGen's hands for Single and Multi Stream: asked, and waited for."""
+"""System under test of the Single and Multi Stream scenarios."""
 
 from __future__ import annotations
 
@@ -16,70 +16,70 @@ if TYPE_CHECKING:
 
     import mlperf_loadgen
 
-    from synergai.loadgen.completion import Completion
+    from synergai.loadgen.completion import SampleCompleter
     from synergai.loadgen.library import SampleLibrary
     from synergai.loadgen.query_counter import QueryCounter
-    from synergai.loadgen.sync_client import Answer, SyncClient
+    from synergai.loadgen.sync_client import Response, SyncStreamClient
 
 WARM_UP_QUERIES: Final = 5
 
 
 class SyncSystem:
-    """Issues each query on LoadGen's own thread, and completes its samples as they are answered.
+    """Sends queries on LoadGen's thread and completes their samples as responses arrive.
 
     Args:
-        line: to the gateway.
+        client: client of the gateway.
         engine: name of the engine.
-        library: the samples; requests are serialised when they are loaded, and not while time runs.
-        deadline_s: what the gateway is told as each sample's deadline; None if nothing.
-        completion: how samples are completed.
-        board: where they are counted.
+        library: the samples; requests are serialised when loaded, so as not to be timed.
+        deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
+        completer: reports completed samples.
+        counter: counts queries and outcomes.
     """
 
     def __init__(
         self,
-        line: SyncClient,
+        client: SyncStreamClient,
         engine: str,
         library: SampleLibrary,
         *,
         deadline_s: float | None,
-        completion: Completion,
-        board: QueryCounter,
+        completer: SampleCompleter,
+        counter: QueryCounter,
     ) -> None:
-        self._line = line
+        self._client = client
         self._engine = engine
         self._library = library
         self._parameters = {}
         if deadline_s is not None:
             self._parameters["timeout"] = max(1, round(deadline_s * 1e6))
-        self._completion = completion
-        self._board = board
+        self._completer = completer
+        self._counter = counter
         self._requests: dict[int, bytes] = {}
 
     def warm_up(self) -> float:
-        """Ask a few queries before the run; returns what the fastest took, in seconds.
+        """Send a few queries before the run and return the lowest latency in seconds.
 
         Raises:
-            SynergaiError: the gateway cannot answer them, so that a run would say nothing.
+            SynergaiError: a query failed, so that a run would be meaningless.
         """
         self.load([0])
         fastest = math.inf
         for _ in range(WARM_UP_QUERIES):
-            self._board.issued(1)
-            asked_at = time.monotonic()
-            [(_, answer)] = self._line.ask([self._requests[0]])
-            self._board.ended(asked_at, None)
+            self._counter.record_issued(1)
+            sent_at = time.monotonic()
+            [(_, response)] = self._client.infer([self._requests[0]])
+            self._counter.record_end(sent_at, None)
             # Loading the engine may take longer than an enforced QoS allows.
-            if isinstance(answer, SynergaiError) and not isinstance(
-                answer, DeadlineExceeded | Overloaded
+            if isinstance(response, SynergaiError) and not isinstance(
+                response, DeadlineExceeded | Overloaded
             ):
-                raise answer
-            fastest = min(fastest, time.monotonic() - asked_at)
+                raise response
+            fastest = min(fastest, time.monotonic() - sent_at)
         self.unload([0])
         return fastest
 
     def load(self, indices: Sequence[int]) -> None:
-        """Called by LoadGen before it issues these samples."""
+        """Load samples and serialise their requests, before LoadGen issues them."""
         self._library.load(indices)
         for index in indices:
             if index not in self._requests:
@@ -93,28 +93,31 @@ class SyncSystem:
                 self._requests[index] = request.SerializeToString()
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Called by LoadGen when it issues them no more."""
+        """Drop samples that LoadGen no longer issues."""
         for index in indices:
             self._requests.pop(index, None)
         self._library.unload(indices)
 
     def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:
-        """Called by LoadGen with its next query, on the thread of the test."""
-        board = self._board
-        board.issued(len(samples))
-        # A sample may be in a query twice; which of its answers is whose makes no difference.
+        """Send a query of LoadGen's and wait for its responses."""
+        counter = self._counter
+        counter.record_issued(len(samples))
+        # A query may contain a sample twice; the responses are interchangeable.
         ids: defaultdict[str, list[int]] = defaultdict(list)
         for sample in samples:
             ids[str(sample.index)].append(sample.id)
         issued_at = time.monotonic()
         try:
-            for asked, answer in self._line.ask([self._requests[s.index] for s in samples]):
-                board.ended(issued_at, answer if isinstance(answer, SynergaiError) else None)
-                self._completion.complete([(ids[asked].pop(), self._kept(int(asked), answer))])
-        except SynergaiError as fault:
-            board.fault = fault
+            requests = [self._requests[sample.index] for sample in samples]
+            for request_id, response in self._client.infer(requests):
+                error = response if isinstance(response, SynergaiError) else None
+                counter.record_end(issued_at, error)
+                encoded = self._encode(int(request_id), response)
+                self._completer.complete([(ids[request_id].pop(), encoded)])
+        except SynergaiError as error:
+            counter.error = error
 
-    def _kept(self, index: int, answer: Answer) -> bytes:
-        if isinstance(answer, SynergaiError) or not self._completion.keeps_answers:
+    def _encode(self, index: int, response: Response) -> bytes:
+        if isinstance(response, SynergaiError) or not self._completer.logs_responses:
             return EMPTY_RESPONSE
-        return self._completion.kept(index, arrays.read_outputs(answer))
+        return self._completer.encode(index, arrays.read_outputs(response))

@@ -1,4 +1,4 @@
-"""What can be chosen wherever a gateway is asked with samples."""
+"""Settings shared by commands that send samples to a gateway."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 
 class TargetSettings(Settings):
-    """Whom to ask for what, and with which inputs."""
+    """The gateway, the engine and its inputs."""
 
     engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(default_factory=default_target, description="The gateway.")
+    target: Address = Field(default_factory=default_target, description="Address of the gateway.")
     tls_ca: Path | None = Field(
         default_factory=default_tls_ca,
-        description="Authority (PEM) of the gateway's certificate; with it, the connection is "
-        "encrypted.",
+        description="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
     )
     models: Path = Field(
         default=Path("models"),
-        description="Model directory; the engine's sample set in it is sent, if there is one.",
+        description="Model directory; the engine's sample set in it is sent, if it has one.",
     )
     samples: Path | None = Field(
-        default=None, description="Send this sample set instead: an .npz of one array per input."
+        default=None,
+        description="Sample set to send instead: an .npz file with one array per input.",
     )
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
-        """Refuse options that what was chosen would pass over in silence.
+        """Check that no option was given that the chosen mode would ignore.
 
         Args:
-            choice: name of the field that chooses, such as ``scenario``.
-            known: by name of another field, the choices that know it.
+            choice: name of the field with the mode, such as ``scenario``.
+            known: the modes that use a field, by name of the field.
 
         Raises:
-            InvalidInput: such an option was given.
+            InvalidInput: an option does not apply.
         """
         chosen = getattr(self, choice)
         for name, choices in known.items():

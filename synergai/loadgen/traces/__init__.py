@@ -1,1 +1,1 @@
-"""Open-loop request traces: requests are sent when the trace says, whatever became of others."""
+"""Open-loop request traces: requests are sent on schedule, independent of responses."""

@@ -1,9 +1,9 @@
-"""When requests are sent: a rate over time, and arrivals that follow it. Pure.
+"""Arrival processes: request rates over time, and send times that follow them. Pure.
 
-A `Curve` is a rate as a function of time, held as what integrates it: ``expected(t)`` is how many
-requests should have been sent by `t`, and ``instant(n)`` its inverse. Arrivals are the instants of
-the numbers 0, 1, 2, … for even gaps; for random ones, of a Poisson process of rate 1, whose
-image under the inverse is a Poisson process of the curve's rate.
+A `Curve` is a rate over time, represented by the inverse of its integral: ``instant(n)`` is the
+time by which `n` requests are expected. With even gaps, requests are sent at the instants of 0, 1,
+2, …; with random gaps, at those of a Poisson process of rate 1, which the inverse maps to a Poisson
+process of the curve's rate.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 MAX_REQUESTS: Final = 10_000_000
 MAX_RATE: Final = 1e6
-"""Requests per second that no machine sends one by one."""
-_STRAIGHT: Final = 1e-9
-"""Relative change of rate below which a curve is taken for a straight line."""
+"""Requests per second, beyond what one machine can send."""
+_CONSTANT_BELOW: Final = 1e-9
+"""Relative change of rate below which a curve is treated as constant."""
 
 
 class Curve(Protocol):
-    """A rate over time."""
+    """A request rate over time."""
 
     @property
     def duration(self) -> float:
-        """Seconds; no request is sent after it."""
+        """Duration in seconds."""
 
     @property
     def total(self) -> float:
-        """Expected number of requests in all."""
+        """Expected total number of requests."""
 
     def instant(self, number: float) -> float:
-        """Seconds from the beginning until `number` requests are expected; up to `total`."""
+        """Return the time in seconds by which `number` requests (up to `total`) are expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ramp:
-    """From `first` to `last` requests per second within `duration` seconds.
+    """A ramp from `first` to `last` requests per second in `duration` seconds.
 
     Raises:
         InvalidInput: on construction, if a rate or the duration is not positive.
@@ -59,31 +59,31 @@ class _Ramp:
     def __post_init__(self) -> None:
         if not (self.first > 0 and self.last > 0 and self.duration > 0):
             raise InvalidInput(
-                f"rates and duration of a trace must be positive, not {self.first:g}, "
-                f"{self.last:g} per second and {self.duration:g} s"
+                f"rates and duration of a trace must be positive, not {self.first:g}/s, "
+                f"{self.last:g}/s and {self.duration:g} s"
             )
 
 
 class Linear(_Ramp):
-    """A rate that changes steadily; see `Curve`."""
+    """A rate that changes linearly; see `Curve`."""
 
     __slots__ = ()
 
     @property
     def total(self) -> float:
-        """Expected number of requests in all."""
+        """Expected total number of requests."""
         return (self.first + self.last) / 2 * self.duration
 
     def instant(self, number: float) -> float:
-        """The root of ``first t + (last - first) t² / 2 duration = number``."""
+        """Return the root of ``first t + (last - first) t² / 2 duration = number``."""
         slope = (self.last - self.first) / self.duration
-        # In this form nothing cancels where the slope is small or negative.
+        # This form avoids cancellation where the slope is small or negative.
         root = math.sqrt(max(0.0, self.first**2 + 2 * slope * number))
         return min(self.duration, 2 * number / (self.first + root))
 
 
 class Exponential(_Ramp):
-    """A rate that grows, or falls, by the same factor each second; see `Curve`."""
+    """A rate that changes by a constant factor per second; see `Curve`."""
 
     __slots__ = ()
 
@@ -93,31 +93,31 @@ class Exponential(_Ramp):
 
     @property
     def total(self) -> float:
-        """Expected number of requests in all."""
+        """Expected total number of requests."""
         growth = self._growth
-        if abs(growth * self.duration) < _STRAIGHT:
+        if abs(growth * self.duration) < _CONSTANT_BELOW:
             return self.first * self.duration
         return self.first / growth * math.expm1(growth * self.duration)
 
     def instant(self, number: float) -> float:
-        """The root of ``first (e^(growth t) - 1) / growth = number``."""
+        """Return the root of ``first (e^(growth t) - 1) / growth = number``."""
         growth = self._growth
-        if abs(growth * self.duration) < _STRAIGHT:
+        if abs(growth * self.duration) < _CONSTANT_BELOW:
             return min(self.duration, number / self.first)
-        # Rounding may bring a falling rate's last number to where there is no logarithm.
+        # Rounding may move a falling rate's last number outside the logarithm's domain.
         inside = max(-1.0 + 1e-300, growth * number / self.first)
         return min(self.duration, math.log1p(inside) / growth)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded rate, one figure for each second.
+    """A recorded rate; see `Curve`.
 
     Attributes:
-        rates: requests per second in each second; 0 is a second without any.
+        rates: requests per second for each second.
 
     Raises:
-        InvalidInput: on construction, if there are none, or one is negative, no number, or above
+        InvalidInput: on construction, if there are none, or one is negative, NaN, or above
             `MAX_RATE`.
     """
 
@@ -133,16 +133,16 @@ class Recorded:
 
     @property
     def duration(self) -> float:
-        """Seconds, as many as there are rates."""
+        """Duration in seconds, the number of rates."""
         return float(len(self.rates))
 
     @property
     def total(self) -> float:
-        """Expected number of requests in all."""
+        """Expected total number of requests."""
         return self._sums[-1]
 
     def instant(self, number: float) -> float:
-        """Within its second, at the share of the second's requests that come before it."""
+        """Return the instant, interpolated within its second."""
         second = bisect_right(self._sums, number)
         if second == len(self._sums):
             return self.duration
@@ -151,7 +151,7 @@ class Recorded:
 
 
 def constant(rate: float, duration: float) -> Curve:
-    """The same rate all the time.
+    """Return a constant rate.
 
     Raises:
         InvalidInput: the rate or the duration is not positive.
@@ -160,18 +160,19 @@ def constant(rate: float, duration: float) -> Curve:
 
 
 def arrivals(curve: Curve, seed: int | None = None) -> Iterator[float]:
-    """The instants at which requests are sent, in order, in seconds from the beginning.
+    """Yield the send times of requests, ascending, in seconds from the start.
 
     Args:
         curve: the rate.
-        seed: of random gaps, as between users who know nothing of each other; None for even ones.
+        seed: seed of random gaps (independent users); None for even gaps.
 
     Raises:
-        InvalidInput: they would be more than `MAX_REQUESTS`.
+        InvalidInput: there would be more than `MAX_REQUESTS`.
     """
     if curve.total > MAX_REQUESTS:
         raise InvalidInput(
-            f"the trace has {curve.total:,.0f} requests; at most {MAX_REQUESTS:,} can be sent"
+            f"the trace has {curve.total:,.0f} requests, more than the limit of {MAX_REQUESTS:,}; "
+            "lower its rate or its duration"
         )
     return _even(curve) if seed is None else _poisson(curve, random.Random(seed))
 
@@ -189,9 +190,9 @@ def _poisson(curve: Curve, generator: random.Random) -> Iterator[float]:
 
 
 def read_rates(path: Path) -> list[float]:
-    """The per-second rates in a CSV file.
+    """Read per-second rates from a CSV file.
 
-    Each line is a second; its last column is the rate. A first line that is no number is a heading.
+    Each line is a second with the rate in its last column; a header line is optional.
 
     Raises:
         InvalidInput: the file cannot be read, or a line has no rate.
@@ -200,9 +201,9 @@ def read_rates(path: Path) -> list[float]:
         with path.open(encoding="utf-8", newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path} is no CSV file: {error}") from None
+        raise InvalidInput(f"{path} is not a CSV file: {error}") from None
     rates = []
     for number, row in enumerate(rows):
         try:

@@ -1,4 +1,4 @@
-"""Draws a run over time: what was offered and met, and how long answers took."""
+"""Plot of a run over time: offered load, goodput and latency."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DPI: Final = 120
 
 
 def plot_run(log: RequestLog, title: str, path: Path) -> None:
-    """Write a PNG with two panels: requests per second, and the time that each one took.
+    """Write a PNG with two panels: requests per second, and the latency of each request.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     figure = Figure(figsize=(9.0, 6.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
@@ -47,7 +47,7 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
     edges = [*(second.at for second in by_second), len(by_second)]
     axes.stairs([second.offered for second in by_second], edges, label="offered", color="#2166ac")
     met = [second.met for second in by_second]
-    axes.stairs(met, edges, label="in time", color=_COLOURS[Outcome.MET], fill=True, alpha=0.5)
+    axes.stairs(met, edges, label="met deadline", color=_COLOURS[Outcome.MET], fill=True, alpha=0.5)
     axes.set_ylabel("requests/s")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -66,7 +66,7 @@ def _latencies(axes: Axes, log: RequestLog) -> None:
                 label=outcome.value,
             )
     axes.set_yscale("log")
-    axes.set_xlabel("s, when the request was to be sent")
-    axes.set_ylabel("ms until its end")
+    axes.set_xlabel("due time [s]")
+    axes.set_ylabel("latency [ms]")
     axes.grid(alpha=0.3)
     axes.legend(markerscale=5)

@@ -1,7 +1,7 @@
-"""What became of each request of a run, and the figures that follow from it.
+"""Log of a run's requests, and statistics derived from it.
 
-Latency runs from the instant at which the trace has the request sent, not from when it was really
-sent: a generator that is held up would else leave out just the waiting that its users have.
+Latency counts from a request's due time, not from when it was sent. Otherwise a stalled generator
+would omit the waiting time of its users (coordinated omission).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _DIGITS: Final = 3
 
 @dataclass(slots=True)
 class RequestLog:
-    """All requests of a run, a row for each, in the order of their ends.
+    """Columns of all requests of a run, in order of completion.
 
     Attributes:
-        due: instants at which they were to be sent, in seconds from the beginning.
-        delays: by how much later they were sent, in seconds.
-        latencies: from when they were to be sent to their ends, in seconds.
-        outcomes: how they ended.
-        first_failure: what the first error said that is neither a rejection nor an expiry.
+        due: due times in seconds from the start.
+        delays: seconds between due and send time.
+        latencies: seconds between due and end time.
+        outcomes: their outcomes.
+        first_failure: error of the first request with `Outcome.FAILED`; empty if there is none.
     """
 
     due: array[float] = field(default_factory=lambda: array("d"))
@@ -45,7 +45,7 @@ class RequestLog:
     outcomes: list[Outcome] = field(default_factory=list)
     first_failure: str = ""
 
-    def add(
+    def record(
         self,
         *,
         due: float,
@@ -54,7 +54,7 @@ class RequestLog:
         deadline_s: float,
         error: SynergaiError | None,
     ) -> None:
-        """Note the end of a request; instants are seconds from the beginning of the run."""
+        """Record an ended request; times are in seconds from the start of the run."""
         outcome = outcome_of(error, ended - due, deadline_s)
         self.due.append(due)
         self.delays.append(max(0.0, sent - due))
@@ -69,13 +69,13 @@ class RequestLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDelay:
-    """Whether the generator kept to the trace.
+    """Delays between due and send times: how well the generator kept to the trace.
 
     Attributes:
-        late: how many requests were sent later than allowed.
-        share: how many that is of all.
-        most_s: by how much the worst one was.
-        is_valid: the run says something about the gateway, and not about its generator.
+        late: number of requests sent later than tolerated.
+        share: their share of all requests.
+        max_s: largest delay in seconds.
+        is_valid: whether the run measures the gateway rather than the generator.
     """
 
     late: int
@@ -86,20 +86,21 @@ class SendDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in figures.
+    """Statistics of a run.
 
     Attributes:
-        requests: how many were sent.
-        seconds: for how long they were.
-        answering_s: until the last answer in time, if that is longer.
-        met, late, expired, rejected, failed: how many ended so; all but the met are violations.
-        offered: requests per second.
-        goodput: answers in time per second, until the last of them.
-        latency_s: percentiles of the latency of those that were answered.
-        mean_s: its mean.
-        most_s: its maximum.
-        rejection_s: percentiles of the time that rejections took.
-        punctuality: of the generator.
+        requests: number of requests sent.
+        seconds: duration of the trace.
+        goodput_window_s: time until the last response in time, at least `seconds`.
+        met, late, expired, rejected, failed: requests by outcome; all but met are violations.
+        offered: offered load in requests per second.
+        goodput: responses in time per second of `goodput_window_s`.
+        latency_s: latency of completed requests by percentile.
+        mean_s: mean latency.
+        max_s: maximum latency.
+        rejection_s: latency of rejections by percentile.
+        send_delay: delays of the generator.
+        first_failure: error of the first failed request; empty if there is none.
     """
 
     requests: int
@@ -121,23 +122,23 @@ class RunSummary:
 
     @property
     def violations(self) -> int:
-        """Requests without an answer in time, whyever."""
+        """Requests without a response in time, for any reason."""
         return self.requests - self.met
 
     @property
     def attainment(self) -> float:
-        """Share of the requests that were answered in time."""
+        """Share of requests with a response in time."""
         return self.met / self.requests if self.requests else 0.0
 
 
 def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
-    """The figures of a run.
+    """Return the statistics of a run.
 
     Args:
-        log: all its requests.
-        seconds: for how long they were sent.
-        late_s: a request that is sent so much later than due is late.
-        late_share: more late ones than this make the run invalid.
+        log: its requests.
+        seconds: duration of the trace.
+        late_s: delay beyond which a request counts as sent late.
+        late_share: share of late requests beyond which the run is invalid.
     """
     counts = Counter(log.outcomes)
     answered = _histogram(log, (Outcome.MET, Outcome.LATE))
@@ -171,7 +172,7 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
 
 
 def _last_met(log: RequestLog) -> float:
-    """When the last answer in time came; 0 without any."""
+    """Return the time of the last response in time; 0 if there was none."""
     rows = zip(log.due, log.latencies, log.outcomes, strict=True)
     ends = (due + latency for due, latency, outcome in rows if outcome is Outcome.MET)
     return max(ends, default=0.0)
@@ -179,13 +180,13 @@ def _last_met(log: RequestLog) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """One second of a run, by when its requests were to be sent.
+    """Statistics of the requests due in one second of a run.
 
     Attributes:
-        at: its number, from 0.
-        offered: how many requests.
-        met: how many were answered in time.
-        latency_s: 50th and 99th percentile of those that were answered; none if nobody was.
+        at: the second's number, from 0.
+        offered: number of requests.
+        met: number of responses in time.
+        latency_s: 50th and 99th percentile of completed requests; empty if there were none.
     """
 
     at: int
@@ -195,7 +196,7 @@ class Second:
 
 
 def by_second(log: RequestLog) -> list[Second]:
-    """A run second by second."""
+    """Return the statistics of each second of a run."""
     if not len(log):
         return []
     rows: list[list[int]] = [[] for _ in range(int(max(log.due)) + 1)]

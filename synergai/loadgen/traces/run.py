@@ -1,4 +1,4 @@
-"""A trace against a gateway, by the SDK that users have; and the search for the goodput."""
+"""Trace runs against a gateway with the client SDK, and the search for the highest goodput."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from synergai.client.streaming import InferResult
-    from synergai.loadgen.traces.driver import Ask
+    from synergai.loadgen.traces.driver import Send
     from synergai.loadgen.traces.search import SearchResult
     from synergai.loadgen.traces.settings import LoadSettings
 
 WARM_UP_S: Final = 60.0
-"""The first request may have to wait until the engine is loaded."""
+"""Deadline of warm-up requests, the first of which may wait for the engine to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRun:
-    """A finished run.
+    """Results of a trace run.
 
     Attributes:
-        ledger: every request.
-        figures: what follows from it.
-        origin: where the inputs are from, for people.
+        log: its requests.
+        figures: its statistics.
+        origin: human-readable description of the inputs.
     """
 
     log: RequestLog
@@ -49,50 +49,50 @@ class TraceRun:
 
 
 async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> TraceRun:
-    """Send a trace's requests, and wait for what becomes of them.
+    """Send a trace's requests and wait for their outcomes.
 
     Raises:
-        InvalidInput: the trace or the inputs are not as they have to be.
-        SynergaiError: the gateway could not be asked at all.
+        InvalidInput: the trace or the inputs are invalid.
+        SynergaiError: the gateway is unreachable.
     """
     instants = list(settings.arrivals())
     if not instants:
-        raise InvalidInput("the trace has no request; raise its rate or its duration")
+        raise InvalidInput("the trace has no requests; raise its rate or its duration")
     async with _client(settings) as client:
-        ask, origin = await _asking(client, settings)
+        send, origin = await _warm_up(client, settings)
         log = await send_open_loop(
-            ask, instants, deadline_s=_deadline_s(settings), progress=progress
+            send, instants, deadline_s=_deadline_s(settings), progress=progress
         )
     return TraceRun(log, _figures(settings, log, settings.curve().duration), origin)
 
 
 async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]) -> SearchResult:
-    """Search the highest rate at which enough requests meet the deadline.
+    """Search for the highest rate at which enough requests meet the deadline.
 
     Args:
-        settings: of the search.
-        report: told of each trial.
+        settings: settings of the search.
+        report: called with each trial.
 
     Raises:
-        InvalidInput: there is no deadline, or the trace is not one of a constant rate.
-        Unavailable: requests failed in a trial, and after it the gateway still cannot serve one.
-        SynergaiError: the gateway could not be asked at all.
+        InvalidInput: there is no deadline, or the trace's rate is not constant.
+        Unavailable: requests failed in a trial, and so did one sent after it.
+        SynergaiError: the gateway is unreachable.
     """
     if settings.deadline_ms is None:
-        raise InvalidInput("--find-goodput needs the deadline that is to be met: --deadline-ms")
+        raise InvalidInput("--find-goodput requires --deadline-ms")
     if settings.trace not in ("constant", "poisson"):
-        raise InvalidInput("--find-goodput tries constant rates: --trace poisson or constant")
+        raise InvalidInput("--find-goodput requires a constant rate: --trace poisson or constant")
     async with _client(settings) as client:
-        ask, _ = await _asking(client, settings)
+        send, _ = await _warm_up(client, settings)
         made = 0
 
-        async def attempt(rate: float) -> Trial:
+        async def run_trial(rate: float) -> Trial:
             nonlocal made
-            # Another seed each time: one unlucky cluster of arrivals must not decide every trial.
+            # A new seed each time, so that one cluster of arrivals does not decide every trial.
             trial = settings.model_copy(update={"rate": rate, "seed": settings.seed + made})
             made += 1
             instants = list(trial.arrivals())
-            log = await send_open_loop(ask, instants, deadline_s=_deadline_s(settings))
+            log = await send_open_loop(send, instants, deadline_s=_deadline_s(settings))
             figures = _figures(settings, log, settings.duration)
             found = Trial(
                 rate=rate,
@@ -105,11 +105,11 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
             )
             report(found)
             if found.failed:
-                await _check(ask, found)
+                await _check_recovered(send, found)
             return found
 
         return await find_goodput(
-            attempt,
+            run_trial,
             first=settings.rate,
             lowest=1 / settings.duration,
             attainment=settings.attainment,
@@ -119,18 +119,17 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
 
 
 def _client(settings: LoadSettings) -> Client:
-    # One attempt: a request that the SDK tries again by itself would hide what the first met.
-    # Nor may it hold any back: the loop is open.
+    # No retries, which would hide failures, and no limit in flight: the loop is open.
     return Client(settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca)
 
 
-async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:
-    """What sends a request, with the engine loaded, and where the inputs are from."""
+async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:
+    """Warm up the engine; return a sender of requests and a description of the inputs."""
     engine = await client.engine(settings.engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)
     inputs = samples.inputs
 
-    def ask(number: int, deadline: float | None) -> Awaitable[InferResult]:
+    def send(number: int, deadline: float | None) -> Awaitable[InferResult]:
         return client.infer(
             settings.engine,
             inputs[number % len(inputs)],
@@ -139,33 +138,33 @@ async def _asking(client: Client, settings: LoadSettings) -> tuple[Ask, str]:
         )
 
     for number in range(settings.warm_up):
-        await _ask_aside(ask, number)
-    return ask, origin
+        await _send_probe(send, number)
+    return send, origin
 
 
-async def _ask_aside(ask: Ask, number: int) -> None:
-    """Ask outside of a run.
+async def _send_probe(send: Send, number: int) -> None:
+    """Send a request outside of a run.
 
     Raises:
         SynergaiError: the request failed.
     """
-    # A gateway that is still busy with another run may refuse; the run itself will tell.
+    # A gateway still busy with an earlier run may reject it; the run itself will show.
     with suppress(DeadlineExceeded, Overloaded):
-        await ask(number, WARM_UP_S)
+        await send(number, WARM_UP_S)
 
 
-async def _check(ask: Ask, trial: Trial) -> None:
-    """Check that a gateway some of whose requests failed in a trial can serve one now.
+async def _check_recovered(send: Send, trial: Trial) -> None:
+    """Check that the gateway serves a request after some failed in a trial.
 
     Raises:
-        Unavailable: it cannot, so that lower rates would fail as well and tell nothing.
+        Unavailable: it does not, so trials at lower rates would be meaningless.
     """
     try:
-        await _ask_aside(ask, 0)
+        await _send_probe(send, 0)
     except SynergaiError as error:
         raise Unavailable(
-            f"the search ended at {trial.rate:.4g} requests/s, where {trial.failed:,} of "
-            f"{trial.requests:,} requests failed, and one more after them: {error}"
+            f"the search was aborted at {trial.rate:.4g} requests/s: {trial.failed:,} of "
+            f"{trial.requests:,} requests failed, and so did one sent after them: {error}"
         ) from None
 
 

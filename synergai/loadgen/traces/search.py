@@ -1,4 +1,4 @@
-"""Searches the highest rate that is still served well. Knows nothing of how a rate is tried."""
+"""Search for the highest rate that meets a goal, independent of how a trial is run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 MAX_RATES: Final = 30
-"""However far the first rate is off: enough to find one a hundred thousand times as high."""
+"""Limit of tried rates: enough to reach one a hundred thousand times the first."""
 
 
 class Verdict(enum.Enum):
-    """What trials at a rate showed."""
+    """Verdict of the trials at a rate; INVALID if the generator could not send it."""
 
     MET = "met"
     MISSED = "missed"
-    UNTRIED = "untried"
+    INVALID = "invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial at a rate.
+    """Result of one trial at a rate.
 
     Attributes:
         rate: requests per second.
-        attainment: share of the requests that were answered in time.
-        goodput: answers in time per second.
+        attainment: share of requests with a response in time.
+        goodput: responses in time per second.
         is_valid: the generator kept to the rate.
-        requests: how many were sent.
-        failed: how many of them failed, for another reason than that there was too much to do.
-        first_failure: why the first of these did; empty if there is none.
+        requests: number of requests sent.
+        failed: number of requests with `Outcome.FAILED`.
+        first_failure: error of the first of these; empty if there is none.
     """
 
     rate: float
@@ -47,13 +47,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """A search from its first trial to its last.
+    """Result of a search.
 
     Attributes:
-        rate: the highest rate that was met, in requests per second; 0 if none was.
-        above: the lowest one that was not; infinite if all were, or nobody could say.
-        trials: all that were made, in order.
-        limited_by_generator: higher rates could not be tried from this machine.
+        rate: highest rate that met the goal, in requests per second; 0 if none did.
+        above: lowest rate that missed the goal; infinite if none did or could be tried.
+        trials: all trials in order.
+        limited_by_generator: this machine could not send at higher rates.
     """
 
     rate: float
@@ -63,7 +63,7 @@ class SearchResult:
 
 
 async def find_goodput(
-    attempt: Callable[[float], Awaitable[Trial]],
+    run_trial: Callable[[float], Awaitable[Trial]],
     *,
     first: float,
     lowest: float,
@@ -71,35 +71,35 @@ async def find_goodput(
     precision: float,
     trials: int,
 ) -> SearchResult:
-    """Double or halve the rate until the goal lies between two, then halve what is between them.
+    """Bracket the goal by doubling or halving the rate, then bisect.
 
-    At each rate most of the trials decide, since one alone may be hit by a passing disturbance; no
-    more are made than it takes for that.
+    The majority of trials decides at each rate, to tolerate passing disturbances; trials stop
+    once there is a majority.
 
     Args:
-        attempt: makes one trial.
-        first: the rate to begin with.
-        lowest: no rate below this one is tried: a trial would have no requests.
-        attainment: the goal.
-        precision: the search ends when the two rates are so near, as a share of the lower one.
-        trials: how many may be made at each rate.
+        run_trial: runs one trial at a rate.
+        first: rate of the first trial.
+        lowest: lowest rate to try; below it, a trial would have no requests.
+        attainment: the goal, as a share of requests.
+        precision: width of the final bracket as a share of its lower end.
+        trials: limit of trials at each rate.
     """
     made: list[Trial] = []
 
     async def verdict(rate: float) -> Verdict:
         met = missed = late = 0
         while 2 * max(met, missed, late) <= trials and met + missed < trials:
-            trial = await attempt(rate)
+            trial = await run_trial(rate)
             made.append(trial)
             if trial.attainment >= attainment:
-                # Requests that were sent late and answered in time all the same prove it, too.
+                # Also if requests were sent late: latency counts from the due time.
                 met += 1
             elif trial.is_valid:
                 missed += 1
             else:
                 late += 1
         if 2 * late > trials:
-            return Verdict.UNTRIED
+            return Verdict.INVALID
         return Verdict.MET if met > missed else Verdict.MISSED
 
     low, high, limited = 0.0, math.inf, False
@@ -112,9 +112,9 @@ async def find_goodput(
         if found is Verdict.MET:
             low = rate
         else:
-            high, limited = rate, found is Verdict.UNTRIED
+            high, limited = rate, found is Verdict.INVALID
             if found is Verdict.MISSED:
-                lowest_missed = rate  # each is below those that were missed before
+                lowest_missed = rate  # lower than all rates missed before
         if high == math.inf:
             rate = 2 * low
         elif low == 0:

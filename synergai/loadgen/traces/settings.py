@@ -1,4 +1,4 @@
-"""What can be chosen about a trace of requests, and about the search for the goodput."""
+"""Settings of a trace run and of the search for the highest goodput."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRACES: Final = {
     "duration": ("constant", "linear", "exponential", "poisson"),
     "replay": ("replay",),
 }
-"""The traces that know a setting."""
+"""The traces that a setting applies to."""
 
 
 class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
@@ -39,82 +39,83 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
 
     trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
         default="poisson",
-        description="How the rate goes: constant with even gaps, from --rate to --to-rate along "
-        "a line or by a constant factor, constant with random gaps, or as recorded.",
+        description="Rate over time: constant with even gaps, a linear or exponential ramp from "
+        "--rate to --to-rate, constant with random gaps, or recorded.",
     )
     rate: float = Field(
-        default=10.0, gt=0, le=MAX_RATE, description="Requests per second, at the beginning."
+        default=10.0, gt=0, le=MAX_RATE, description="Requests per second at the start."
     )
     to_rate: float | None = Field(
         default=None, gt=0, le=MAX_RATE, description="Requests per second at the end of a ramp."
     )
     duration: float = Field(
-        default=10.0, gt=0, le=86_400, description="For how long requests are sent, in seconds."
+        default=10.0, gt=0, le=86_400, description="Duration of the trace in seconds."
     )
     replay: Path | None = Field(
         default=None,
-        description="CSV with a line per second, the rate in its last column, for --trace replay.",
+        description="CSV file for --trace replay: a line per second, the rate in the last column.",
     )
     random_gaps: bool = Field(
-        default=False, description="Random gaps in the other traces too, as --trace poisson has."
+        default=False, description="Use random gaps in other traces than poisson."
     )
-    seed: int = Field(default=0, ge=0, description="Of random gaps.")
+    seed: int = Field(default=0, ge=0, description="Seed of random gaps.")
     warm_up: int = Field(
         default=5,
         ge=0,
         le=1000,
-        description="Requests before the run, so that the engine is loaded.",
+        description="Number of requests before the run, to load the engine.",
     )
     deadline_ms: float | None = Field(
         default=None,
         gt=0,
-        description="Within which an answer is wanted, from the instant at which the trace has "
-        "the request sent. The gateway is told.",
+        description="Deadline in milliseconds from a request's due time, also sent to the gateway.",
     )
-    priority: int = Field(default=0, ge=0, le=9, description="Of the requests: 0, to 9 (first).")
+    priority: int = Field(
+        default=0, ge=0, le=9, description="Priority of the requests, 0 to 9 (highest)."
+    )
     late_ms: float = Field(
-        default=10.0, gt=0, description="A request sent later than this was sent late."
+        default=10.0, gt=0, description="Delay in milliseconds beyond which a request is sent late."
     )
     late_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="If more of them than this were sent late, the run is invalid.",
+        description="Share of requests sent late beyond which the run is invalid.",
     )
     find_goodput: bool = Field(
         default=False,
-        description="Search the highest rate at which --attainment of the requests meet "
-        "--deadline-ms, from --rate on, in trials of --duration.",
+        description="Search for the highest rate at which --attainment of the requests meet "
+        "--deadline-ms, starting at --rate, in trials of --duration.",
     )
     attainment: float = Field(
         default=0.99, gt=0, le=1, description="Share of requests that must meet the deadline."
     )
     precision: float = Field(
-        default=0.05, gt=0, le=1, description="The search ends when it knows the rate so well."
+        default=0.05, gt=0, le=1, description="Relative precision of the searched rate."
     )
     trials: int = Field(
-        default=3, ge=1, le=99, description="Trials at each rate; most of them decide."
+        default=3, ge=1, le=99, description="Limit of trials at each rate; the majority decides."
     )
     plot: Path | None = Field(
-        default=None, description="Draw rate, goodput and latency over time to this PNG file."
+        default=None, description="PNG file to plot rate, goodput and latency over time to."
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
     )
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Self:
-        """Refuse what would be asked in vain."""
+    def _check_combination(self) -> Self:
+        """Reject options that do not apply."""
         self.check_applicable("trace", _TRACES)
         if self.find_goodput and self.plot:
-            raise InvalidInput("--plot draws a run; --find-goodput makes many")
+            raise InvalidInput("--plot shows one run and cannot be combined with --find-goodput")
         return self
 
     def curve(self) -> Curve:
-        """The rate over time.
+        """Return the rate over time.
 
         Raises:
-            InvalidInput: what the trace needs was not given, or is wrong.
+            InvalidInput: a required option is missing or invalid.
         """
         match self.trace:
             case "constant" | "poisson":
@@ -125,19 +126,19 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
                 return Exponential(self.rate, self._end(), self.duration)
             case "replay":
                 if self.replay is None:
-                    raise InvalidInput("--trace replay needs the file: --replay FILE")
+                    raise InvalidInput("--trace replay requires --replay FILE")
                 return Recorded(read_rates(self.replay))
 
     def arrivals(self) -> Iterator[float]:
-        """The instants at which requests are sent, in seconds from the beginning.
+        """Return the send times in seconds from the start.
 
         Raises:
-            InvalidInput: see `curve`; or they are too many.
+            InvalidInput: see `curve`; or there are too many requests.
         """
         gaps_are_random = self.random_gaps or self.trace == "poisson"
         return arrivals(self.curve(), self.seed if gaps_are_random else None)
 
     def _end(self) -> float:
         if self.to_rate is None:
-            raise InvalidInput(f"--trace {self.trace} needs the rate at its end: --to-rate")
+            raise InvalidInput(f"--trace {self.trace} requires --to-rate, its rate at the end")
         return self.to_rate

@@ -91,7 +91,7 @@ async def test_the_search_reports_every_trial(options: list[str], run: Any) -> N
     [
         (["--trace", "linear"], "--trace linear needs the rate at its end: --to-rate"),
         (["--trace", "replay"], "--trace replay needs the file: --replay FILE"),
-        (["--find-goodput"], "--find-goodput needs the deadline"),
+        (["--find-goodput"], "--find-goodput requires --deadline-ms"),
         (["--rate", "0.001"], "the trace has no request"),
     ],
 )
@@ -129,7 +129,7 @@ async def test_a_search_ends_when_the_gateway_is_gone(
         await gateway.server.stop(None)
         result = await wait(process)
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("error: the search ended at 100 requests/s, where ")
+    assert result.err.startswith("error: the search was aborted at 100 requests/s, where ")
     assert f"cannot connect to {gateway.address}" in result.err
 
 

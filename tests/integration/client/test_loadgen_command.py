@@ -162,10 +162,10 @@ async def test_enforced_qos_is_sent_to_the_gateway(
     [
         ("nothing", [], "no worker serves engine 'nothing'"),
         ("broken", [], "the model file is truncated"),
-        ("stuck", ["--query-timeout", "0.3"], "no answer for 0.3 s"),
+        ("stuck", ["--query-timeout", "0.3"], "no response for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
         ("identity", ["--output", "/proc/nowhere"], "/proc/nowhere cannot be made"),
-        ("identity", ["--user-conf", "/nowhere.conf"], "/nowhere.conf cannot be read"),
+        ("identity", ["--user-conf", "/nowhere.conf"], "cannot read /nowhere.conf"),
     ],
 )
 async def test_invalid_run_prints_one_line_and_exits_1(

@@ -14,7 +14,7 @@ import pytest
 import synergai
 from gateway.server import Gateway
 from synergai.errors import NotFound, Unavailable
-from synergai.loadgen.sync_client import SyncClient
+from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.protocol import rpc
 from synergai.protocol.tls import Identity, channel_credentials, open_channel
 
@@ -138,7 +138,7 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
 
 async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
     def ask() -> None:
-        with SyncClient(encrypted.address, CA) as line:
+        with SyncStreamClient(encrypted.address, CA) as line:
             line.engine("nothing")
 
     with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):

@@ -1,4 +1,4 @@
-"""The rules of arrival schedules: a rate over time, and instants that follow it."""
+"""Arrival processes: rates over time, and send times."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def test_arrivals_are_in_order_and_within_the_duration(curve: Curve, seed: int |
 
 
 @given(CURVES)
-def test_even_arrivals_are_as_many_as_the_rate_adds_up_to(curve: Curve) -> None:
+def test_number_of_even_arrivals_is_the_integral_of_the_rate(curve: Curve) -> None:
     assert len(list(arrivals(curve))) == math.ceil(curve.total)
 
 
 @given(CURVES, st.integers(0, 1000))
-def test_the_same_seed_gives_the_same_arrivals(curve: Curve, seed: int) -> None:
+def test_same_seed_gives_same_arrivals(curve: Curve, seed: int) -> None:
     assert list(arrivals(curve, seed)) == list(arrivals(curve, seed))
 
 
-def test_another_seed_gives_others() -> None:
+def test_other_seed_gives_other_arrivals() -> None:
     curve = constant(100.0, 1.0)
     assert list(arrivals(curve, 1)) != list(arrivals(curve, 2))
 
 
-def test_a_constant_rate_has_even_gaps() -> None:
+def test_constant_rate_has_even_gaps() -> None:
     instants = list(arrivals(constant(50.0, 2.0)))
     assert all(gap == pytest.approx(0.02) for gap in (b - a for a, b in pairwise(instants)))
 
@@ -85,7 +85,7 @@ def test_random_gaps_are_a_poisson_process_of_the_rate() -> None:
     ],
     ids=str,
 )
-def test_each_second_has_what_the_rate_says(curve: Curve, rates: tuple[float, ...]) -> None:
+def test_arrivals_per_second_follow_the_rate(curve: Curve, rates: tuple[float, ...]) -> None:
     instants = list(arrivals(curve))
     for second, rate in enumerate(rates):
         # Rounding may move an arrival at the very end of a second into the next one.
@@ -93,7 +93,7 @@ def test_each_second_has_what_the_rate_says(curve: Curve, rates: tuple[float, ..
         assert sent == pytest.approx(rate, abs=1.0)
 
 
-def test_a_recording_without_requests_sends_none() -> None:
+def test_recording_without_requests_sends_none() -> None:
     assert not list(arrivals(Recorded([0.0, 0.0])))
     assert not list(arrivals(Recorded([0.0]), seed=1))
 
@@ -110,13 +110,13 @@ def test_rates_and_duration_are_positive(
 
 
 @pytest.mark.parametrize("rates", [[], [1.0, -1.0], [math.nan], [math.inf], [1e308] * 2])
-def test_a_recording_has_a_rate_for_each_second(rates: list[float]) -> None:
+def test_recording_has_a_rate_for_each_second(rates: list[float]) -> None:
     with pytest.raises(InvalidInput, match="for each second"):
         Recorded(rates)
 
 
-def test_a_trace_beyond_all_measure_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="at most 10,000,000"):
+def test_trace_with_too_many_requests_is_rejected() -> None:
+    with pytest.raises(InvalidInput, match="limit of 10,000,000"):
         arrivals(constant(1e6, 11.0))
 
 
@@ -134,10 +134,10 @@ def test_rates_are_read_from_the_last_column(text: str, rates: list[float], tmp_
     assert read_rates(path) == rates
 
 
-def test_a_line_without_a_rate_is_named(tmp_path: Path) -> None:
+def test_line_without_a_rate_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("1\nmany\n")
     with pytest.raises(InvalidInput, match=r"'many' in line 2 is not a rate"):
         read_rates(path)
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot read"):
         read_rates(tmp_path / "nowhere.csv")

@@ -1,4 +1,4 @@
-"""Images of a data set in LoadGen's hands."""
+"""Data set images as LoadGen samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENGINE = Engine(
 
 
 def logged(folder: Path, answers: dict[int, bytes]) -> Path:
-    """An accuracy log as LoadGen writes it."""
+    """Write an accuracy log in LoadGen's format."""
     path = folder / "mlperf_log_accuracy.json"
     entries = [
         {"seq_id": seq, "qsl_idx": index, "data": data.hex().upper()}
@@ -43,7 +43,7 @@ def logged(folder: Path, answers: dict[int, bytes]) -> Path:
     return path
 
 
-def test_images_are_sent_as_the_files_that_they_are(tmp_path: Path) -> None:
+def test_images_are_sent_as_files(tmp_path: Path) -> None:
     library = dataset_library("imagenet", save_imagenet(tmp_path, ["red", "blue"]), ENGINE)
 
     library.load([1])
@@ -56,20 +56,22 @@ def test_images_are_sent_as_the_files_that_they_are(tmp_path: Path) -> None:
         library.inputs(1)
 
 
-def test_classes_are_logged_as_mlperfs_script_reads_them(tmp_path: Path) -> None:
+def test_classes_are_logged_in_the_format_of_mlperfs_script(tmp_path: Path) -> None:
     library = DatasetLibrary(ImageNet(save_imagenet(tmp_path, ["red", "blue"])), "image")
-    answers = {i: library.answer(i, {"classes": np.array([c])}) for i, c in enumerate((0, 1))}
+    answers = {
+        i: library.encode_response(i, {"classes": np.array([c])}) for i, c in enumerate((0, 1))
+    }
 
     assert answers[1] == np.float32(1).tobytes()
     accuracy = library.evaluate(logged(tmp_path, answers))
     assert (accuracy.measure, accuracy.value, accuracy.samples) == ("top-1", 0.5, 2)
 
 
-def test_boxes_are_logged_with_the_index_of_their_image(tmp_path: Path) -> None:
+def test_boxes_are_logged_with_their_image_index(tmp_path: Path) -> None:
     library = DatasetLibrary(Coco(save_coco(tmp_path, ["red", "blue"])), "image")
     boxes = {"boxes": np.array([[0, *BOX, 0.5, 3]], np.float32)}
 
-    answers = {0: b"", 1: library.answer(1, boxes)}
+    answers = {0: b"", 1: library.encode_response(1, boxes)}
 
     assert np.frombuffer(answers[1], np.float32)[0] == 1
     accuracy = library.evaluate(logged(tmp_path, answers))
@@ -77,13 +79,15 @@ def test_boxes_are_logged_with_the_index_of_their_image(tmp_path: Path) -> None:
     assert accuracy.value == pytest.approx(0.5)
 
 
-def test_labelled_samples_are_compared_with_the_engines_own_classes_where_it_has_them(
+def test_labels_are_compared_with_the_engines_classes_output(
     tmp_path: Path,
 ) -> None:
     samples = Samples([{"image": np.zeros(1)}] * 2, np.array([0, 1]))
     library = SampleSet(samples, "here", "p", has_classes=True)
 
-    answers = {i: library.answer(i, {"classes": np.array([c])}) for i, c in enumerate((0, 0))}
+    answers = {
+        i: library.encode_response(i, {"classes": np.array([c])}) for i, c in enumerate((0, 0))
+    }
 
     assert library.outputs == ("classes",)
     accuracy = library.evaluate(logged(tmp_path, answers))
@@ -92,18 +96,16 @@ def test_labelled_samples_are_compared_with_the_engines_own_classes_where_it_has
 
 
 @pytest.mark.parametrize("lacks", [{"preprocess": ""}, {"postprocess": ""}])
-def test_engine_that_does_not_answer_images_is_refused(
-    tmp_path: Path, lacks: dict[str, Any]
-) -> None:
-    with pytest.raises(InvalidInput, match="does not turn images into classes"):
+def test_engine_without_image_pipeline_is_rejected(tmp_path: Path, lacks: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="does not map images to classes"):
         dataset_library("imagenet", save_imagenet(tmp_path, ["red"]), replace(ENGINE, **lacks))
 
 
-def test_detector_is_not_asked_for_imagenets_classes(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="does not turn images into boxes"):
+def test_classifier_is_rejected_for_a_detection_data_set(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not map images to boxes"):
         dataset_library("coco", save_coco(tmp_path, ["red"]), ENGINE)
 
 
-def test_place_of_the_data_set_has_to_be_right(tmp_path: Path) -> None:
+def test_missing_data_set_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
         dataset_library("coco", tmp_path / "nowhere", ENGINE)

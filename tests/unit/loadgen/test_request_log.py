@@ -1,4 +1,4 @@
-"""The rules by which a run's requests become figures."""
+"""Statistics of a run's requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def log_of(*requests: tuple[float, float, float, SynergaiError | None]) -> Reque
     """A run of requests (due, sent, ended, error) with a deadline of 0.1 s."""
     made = RequestLog()
     for due, sent, ended, error in requests:
-        made.add(due=due, sent=sent, ended=ended, deadline_s=0.1, error=error)
+        made.record(due=due, sent=sent, ended=ended, deadline_s=0.1, error=error)
     return made
 
 
@@ -33,20 +33,20 @@ def log_of(*requests: tuple[float, float, float, SynergaiError | None]) -> Reque
         (Unavailable("nobody"), 0.01, Outcome.FAILED),
     ],
 )
-def test_requests_end_in_one_of_five_ways(
+def test_outcome_follows_from_error_and_latency(
     error: SynergaiError | None, latency_s: float, outcome: Outcome
 ) -> None:
     assert outcome_of(error, latency_s, 0.1) is outcome
 
 
-def test_latency_counts_from_when_a_request_was_to_be_sent() -> None:
+def test_latency_counts_from_the_due_time() -> None:
     # Sent 90 ms late and answered 20 ms after that: its user has waited 110 ms.
     figures = summarise(log_of((1.0, 1.09, 1.11, None)), 2.0, LATE_S, 0.01)
     assert (figures.late, figures.met) == (1, 0)
     assert figures.latency_s[50.0] == pytest.approx(0.11, rel=1e-3)
 
 
-def test_rejections_and_expirations_are_apart_and_not_in_the_latencies() -> None:
+def test_rejections_and_expiries_are_excluded_from_latencies() -> None:
     figures = summarise(
         log_of(
             (0.0, 0.0, 0.05, None),
@@ -66,7 +66,7 @@ def test_rejections_and_expirations_are_apart_and_not_in_the_latencies() -> None
     assert figures.first_failure == "nobody"
 
 
-def test_a_queue_that_is_worked_off_after_the_run_is_no_goodput_within_it() -> None:
+def test_backlog_completed_after_the_run_lowers_the_goodput() -> None:
     figures = summarise(log_of((0.0, 0.0, 0.05, None), (3.95, 3.95, 4.0, None)), 2.0, LATE_S, 0.01)
     assert (figures.offered, figures.goodput) == (1.0, 0.5)
 
@@ -92,7 +92,7 @@ def test_a_run_without_answers_has_no_percentiles() -> None:
 def test_percentiles_are_right_to_three_digits(latencies: list[float]) -> None:
     made = RequestLog()
     for latency in latencies:
-        made.add(due=0.0, sent=0.0, ended=latency, deadline_s=math.inf, error=None)
+        made.record(due=0.0, sent=0.0, ended=latency, deadline_s=math.inf, error=None)
     found = summarise(made, 1.0, LATE_S, 0.01).latency_s
     ordered = sorted(latencies)
     for percentile, value in found.items():
@@ -100,7 +100,7 @@ def test_percentiles_are_right_to_three_digits(latencies: list[float]) -> None:
         assert value == pytest.approx(ordered[rank - 1], rel=2e-3, abs=2e-6)
 
 
-def test_seconds_go_by_when_requests_were_to_be_sent() -> None:
+def test_requests_are_grouped_by_the_second_they_are_due() -> None:
     rows = by_second(
         log_of((0.2, 0.2, 0.25, None), (0.9, 0.9, 1.3, None), (2.0, 2.0, 2.0, Overloaded("")))
     )

@@ -1,4 +1,4 @@
-"""The rules of reading LoadGen's summary, on texts that LoadGen wrote."""
+"""Parsing of summaries that LoadGen wrote."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ Mean latency (ns)               : 5143380
 """
 
 
-def test_a_valid_summary_is_read() -> None:
+def test_valid_summary_is_parsed() -> None:
     summary = parse_summary(VALID)
     assert (summary.scenario, summary.mode) == ("SingleStream", "PerformanceOnly")
     assert summary.is_valid
@@ -103,24 +103,24 @@ def test_a_valid_summary_is_read() -> None:
     assert summary.percentiles_s[90.0] == 0.002120894
 
 
-def test_an_invalid_summary_says_what_is_not_satisfied() -> None:
+def test_summary_of_an_invalid_run_names_unmet_conditions() -> None:
     summary = parse_summary(INVALID)
     assert not summary.is_valid
     assert summary.unmet == ("Early stopping",)
 
 
 @pytest.mark.parametrize("fact", ["Scenario", "Result is", "QPS w/o", "Mean latency"])
-def test_an_incomplete_summary_is_refused(fact: str) -> None:
+def test_incomplete_summary_is_rejected(fact: str) -> None:
     text = "\n".join(line for line in VALID.splitlines() if not line.startswith(fact))
-    with pytest.raises(InvalidInput, match="no complete LoadGen summary"):
+    with pytest.raises(InvalidInput, match="LoadGen summary is incomplete"):
         parse_summary(text)
 
 
-def test_a_summary_with_a_word_for_a_figure_is_refused() -> None:
+def test_summary_with_a_malformed_figure_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="not a number"):
         parse_summary(VALID.replace("475.13", "many"))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"nothing\.txt cannot be read"):
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot read .*nothing\.txt"):
         read_summary(tmp_path / "nothing.txt")

@@ -6,8 +6,8 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.loadgen_log import parse_detail_log, read_detail_log
-from profiler.loadgen_run import Plan, Reporter, batch_sizes, service
-from profiler.messages import MESSAGES, Failed, Measured, Message, Progressed
+from profiler.loadgen_run import Plan, Reporter, batch_sizes, measure_ranges
+from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from profiler.settings import ProfilerSettings
 from synergai.errors import InternalError
 from synergai.runtime.settings import InvalidSettings
@@ -31,8 +31,8 @@ some other line
 @pytest.mark.parametrize(
     "message",
     [
-        Progressed(0.25),
-        Failed("engine 'e' has\nno model"),
+        Progress(0.25),
+        MeasurementFailed("engine 'e' has\nno model"),
         Measured(
             backend_start_s=0.1,
             model_load_s=0.2,
@@ -43,11 +43,11 @@ some other line
         ),
     ],
 )
-def test_message_reads_back_from_its_one_line(message: Message) -> None:
-    line = MESSAGES.encode(message)
+def test_message_round_trips_through_one_line(message: Message) -> None:
+    line = MESSAGE_CODEC.encode(message)
 
     assert line.count(b"\n") == 1
-    assert MESSAGES.decode(line) == message
+    assert MESSAGE_CODEC.decode(line) == message
 
 
 def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
@@ -60,17 +60,17 @@ def test_detail_log_gives_loadgens_figures_in_seconds() -> None:
 
 
 @pytest.mark.parametrize("text", ["", LOG[:200], LOG.replace("2225957", "x"), None])
-def test_log_without_a_complete_result_is_a_fault_of_ours(tmp_path: Path, text: str | None) -> None:
+def test_incomplete_log_is_an_internal_fault(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "mlperf_log_detail.txt"
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(InternalError, match="no complete result"):
+    with pytest.raises(InternalError, match="missing or incomplete"):
         read_detail_log(path)
 
 
 class SteadyHost:
-    """Runs any range at one pace, on a clock of its own."""
+    """Fake host that runs ranges at a constant pace on its own clock."""
 
     def __init__(self, per_query_s: float) -> None:
         self.now = 100.0
@@ -85,15 +85,13 @@ class SteadyHost:
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("per_query_s", [5e-6, 0.01, 0.7])
-def test_service_is_measured_on_successive_ranges_as_jobs_run_them(
-    per_query_s: float, batch: int
-) -> None:
+def test_qps_is_measured_on_successive_ranges_as_in_jobs(per_query_s: float, batch: int) -> None:
     host = SteadyHost(per_query_s)
     reporter = create_autospec(Reporter, instance=True)
-    # What a query took when it was issued alone is far from what it takes in a range.
+    # The latency of a query issued alone differs much from its share of a range.
     plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
 
-    queries, seconds = service(
+    queries, seconds = measure_ranges(
         cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
     )
 
@@ -103,16 +101,16 @@ def test_service_is_measured_on_successive_ranges_as_jobs_run_them(
         sum(count for _, count in host.ranges[:index]) for index in range(len(host.ranges))
     ]
     if per_query_s < 0.1:
-        # Long enough ranges, from the second on, that the socket between them is nothing.
+        # From the second on, ranges are long enough to make the socket's overhead negligible.
         assert all(count * per_query_s > 0.2 for _, count in host.ranges[1:])
 
 
-def test_batches_are_measured_at_powers_of_two_up_to_the_largest() -> None:
+def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:
     assert batch_sizes(1) == []
     assert batch_sizes(8) == [2, 4, 8]
 
 
-def test_lists_are_given_with_commas() -> None:
+def test_lists_are_comma_separated() -> None:
     settings = ProfilerSettings.load({"engines": "a,b", "threads": "1,2"})
 
     assert settings.engines == ("a", "b")
@@ -130,6 +128,6 @@ def test_lists_are_given_with_commas() -> None:
         ("worker_class", "a/b"),
     ],
 )
-def test_setting_out_of_its_range_is_refused(option: str, value: str) -> None:
+def test_setting_out_of_range_is_rejected(option: str, value: str) -> None:
     with pytest.raises(InvalidSettings, match=f"--{option.replace('_', '-')}"):
         ProfilerSettings.load({option: value})
