@@ -1,4 +1,4 @@
-"""What the gateway adds to the protocol, and how its two ports tell strangers what they are."""
+"""The gateway's protocol extensions, and errors for calls on the wrong port."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def flag(name: str, *, value: bool = True) -> dict[str, oip.InferParameter]:
 
 
 async def read_all(call: Any, into: list[oip.ModelStreamInferResponse]) -> None:
-    """Read a stream up to its end or its error, into a list that outlives it."""
+    """Append a stream's messages to `into`, which keeps those before an error."""
     async for answer in call:
-        into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error
+        into.append(answer)  # noqa: PERF401 - a comprehension would lose messages before an error
 
 
 @pytest.mark.usefixtures("agent")
-async def test_response_tells_where_the_time_went_if_the_request_asks(
-    caller: Any, a_request: Any
-) -> None:
+async def test_response_has_timings_on_request(caller: Any, a_request: Any) -> None:
     asking = a_request(2, id="a", parameters=flag("synergai_timings"))
     response = await caller.oip.ModelInfer(asking, timeout=5)
     told = response.parameters
@@ -48,7 +46,7 @@ async def test_response_tells_where_the_time_went_if_the_request_asks(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_answers_of_a_stream_tell_their_times_as_well(caller: Any, a_request: Any) -> None:
+async def test_stream_responses_have_timings_on_request(caller: Any, a_request: Any) -> None:
     requests = [a_request(id="a", parameters=flag("synergai_timings")), a_request(id="b")]
     call = caller.oip.ModelStreamInfer(iter(requests), timeout=5)
     answers = {answer.infer_response.id: answer.infer_response async for answer in call}
@@ -59,7 +57,7 @@ async def test_answers_of_a_stream_tell_their_times_as_well(caller: Any, a_reque
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("tenant", ["", "lab"])
-async def test_tenant_comes_from_the_header_or_from_the_request(
+async def test_tenant_comes_from_metadata_or_request_parameters(
     caller: Any, a_request: Any, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -81,15 +79,13 @@ async def test_tenant_comes_from_the_header_or_from_the_request(
     assert seen == [tenant or "shop", tenant or "shop", ""]
 
 
-async def test_header_that_cannot_name_a_tenant_is_refused(caller: Any, a_request: Any) -> None:
+async def test_invalid_tenant_in_metadata_is_rejected(caller: Any, a_request: Any) -> None:
     call = caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "a b"),), timeout=5)
     assert (await caller.failure(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_that_asks_for_it_ends_with_the_first_error(
-    caller: Any, a_request: Any
-) -> None:
+async def test_stream_ends_at_the_first_error_on_request(caller: Any, a_request: Any) -> None:
     requests = [a_request(id="good"), a_request(model_name="nobody"), a_request(id="late")]
     call = caller.oip.ModelStreamInfer(
         iter(requests), metadata=(("triton_grpc_error", "true"),), timeout=5
@@ -102,9 +98,7 @@ async def test_stream_that_asks_for_it_ends_with_the_first_error(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_final_response_is_marked_only_where_that_is_true(
-    caller: Any, a_request: Any
-) -> None:
+async def test_final_response_is_marked_only_on_request(caller: Any, a_request: Any) -> None:
     asks_not = flag("triton_enable_empty_final_response", value=False)
     call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=5)
     (answer,) = [answer async for answer in call]
@@ -112,15 +106,13 @@ async def test_final_response_is_marked_only_where_that_is_true(
     assert not answer.infer_response.parameters
 
 
-async def test_clients_are_told_to_try_again_when_nobody_serves_the_engine(
-    caller: Any, a_request: Any
-) -> None:
+async def test_engine_without_a_worker_is_retryable(caller: Any, a_request: Any) -> None:
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert int(dict(failure.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
 
 
-async def test_message_beyond_the_cap_is_refused_as_such(
+async def test_oversized_message_is_rejected_with_the_limit(
     settings: GatewaySettings, a_request: Any, connect: Any
 ) -> None:
     small = settings.model_copy(update={"max_message_bytes": 1 << 20})
@@ -132,7 +124,7 @@ async def test_message_beyond_the_cap_is_refused_as_such(
     assert "larger than max" in (failure.details() or "")
 
 
-async def test_each_port_names_the_other_to_whoever_is_wrong_there(
+async def test_each_port_names_the_other_for_misdirected_calls(
     gateway: Gateway, caller: Any
 ) -> None:
     async with grpc.aio.insecure_channel(gateway.hub_address) as channel:
@@ -147,7 +139,7 @@ async def test_each_port_names_the_other_to_whoever_is_wrong_there(
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_reflection_describes_all_services_where_it_is_switched_on(
+async def test_reflection_describes_all_services_when_enabled(
     settings: GatewaySettings, version: str
 ) -> None:
     async with (
@@ -173,7 +165,7 @@ async def test_reflection_describes_all_services_where_it_is_switched_on(
     assert all(answer.file_descriptor_response.file_descriptor_proto for answer in files)
 
 
-async def test_reflection_is_off_unless_asked_for(caller: Any) -> None:
+async def test_reflection_is_off_by_default(caller: Any) -> None:
     method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     failure = await caller.failure(caller.channel.unary_unary(method)(b"", timeout=5))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED

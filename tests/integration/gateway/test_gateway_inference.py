@@ -1,4 +1,4 @@
-"""The Open Inference Protocol through a gateway, with an agent that returns its input."""
+"""The Open Inference Protocol through a gateway, with an echo agent."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def parameter(**value: Any) -> dict[str, oip.InferParameter]:
     return {name: oip.InferParameter(int64_param=number) for name, number in value.items()}
 
 
-async def test_response_is_the_workers_own(agent: Any, caller: Any, a_request: Requests) -> None:
+async def test_response_is_forwarded_unchanged(
+    agent: Any, caller: Any, a_request: Requests
+) -> None:
     response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=5)
     assert response.id == "a"
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 3]
     assert agent.assignments[0].count == 1
 
 
-async def test_request_reaches_the_worker_untouched(
-    agent: Any, caller: Any, a_request: Requests
-) -> None:
+async def test_request_is_forwarded_unchanged(agent: Any, caller: Any, a_request: Requests) -> None:
     data = a_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
     await caller.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, timeout=5)
     assert agent.assignments[0].requests == [data]
 
 
-async def test_every_request_of_a_burst_gets_the_gateways_own_answer(
+async def test_every_request_of_a_burst_gets_the_gateways_own_error(
     caller: Any, a_request: Requests
 ) -> None:
     unknown = a_request(model_name="nobody")
@@ -80,7 +80,7 @@ async def test_server_and_engine_describe_themselves(caller: Any) -> None:
         ({"parameters": parameter(sequence_id=7)}, "UNIMPLEMENTED"),
     ],
 )
-async def test_request_that_cannot_be_served_is_refused(
+async def test_invalid_request_is_rejected(
     agent: Any, caller: Any, a_request: Requests, change: dict[str, Any], code: str
 ) -> None:
     failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=5))
@@ -152,7 +152,7 @@ async def test_timeout_parameter_is_a_deadline_in_microseconds(
     await agent.until(lambda: len(agent.stops) == 1)
 
 
-async def test_cancelled_request_frees_its_place_at_once(
+async def test_cancelled_request_frees_its_room_at_once(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     agent.answer = agent.hold
@@ -165,7 +165,7 @@ async def test_cancelled_request_frees_its_place_at_once(
     assert await caller.oip.ModelInfer(a_request(), timeout=5)
 
 
-async def test_bad_input_found_by_the_worker_is_the_clients_mistake(
+async def test_bad_input_found_by_the_worker_is_invalid_argument(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     async def refuse(assignment: hub_pb2.Assignment) -> None:
@@ -182,7 +182,7 @@ async def test_bad_input_found_by_the_worker_is_the_clients_mistake(
     assert failure.details() == "x must not be zero"
 
 
-async def test_workers_fault_shows_the_client_only_an_id(
+async def test_worker_failure_is_reported_to_the_client_by_id_only(
     agent: Any, caller: Any, a_request: Requests, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def crash(assignment: hub_pb2.Assignment) -> None:
@@ -213,7 +213,9 @@ async def answers_of(call: Any, count: int) -> list[oip.ModelStreamInferResponse
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_answers_every_message_by_itself(caller: Any, a_request: Requests) -> None:
+async def test_stream_messages_succeed_or_fail_independently(
+    caller: Any, a_request: Requests
+) -> None:
     good = [a_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
     bad = a_request(id="bad", model_name="nobody").SerializeToString()
 
@@ -240,7 +242,7 @@ async def test_stream_answers_every_message_by_itself(caller: Any, a_request: Re
     assert any("not a valid inference.ModelInferRequest" in a.error_message for a in failed)
 
 
-async def test_stream_answers_out_of_order(agent: Any, caller: Any, a_request: Requests) -> None:
+async def test_stream_responds_out_of_order(agent: Any, caller: Any, a_request: Requests) -> None:
     first_may_go = asyncio.Event()
 
     async def slow_first(assignment: hub_pb2.Assignment) -> None:
@@ -259,9 +261,7 @@ async def test_stream_answers_out_of_order(agent: Any, caller: Any, a_request: R
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_marks_the_final_response_for_who_asks(
-    caller: Any, a_request: Requests
-) -> None:
+async def test_stream_marks_the_final_response_on_request(caller: Any, a_request: Requests) -> None:
     asks = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
     call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks)]), timeout=5)
     (answer,) = await answers_of(call, 1)
@@ -269,7 +269,7 @@ async def test_stream_marks_the_final_response_for_who_asks(
     assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]
 
 
-async def test_broken_off_stream_stops_its_work(
+async def test_cancelled_stream_stops_its_assignments(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     agent.answer = agent.hold
@@ -281,7 +281,7 @@ async def test_broken_off_stream_stops_its_work(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_health_tells_of_the_gateway_and_of_each_engine(caller: Any) -> None:
+async def test_health_covers_the_gateway_and_each_engine(caller: Any) -> None:
     async def check(service: str) -> int:
         answer = await caller.channel.unary_unary(
             HEALTH, response_deserializer=health_pb2.HealthCheckResponse.FromString
@@ -297,7 +297,7 @@ async def test_health_tells_of_the_gateway_and_of_each_engine(caller: Any) -> No
 
 
 @pytest.mark.usefixtures("agent")
-async def test_watcher_of_an_engine_is_told_when_it_is_unloaded(caller: Any) -> None:
+async def test_health_watcher_is_notified_when_an_engine_is_unloaded(caller: Any) -> None:
     call = caller.channel.unary_stream(
         "/grpc.health.v1.Health/Watch",
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
@@ -311,9 +311,7 @@ async def test_watcher_of_an_engine_is_told_when_it_is_unloaded(caller: Any) -> 
 
 
 @pytest.mark.usefixtures("agent")
-async def test_engine_that_differs_between_workers_is_not_believed(
-    caller: Any, new_agent: Any
-) -> None:
+async def test_engine_that_differs_between_workers_is_faulty(caller: Any, new_agent: Any) -> None:
     other = new_agent("w2")
     other.register.engines[0].inputs[0].CopyFrom(
         common_pb2.TensorSpec(name="z", datatype="INT8", shape=[1])

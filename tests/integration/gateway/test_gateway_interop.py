@@ -1,4 +1,4 @@
-"""Clients that know nothing of us: an unmodified tritonclient, in a process of its own."""
+"""Interoperability with an unmodified tritonclient, in its own process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).with_name("triton_script.py")
 
 
-async def test_unmodified_tritonclient_infers_through_the_gateway(
+async def test_unmodified_tritonclient_works_with_the_gateway(
     gateway: Gateway, caller: Any, new_agent: Any
 ) -> None:
     agent = new_agent("w1")

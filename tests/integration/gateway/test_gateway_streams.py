@@ -1,4 +1,4 @@
-"""The rules of a stream of many independent requests, through a gateway."""
+"""Streams of independent requests through a gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Requests = Callable[..., oip.ModelInferRequest]
 
 
-async def test_request_called_off_leaves_its_worker_and_the_stream_goes_on(
+async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
     agent: Any, caller: Any, a_request: Requests
 ) -> None:
     agent.answer = agent.hold
@@ -36,14 +36,14 @@ async def test_request_called_off_leaves_its_worker_and_the_stream_goes_on(
     call.cancel()
 
 
-async def test_window_that_is_no_number_is_refused(caller: Any) -> None:
+async def test_malformed_window_is_rejected(caller: Any) -> None:
     call = caller.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, "many"),), timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_open_stream_ends_with_the_gateway_and_does_not_hold_it_up(
+async def test_open_stream_does_not_delay_the_shutdown(
     gateway: Any, agent: Any, caller: Any, a_request: Requests
 ) -> None:
     call = caller.oip.ModelStreamInfer(timeout=10)

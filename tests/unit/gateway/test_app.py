@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # --- admission --------------------------------------------------------------------------------
 
 
-async def test_admission_bounds_requests_and_bytes_but_lets_one_large_request_in() -> None:
+async def test_admission_limits_requests_and_bytes_but_admits_one_large_request() -> None:
     admission = Admission(max_requests=2, max_bytes=10)
     admission.acquire(100)
     with pytest.raises(Overloaded, match="bytes"):
@@ -30,7 +30,7 @@ async def test_admission_bounds_requests_and_bytes_but_lets_one_large_request_in
         admission.acquire(0)
 
 
-async def test_admission_is_idle_when_everybody_has_left() -> None:
+async def test_admission_is_idle_without_requests() -> None:
     admission = Admission(2, 10)
     admission.acquire(1)
     waiting = asyncio.create_task(admission.wait_idle())
@@ -57,6 +57,6 @@ def test_settings_come_from_environment_and_options(
     ("name", "value"),
     [("listen", "nowhere"), ("heartbeat_s", "-1"), ("max_jobs", "0"), ("log_level", "loud")],
 )
-def test_impossible_setting_is_refused(name: str, value: str) -> None:
+def test_invalid_setting_is_rejected(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match=name.replace("_", "-")):
         GatewaySettings.load({name: value})

@@ -1,4 +1,4 @@
-"""Rules of one stream of inference requests in the gateway."""
+"""A stream of inference requests in the gateway."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Begun:
 
 
 class FakeInference:
-    """Begins requests, and leaves it to the test to answer them."""
+    """Fake inference whose requests the test completes."""
 
     def __init__(self) -> None:
         self.begun: list[Begun] = []
@@ -61,7 +61,7 @@ def requests(*ids: str) -> list[oip.ModelInferRequest]:
 
 
 class Streaming:
-    """A stream whose messages are read until none is left, or it waits for room."""
+    """A stream under test, with its inference."""
 
     def __init__(self, window: int) -> None:
         self.inference = FakeInference()
@@ -89,7 +89,7 @@ class Streaming:
         return [each.id for each in self.inference.begun]
 
     async def answers(self) -> list[tuple[str, str]]:
-        """Id and status of what is ready; the status is empty where nothing went wrong."""
+        """Return id and status of the ready responses; the status of a success is empty."""
         await settle()
         found = []
         for data in self.stream.responses.get_batch_nowait():
@@ -105,7 +105,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_beyond_its_window_a_stream_is_read_when_an_answer_has_been_taken() -> None:
+async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
     streaming = Streaming(window=2)
     async with streaming.reading(requests("a", "b", "c")):
         assert streaming.begun == ["a", "b"]
@@ -116,7 +116,7 @@ async def test_beyond_its_window_a_stream_is_read_when_an_answer_has_been_taken(
         assert streaming.begun == ["a", "b", "c"]
 
 
-async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -> None:
+async def test_unread_response_bytes_pause_reading() -> None:
     streaming = Streaming(window=4)
 
     async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
@@ -135,14 +135,14 @@ async def test_stream_is_not_read_while_too_many_bytes_of_answers_are_unread() -
     assert streaming.begun == ["a", "b"]
 
 
-async def test_calling_off_is_read_though_the_window_is_full() -> None:
+async def test_cancellation_is_read_despite_a_full_window() -> None:
     streaming = Streaming(window=1)
     async with streaming.reading([*requests("a"), cancel_request("a"), *requests("b")]):
         assert await streaming.answers() == [("a", "CANCELLED")]
         assert streaming.begun == ["a", "b"]
 
 
-async def test_calling_off_what_is_not_under_way_changes_nothing() -> None:
+async def test_cancellation_of_unknown_request_is_ignored() -> None:
     streaming = Streaming(window=4)
     messages = [cancel_request("b"), cancel_request(""), *requests("a", "b")]
     async with streaming.reading(messages):
@@ -150,7 +150,7 @@ async def test_calling_off_what_is_not_under_way_changes_nothing() -> None:
         assert streaming.begun == ["a", "b"]
 
 
-async def test_calling_off_what_is_ready_comes_too_late() -> None:
+async def test_cancellation_of_completed_request_is_ignored() -> None:
     streaming = Streaming(window=4)
     begun = asyncio.Event()
 
@@ -167,7 +167,7 @@ async def test_calling_off_what_is_ready_comes_too_late() -> None:
     assert await streaming.answers() == [("a", "")]
 
 
-async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
+async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
         first, second = streaming.inference.begun
@@ -175,7 +175,7 @@ async def test_of_two_requests_with_one_id_the_later_is_called_off() -> None:
         assert await streaming.answers() == [("a", "CANCELLED")]
 
 
-async def test_stream_whose_requests_are_all_answered_ends() -> None:
+async def test_stream_ends_once_all_responses_are_sent() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
         assert not streaming.stream.responses.closed
@@ -188,12 +188,12 @@ async def test_stream_whose_requests_are_all_answered_ends() -> None:
     ("said", "window"),
     [("1", 1), ("1024", 1024), (str(2**63 - 1), MAX_WINDOW), (None, STREAM_WINDOW)],
 )
-def test_window_is_what_the_client_says_up_to_a_bound(said: str | None, window: int) -> None:
+def test_window_is_taken_from_metadata_up_to_a_limit(said: str | None, window: int) -> None:
     metadata = [("user-agent", "7"), *([] if said is None else [(WINDOW_METADATA, said)])]
     assert window_from_metadata(metadata) == window
 
 
 @pytest.mark.parametrize("said", ["", "0", "-1", "1.5", "²", "9" * 5000])
-def test_window_that_is_no_number_is_refused(said: str) -> None:
+def test_malformed_window_is_rejected(said: str) -> None:
     with pytest.raises(InvalidInput, match=WINDOW_METADATA):
         window_from_metadata([(WINDOW_METADATA, said)])

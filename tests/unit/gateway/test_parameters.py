@@ -15,25 +15,25 @@ def parameters(**values: Any) -> dict[str, InferParameter]:
 
 
 @pytest.mark.parametrize(("given", "ours"), [(0, 0), (1, 9), (9, 1), (10, 0), (2**40, 0)])
-def test_priority_one_is_the_highest_and_becomes_our_nine(given: int, ours: int) -> None:
+def test_protocol_priorities_map_to_ours_in_reverse(given: int, ours: int) -> None:
     assert parse_options(parameters(priority=given)) == RequestOptions(priority=ours)
 
 
-def test_unsigned_numbers_mean_the_same() -> None:
+def test_unsigned_integers_are_accepted() -> None:
     assert parse_options({"priority": InferParameter(uint64_param=2)}).priority == 8
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(1_500_000, 1.5), (0, None)])
-def test_timeout_is_in_microseconds_and_none_at_zero(given: int, seconds: float | None) -> None:
+def test_timeout_is_in_microseconds_and_zero_means_none(given: int, seconds: float | None) -> None:
     assert parse_options(parameters(timeout=given)).timeout_s == seconds
 
 
-def test_tenant_and_timings_are_asked_for_by_name() -> None:
+def test_tenant_and_timings_are_parsed() -> None:
     asked = parse_options(parameters(synergai_tenant="lab", synergai_timings=True))
     assert asked == RequestOptions(tenant="lab", timings=True)
 
 
-def test_parameters_of_others_are_left_alone() -> None:
+def test_unknown_parameters_are_ignored() -> None:
     assert parse_options(parameters(content_type="np", weight=0.5)) == RequestOptions()
 
 
@@ -49,7 +49,7 @@ def test_parameters_of_others_are_left_alone() -> None:
         {"synergai_timings": 1},
     ],
 )
-def test_parameter_of_the_wrong_kind_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_invalid_parameter_is_rejected_by_name(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(InvalidInput, match=name.removeprefix("synergai_")):
         parse_options(parameters(**wrong))
@@ -60,7 +60,7 @@ def test_sequences_are_not_supported() -> None:
         parse_options(parameters(sequence_id=1))
 
 
-def test_header_names_the_tenant_of_a_call() -> None:
+def test_metadata_names_the_tenant_of_a_call() -> None:
     assert tenant_from_metadata((("user-agent", "x"), ("synergai-tenant", "lab"))) == "lab"
     assert tenant_from_metadata((("user-agent", "x"),)) == ""
     with pytest.raises(InvalidInput):

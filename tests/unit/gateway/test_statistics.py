@@ -1,4 +1,4 @@
-"""What an engine's statistics count, with requests that end in every way."""
+"""Engine statistics for requests of every outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def statistics(harness: Any) -> EngineStatistics:
     return found
 
 
-async def test_answered_request_is_counted_with_its_times(harness: Any) -> None:
+async def test_successful_request_is_counted_with_its_times(harness: Any) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -39,7 +39,7 @@ async def test_answered_request_is_counted_with_its_times(harness: Any) -> None:
     assert found.last_query_at is not None
 
 
-async def test_worker_cannot_claim_more_computing_than_it_had_time(harness: Any) -> None:
+async def test_reported_compute_time_is_limited_by_elapsed_time(harness: Any) -> None:
     worker = harness.add_worker()
     harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -48,7 +48,7 @@ async def test_worker_cannot_claim_more_computing_than_it_had_time(harness: Any)
     assert statistics(harness).success.seconds < 1e3
 
 
-async def test_rejected_expired_cancelled_and_failed_requests_are_counted_apart(
+async def test_rejected_expired_cancelled_and_failed_requests_are_counted_separately(
     harness: Any,
 ) -> None:
     harness.add_worker()
@@ -67,9 +67,7 @@ async def test_rejected_expired_cancelled_and_failed_requests_are_counted_apart(
     assert found.success.count == 0
 
 
-async def test_statistics_reach_the_wire_where_triton_has_them(
-    harness: Any, engine: Engine
-) -> None:
+async def test_statistics_convert_to_tritons_message(harness: Any, engine: Engine) -> None:
     found = statistics(harness)
     found.record_compute(4, 2.0, harness.clock.now())
     found.record_success(0.25, 0.5, 1.0)
@@ -98,7 +96,7 @@ async def test_batch_counts_as_one_execution_of_its_size(harness: Any, engine: E
     assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
 
 
-async def test_worker_cannot_claim_a_batch_that_was_never_allowed(harness: Any) -> None:
+async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: Any) -> None:
     worker = harness.add_worker()
     harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -106,7 +104,7 @@ async def test_worker_cannot_claim_a_batch_that_was_never_allowed(harness: Any) 
         harness.complete(worker, assignment, [b""], done=1, batch=2)
 
 
-def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -> None:
+def test_configuration_of_a_batching_engine_excludes_the_batch_dimension(engine: Engine) -> None:
     config = engine_config(replace(engine, max_batch=8))
     assert config.max_batch_size == 8
     assert config.HasField("dynamic_batching")
@@ -114,7 +112,7 @@ def test_configuration_of_an_engine_with_batches_is_as_tritons(engine: Engine) -
     assert [list(tensor.dims) for tensor in config.output] == [[]]
 
 
-def test_configuration_has_whole_shapes_and_tritons_names_of_datatypes(engine: Engine) -> None:
+def test_configuration_without_batching_has_complete_shapes(engine: Engine) -> None:
     config = engine_config(engine)
     assert config.max_batch_size == 0
     (tensor,) = config.input
@@ -123,9 +121,7 @@ def test_configuration_has_whole_shapes_and_tritons_names_of_datatypes(engine: E
 
 
 @pytest.mark.parametrize(("datatype", "number"), [("BYTES", 13), ("BF16", 14), ("BOOL", 1)])
-def test_every_datatype_has_a_number_in_the_configuration(
-    engine: Engine, datatype: str, number: int
-) -> None:
+def test_every_datatype_maps_to_tritons(engine: Engine, datatype: str, number: int) -> None:
     changed = replace(engine, version="main", outputs=(TensorSpec("y", datatype, (2,)),))
     config = engine_config(changed)
     assert config.output[0].data_type == number

@@ -81,7 +81,7 @@ async def test_request_called_off_stops_and_is_answered_as_such(runner: FakeRunn
     assert await answered(runner, request("a"), cancel_request("a")) == [("a", "CANCELLED")]
 
 
-async def test_calling_off_what_is_not_under_way_changes_nothing(runner: FakeRunner) -> None:
+async def test_cancellation_of_unknown_request_is_ignored(runner: FakeRunner) -> None:
     messages = [cancel_request("a"), request("a", "nothing"), cancel_request("a")]
     assert await answered(runner, *messages) == [("a", "NOT_FOUND")]
 
