@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.admission.limits import Admission
 from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
@@ -78,9 +79,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     catalogue = Catalogue(
         known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded_engines()
     )
-    dispatcher = Dispatcher(
-        core, journal, clock, metrics, on_learned=profiles.learned, recorder=recorder
-    )
+    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.learned, recorder=recorder)
     stack.callback(dispatcher.close)
     jobs = SubmittedJobs(
         dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
@@ -88,8 +87,9 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     restored = await jobs.restore()
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     connections = AgentConnections(metrics)
+    intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(
-        connections, dispatcher, clock, max_message_bytes=settings.max_message_bytes
+        connections, dispatcher, intake, clock, max_message_bytes=settings.max_message_bytes
     )
     hub = Hub(
         connections,

@@ -1,9 +1,9 @@
 """Driver of the scheduling core: feeds it events in real time and executes its commands.
 
-Everything runs on the event loop's thread, in the order of the core's events. A worker's report
-on a durable job reaches the core only after the journal has recorded it. Events that release a
-worker's leases wait behind such reports, so that no query is dispatched again while its result is
-being recorded.
+Everything runs on the event loop's thread, in the order of the core's events. A report on a durable
+job reaches the core only after the journal has recorded its results. A worker that joins or leaves,
+which releases its leases, waits behind such reports, so that no query is dispatched again while its
+result is being recorded.
 """
 
 from __future__ import annotations
@@ -12,51 +12,36 @@ import asyncio
 import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gateway.dispatch.reports import apply_progress
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
-from synergai.domain import AssignmentId, Fault, JobState, Outcome
+from synergai.domain import Fault, JobState
 from synergai.scheduling.events import (
-    AssignmentEnded,
-    AssignmentStarted,
     Dispatch,
-    EnginesChanged,
     Expire,
     Fail,
     Finish,
     JobArrived,
     JobCancelled,
     Learned,
-    ModeChanged,
-    ProfileAdded,
-    QueriesDone,
-    QueriesReady,
     Reject,
-    SessionDropped,
-    SessionLoaded,
     Stop,
     TimePassed,
-    Worker,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gateway.clock import Clock
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.monitoring.metrics import Metrics
-    from synergai.domain import EngineName, Job, JobId, Session, WorkerId
+    from synergai.domain import EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
-    from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.events import Assignment, Command, Event
-    from synergai.v1 import hub_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +69,6 @@ class Dispatcher:
         core: the scheduling core.
         journal: durable storage that reports on durable jobs wait for.
         clock: source of the core's time.
-        metrics: counters of queries and reports.
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
         recorder: receives every event with its commands.
     """
@@ -94,7 +78,6 @@ class Dispatcher:
         core: SchedulerCore,
         journal: Journal,
         clock: Clock,
-        metrics: Metrics,
         *,
         on_learned: Callable[[ProfileEntry], None],
         recorder: EventRecorder | None = None,
@@ -102,7 +85,6 @@ class Dispatcher:
         self._core = core
         self._journal = journal
         self._clock = clock
-        self._metrics = metrics
         self._on_learned = on_learned
         self._recorder = recorder
         self._handlers: dict[JobId, JobHandler] = {}
@@ -133,16 +115,15 @@ class Dispatcher:
         self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
 
-    def set_ready(self, job_id: JobId, ready: int) -> None:
-        """Allow the first `ready` queries of a job to run; do nothing if it has ended."""
-        if job_id in self._handlers:
-            self._handle(QueriesReady(job_id, ready))
-
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job before its next query; do nothing if it has ended."""
         if job_id in self._handlers:
             self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
+
+    def handler(self, job_id: JobId) -> JobHandler | None:
+        """Return the handler of a job; None if it has ended."""
+        return self._handlers.get(job_id)
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -172,168 +153,34 @@ class Dispatcher:
         """Remove a worker whose work stream is closed from the fleet."""
         self._journal.after_pending(partial(self._leave, worker))
 
-    def draining(self, worker: ConnectedWorker) -> None:
-        """Dispatch nothing further to a worker."""
-        worker.draining = True
-        if self._is_member(worker):
-            self._handle(WorkerDraining(worker.id))
+    # --- events -----------------------------------------------------------------------------
 
-    def engines_changed(self, worker: ConnectedWorker) -> None:
-        """Apply a change of a worker's usable engines."""
-        if self._is_member(worker):
-            self._handle(EnginesChanged(worker.id, worker.usable_engines))
-
-    def session_loaded(self, worker: ConnectedWorker, session: Session, setup_s: float) -> None:
-        """Record a session that became resident on a worker."""
-        worker.sessions.add(session)
-        if self._is_member(worker):
-            self._handle(SessionLoaded(worker.id, session, setup_s))
-
-    def session_dropped(self, worker: ConnectedWorker, session: Session) -> None:
-        """Record a session that is no longer resident on a worker."""
-        worker.sessions.discard(session)
-        if self._is_member(worker):
-            self._handle(SessionDropped(worker.id, session))
-
-    def mode_changed(self, worker: ConnectedWorker, switch_s: float) -> None:
-        """Apply a change of power mode; `switch_s` is 0 unless the agent switched for an order."""
-        if self._is_member(worker):
-            self._handle(ModeChanged(worker.id, worker.power.mode, switch_s))
-
-    def profiled(self, entries: Iterable[ProfileEntry]) -> None:
-        """Add entries to the configuration dictionary."""
-        for entry in entries:
-            self._handle(ProfileAdded(entry))
-
-    # --- reports ----------------------------------------------------------------------------
-
-    def started(self, worker: ConnectedWorker, report: hub_pb2.Started) -> None:
-        """Apply the report that an assignment's setup is complete.
-
-        Raises:
-            ProtocolViolation: the setup time is impossible.
-        """
-        setup_s = checked_seconds(report.setup_s, "setup_s")
-        if self._in_flight(worker, report.assignment_id) is not None:
-            self._handle(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
-
-    def progress(
-        self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
+    def tell(
+        self, event: Event, *, source: ConnectedWorker | None = None, after_pending: bool = False
     ) -> None:
-        """Apply a progress report, with the responses of its newly completed queries.
+        """Pass an event to the core and execute its commands.
 
-        Raises:
-            ProtocolViolation: the report is impossible; the assignment has been failed.
+        Args:
+            event: what happened.
+            source: the worker that it happened to; the event is dropped unless this very worker,
+                and not another connection under its id, is in the fleet.
+            after_pending: whether to wait for all pending writes of the journal first.
         """
-        progress = self._in_flight(worker, report.assignment_id)
-        if progress is None:
+        if source is not None and self._workers.get(source.id) is not source:
             return
-        handler = self._handlers.get(progress.assignment.job_id)
-        self._apply_progress(worker, progress, report, responses, handler)
-        done = QueriesDone(progress.assignment.id, progress.done, report.compute_s)
-        self._handle_after_pending(done, handler)
-
-    def ended(
-        self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
-    ) -> None:
-        """Apply the report that an assignment has ended, with its remaining responses.
-
-        Raises:
-            ProtocolViolation: the report is impossible; the assignment has been failed.
-        """
-        progress = self._in_flight(worker, report.progress.assignment_id)
-        if progress is None:
-            return
-        assignment = progress.assignment
-        handler = self._handlers.get(assignment.job_id)
-        outcome = _OUTCOMES.get(report.outcome)
-        done = report.progress.done
-        if outcome is None or (outcome is Outcome.COMPLETED and done != assignment.count):
-            text = f"assignment {assignment.id} cannot have this outcome after {done} queries"
-            self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
-        self._apply_progress(worker, progress, report.progress, responses, handler)
-        del worker.in_flight[assignment.id]
-        worker.free_since = self._clock.now()
-        event = AssignmentEnded(
-            assignment.id,
-            progress.done,
-            outcome,
-            _FAULTS.get(report.fault, Fault.UNSPECIFIED),
-            printable_detail(report.detail),
-            progress.compute_s,
-            progress.batch,
-        )
-        self._handle_after_pending(event, handler)
+        if after_pending:
+            self._journal.after_pending(partial(self._handle, event))
+        else:
+            self._handle(event)
 
     # --- internals --------------------------------------------------------------------------
-
-    def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
-        progress = worker.in_flight.get(AssignmentId(assignment_id))
-        if progress is None:
-            self._metrics.stale_reports.inc()
-        return progress
-
-    def _apply_progress(
-        self,
-        worker: ConnectedWorker,
-        progress: AssignmentProgress,
-        report: hub_pb2.Progress,
-        responses: Sequence[Buffer],
-        handler: JobHandler | None,
-    ) -> None:
-        with_tensors = None if handler is None else handler.with_tensors
-        computed_s = progress.compute_s
-        try:
-            new = apply_progress(progress, report, responses, with_tensors=with_tensors)
-        except ProtocolViolation as violation:
-            self._fail_for_violation(worker, progress, handler, violation)
-        if new:
-            now = self._clock.now()
-            worker.queries_done += new
-            new_s = max(0.0, progress.compute_s - computed_s)
-            metrics = self._metrics.engine(progress.assignment.engine)
-            metrics.queries += new
-            metrics.statistics.record_compute(new, new_s, now, progress.batch)
-            worker.power.add_compute(progress.assignment.engine, new_s / progress.batch)
-            if handler is not None:
-                handler.on_progress(worker, progress, responses, now)
-
-    def _fail_for_violation(
-        self,
-        worker: ConnectedWorker,
-        progress: AssignmentProgress,
-        handler: JobHandler | None,
-        violation: ProtocolViolation,
-    ) -> NoReturn:
-        """Fail the assignment, so that a misbehaving worker cannot block a job forever."""
-        del worker.in_flight[progress.assignment.id]
-        failed = AssignmentEnded(
-            progress.assignment.id,
-            progress.done,
-            Outcome.FAILED,
-            Fault.HOST_DIED,
-            f"worker {worker.id!r} broke the protocol: {violation}",
-        )
-        self._handle_after_pending(failed, handler)
-        raise violation
 
     def _join(self, worker: ConnectedWorker) -> None:
         if worker.orders.closed:
             return
         self._workers[worker.id] = worker
         worker.free_since = self._clock.now()
-        self._handle(
-            WorkerJoined(
-                Worker(
-                    id=worker.id,
-                    worker_class=worker.worker_class,
-                    engines=worker.usable_engines,
-                    configurations=worker.configurations,
-                    sessions=frozenset(worker.sessions),
-                    power_mode=worker.power.mode,
-                )
-            )
-        )
+        self._handle(WorkerJoined(worker.to_scheduling()))
         if worker.draining:
             self._handle(WorkerDraining(worker.id))
         if unprofiled := self.unprofiled(worker):
@@ -345,19 +192,9 @@ class Dispatcher:
 
     def _leave(self, worker: ConnectedWorker) -> None:
         worker.in_flight.clear()
-        if self._is_member(worker):
+        if self._workers.get(worker.id) is worker:
             del self._workers[worker.id]
             self._handle(WorkerLeft(worker.id))
-
-    def _is_member(self, worker: ConnectedWorker) -> bool:
-        return self._workers.get(worker.id) is worker
-
-    def _handle_after_pending(self, event: Event, handler: JobHandler | None) -> None:
-        """Pass an event to the core, for a durable job only once its writes are durable."""
-        if handler is not None and handler.durable:
-            self._journal.after_pending(partial(self._handle, event))
-        else:
-            self._handle(event)
 
     def _handle(self, event: Event) -> None:
         if self._closed:
@@ -437,7 +274,3 @@ class Dispatcher:
             self._handle(TimePassed())
         else:
             self._set_timer()
-
-
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_FAULTS = {fault.value: fault for fault in Fault}

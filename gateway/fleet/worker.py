@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.fleet.power import WorkerPower
 from gateway.send_queue import SendQueue
+from synergai.scheduling.events import Worker
 from synergai.values import value
 
 if TYPE_CHECKING:
@@ -43,9 +44,31 @@ class StopAssignment:
 Order: TypeAlias = RunAssignment | StopAssignment
 
 
+@value()
+class CompletedQueries:
+    """Queries of one assignment that a report has newly completed.
+
+    Attributes:
+        engine: engine that computed them.
+        queries: number of queries.
+        compute_s: time that they took inside the engine, in seconds.
+        batch: size of the batch that they were computed in.
+        at: when the report arrived, in monotonic seconds.
+    """
+
+    engine: EngineName
+    queries: int
+    compute_s: float
+    batch: int
+    at: float
+
+
 @dataclass(slots=True, eq=False)
 class AssignmentProgress:
     """An assignment in flight, and the progress its worker has reported.
+
+    Reported is not recorded: the core's ``Lease`` of the assignment counts the queries of a durable
+    job only once the journal has them, and lasts until then.
 
     Attributes:
         dispatched_at: when it was sent, in monotonic seconds.
@@ -67,7 +90,11 @@ class AssignmentProgress:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ConnectedWorker:
-    """A worker with a connected agent.
+    """A worker with a connected agent, as its agent reports it.
+
+    These are the network's facts, from registration to the end of the connection. The core's
+    ``WorkerRecord`` exists while the worker is in the fleet and holds what scheduling derives from
+    them: sessions and power mode once its assignments have run, engines without those that failed.
 
     Attributes:
         orders: send queue of the work stream; closed while there is none.
@@ -100,3 +127,19 @@ class ConnectedWorker:
     def usable_engines(self) -> frozenset[EngineName]:
         """Names of the engines without a fault."""
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)
+
+    def to_scheduling(self) -> Worker:
+        """Return the worker as the scheduling core needs it to join the fleet."""
+        return Worker(
+            id=self.id,
+            worker_class=self.worker_class,
+            engines=self.usable_engines,
+            configurations=self.configurations,
+            sessions=frozenset(self.sessions),
+            power_mode=self.power.mode,
+        )
+
+    def record_completed(self, completed: CompletedQueries) -> None:
+        """Count newly completed queries, and charge their engine at the next heartbeat."""
+        self.queries_done += completed.queries
+        self.power.add_compute(completed.engine, completed.compute_s / completed.batch)

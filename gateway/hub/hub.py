@@ -22,6 +22,13 @@ from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
 from synergai.protocol.work_messages import decode_reports
+from synergai.scheduling.events import (
+    EnginesChanged,
+    ModeChanged,
+    SessionDropped,
+    SessionLoaded,
+    WorkerDraining,
+)
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -156,7 +163,8 @@ class Hub:
                     self._power_changed(worker, message.power_changed)
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
-                    self._dispatcher.draining(worker)
+                    worker.draining = True
+                    self._dispatcher.tell(WorkerDraining(worker.id), source=worker)
                 case "register":
                     raise ProtocolViolation("this stream is registered already")
                 case _:
@@ -195,7 +203,8 @@ class Hub:
             if engine.fault:
                 _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             worker.engines[engine.name] = engine
-            self._dispatcher.engines_changed(worker)
+            changed = EnginesChanged(worker.id, worker.usable_engines)
+            self._dispatcher.tell(changed, source=worker)
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
         session = session_from_proto(message.session)
@@ -210,13 +219,15 @@ class Hub:
                     message.data_preparation_s,
                 )
             )
-            self._dispatcher.session_loaded(worker, session, setup_s)
+            worker.sessions.add(session)
+            self._dispatcher.tell(SessionLoaded(worker.id, session, setup_s), source=worker)
             self._model_control.on_session_changed(worker, session, resident=True)
             return
         fault = printable_detail(message.fault)
         if fault:
             _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
-        self._dispatcher.session_dropped(worker, session)
+        worker.sessions.discard(session)
+        self._dispatcher.tell(SessionDropped(worker.id, session), source=worker)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
@@ -224,7 +235,8 @@ class Hub:
         worker.power.mode = validate_name(message.mode, "power mode") if message.mode else ""
         if switch_s > 0:
             worker.power.switch_s = switch_s
-        self._dispatcher.mode_changed(worker, switch_s)
+        # switch_s is 0 unless the agent switched for an assignment.
+        self._dispatcher.tell(ModeChanged(worker.id, worker.power.mode, switch_s), source=worker)
 
     def _check_registered(self, connection: AgentConnection) -> None:
         if connection.worker is None:

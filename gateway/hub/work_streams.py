@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.dispatch.report_intake import ReportIntake
     from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
@@ -46,7 +47,8 @@ class WorkStreams:
 
     Args:
         connections: the open agent connections.
-        dispatcher: receives the workers with an open work stream, and their reports.
+        dispatcher: receives the workers with an open work stream.
+        intake: receives their reports.
         clock: source of receive times and remaining budgets.
         max_message_bytes: maximum size of a message, in both directions.
     """
@@ -55,12 +57,14 @@ class WorkStreams:
         self,
         connections: AgentConnections,
         dispatcher: Dispatcher,
+        intake: ReportIntake,
         clock: Clock,
         *,
         max_message_bytes: int,
     ) -> None:
         self._connections = connections
         self._dispatcher = dispatcher
+        self._intake = intake
         self._clock = clock
         self._max_message_bytes = max_message_bytes
         self._batch_bytes = max_message_bytes // 2
@@ -163,12 +167,7 @@ class WorkStreams:
 
     def _apply_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
         worker.last_seen_at = self._clock.now()
-        for started in reports.started:
-            self._dispatcher.started(worker, started)
-        for progress, responses in reports.progress:
-            self._dispatcher.progress(worker, progress, responses)
-        for ended, responses in reports.ended:
-            self._dispatcher.ended(worker, ended, responses)
+        self._intake.apply(worker, reports)
         worker.orders.recheck()
 
 

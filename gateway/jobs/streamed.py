@@ -12,6 +12,7 @@ from gateway.send_queue import SendQueue
 from synergai.errors import InvalidInput
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
+from synergai.scheduling.events import QueriesReady
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -210,7 +211,7 @@ class StreamedJobs:
         tracker = job.tracker
         async for query in queries:
             await job.put(query)
-            self._dispatcher.set_ready(tracker.id, job.arrived)
+            self._dispatcher.tell(QueriesReady(tracker.id, job.arrived))
         expected = tracker.spec.queries
         if job.arrived < expected:
             raise InvalidInput(f"the stream of queries ended after {job.arrived} of {expected}")

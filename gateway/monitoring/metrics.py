@@ -14,6 +14,8 @@ from gateway.monitoring.engine_metrics import EngineCollector, EngineMetrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.fleet.worker import CompletedQueries
+
 
 class Metrics:
     """The gateway's instruments, in their own registry."""
@@ -24,7 +26,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         for collector in (GCCollector, PlatformCollector, ProcessCollector):
             collector(registry=self.registry)
-        self.stale_reports = Counter(
+        self._stale_reports = Counter(
             "synergai_stale_reports",
             "Reports under assignments that were not in flight",
             registry=self.registry,
@@ -43,6 +45,18 @@ class Metrics:
         if metrics is None:
             metrics = self._engines[name] = EngineMetrics()
         return metrics
+
+    def on_completed(self, completed: CompletedQueries) -> None:
+        """Count newly completed queries."""
+        metrics = self.engine(completed.engine)
+        metrics.queries += completed.queries
+        metrics.statistics.record_compute(
+            completed.queries, completed.compute_s, completed.at, completed.batch
+        )
+
+    def on_stale_report(self) -> None:
+        """Count a report on an assignment that is not in flight."""
+        self._stale_reports.inc()
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Register a gauge that calls `read` at each scrape, from another thread."""

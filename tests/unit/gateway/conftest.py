@@ -10,6 +10,7 @@ import pytest
 from gateway.admission.limits import Admission
 from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
 from gateway.jobs.submitted import SubmittedJobs
@@ -85,9 +86,8 @@ class GatewayHarness:
         core = SchedulerCore(
             SchedulingSettings(), ConfigurationDictionary([profile]), self.journal.epoch
         )
-        self.dispatcher = Dispatcher(
-            core, self.journal, self.clock, self.metrics, on_learned=lambda _: None
-        )
+        self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
+        self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
         self.inference = Inference(
             self.dispatcher, self.catalogue, self.admission, self.metrics, self.clock, 1
         )
@@ -137,7 +137,7 @@ class GatewayHarness:
         """Report an assignment as completed."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
-        self.dispatcher.ended(worker, ended, responses)
+        self.intake.apply_ended(worker, ended, responses)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric."""

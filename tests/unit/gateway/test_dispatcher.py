@@ -21,6 +21,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.scheduling.events import WorkerDraining
 from synergai.v1 import hub_pb2
 
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
@@ -121,7 +122,7 @@ async def test_workers_fault_becomes_the_clients_error(
     ended = hub_pb2.Ended(
         progress=report, outcome=hub_pb2.OUTCOME_FAILED, fault=fault, detail="the detail"
     )
-    harness.dispatcher.ended(worker, ended)
+    harness.intake.apply_ended(worker, ended)
     with pytest.raises(error, match=text):
         await request.result
 
@@ -136,7 +137,7 @@ async def test_fault_detail_of_a_worker_is_printable(harness: Any) -> None:
         fault=hub_pb2.FAULT_BAD_INPUT,
         detail="red \x1b[31m\0",
     )
-    harness.dispatcher.ended(worker, ended)
+    harness.intake.apply_ended(worker, ended)
     with pytest.raises(SynergaiError) as failed:
         await request.result
     assert str(failed.value).isprintable()
@@ -150,6 +151,18 @@ async def test_request_of_a_lost_worker_is_run_on_another(harness: Any) -> None:
     (assignment,) = harness.assignments(second)
     harness.complete(second, assignment, done=1, responses=[RESPONSE])
     assert await request.result == RESPONSE
+
+
+async def test_event_of_a_replaced_worker_is_dropped(harness: Any) -> None:
+    replaced = harness.add_worker("w1")
+    harness.dispatcher.remove_worker(replaced)
+    current = harness.add_worker("w1")
+    harness.dispatcher.tell(WorkerDraining(replaced.id), source=replaced)
+    harness.begin_request()
+    assert len(harness.assignments(current)) == 1
+    harness.dispatcher.tell(WorkerDraining(current.id), source=current)
+    harness.begin_request()
+    assert harness.assignments(current) == []
 
 
 async def test_stopping_gateway_refuses_requests_and_jobs(harness: Any) -> None:
@@ -215,7 +228,7 @@ async def test_progress_counts_only_once_the_journal_has_recorded_it(harness: An
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4, labelled=4, correct=2)
-    harness.dispatcher.progress(worker, report)
+    harness.intake.apply_progress(worker, report)
     assert (await harness.jobs.get(status.id)).queries_done == 0
     await harness.flush_journal()
     now = await harness.jobs.get(status.id)
@@ -229,7 +242,7 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
     await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(first)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.dispatcher.progress(first, report)
+    harness.intake.apply_progress(first, report)
     harness.dispatcher.remove_worker(first)
     second = harness.add_worker("second")
     await harness.flush_journal()
@@ -275,7 +288,7 @@ async def test_unfinished_jobs_are_restored_with_what_was_done(harness: Any) -> 
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.dispatcher.progress(worker, report)
+    harness.intake.apply_progress(worker, report)
     await harness.flush_journal()
     later = type(harness)(harness.journal)
     assert await later.jobs.restore() == 1

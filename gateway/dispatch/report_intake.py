@@ -1,0 +1,186 @@
+"""Intake of the workers' reports: validates them and turns them into events and results.
+
+What a report says is applied at once to the worker's assignments in flight, and its results go to
+the job's handler. The scheduling core is told by the dispatcher, for a durable job once the journal
+has recorded the results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from gateway.dispatch.reports import apply_progress
+from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
+from gateway.fleet.worker import CompletedQueries
+from synergai.domain import AssignmentId, Fault, Outcome
+from synergai.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.clock import Clock
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.dispatch.job_handler import JobHandler
+    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Reports
+    from synergai.v1 import hub_pb2
+
+
+class ReportListener(Protocol):
+    """Subscriber to the workers' reports."""
+
+    def on_completed(self, completed: CompletedQueries) -> None:
+        """Handle newly completed queries."""
+
+    def on_stale_report(self) -> None:
+        """Handle a report on an assignment that is not in flight; it was ignored."""
+
+
+class ReportIntake:
+    """Intake of the workers' reports.
+
+    Args:
+        dispatcher: knows the jobs' handlers, and receives the events.
+        clock: source of receive times.
+        listeners: subscribers, called before the job's handler.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, clock: Clock, listeners: Sequence[ReportListener] = ()
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._listeners = listeners
+
+    def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
+        """Apply a message of reports, in order.
+
+        Raises:
+            ProtocolViolation: a report is impossible; its assignment has been failed.
+        """
+        for started in reports.started:
+            self.apply_started(worker, started)
+        for progress, responses in reports.progress:
+            self.apply_progress(worker, progress, responses)
+        for ended, responses in reports.ended:
+            self.apply_ended(worker, ended, responses)
+
+    def apply_started(self, worker: ConnectedWorker, report: hub_pb2.Started) -> None:
+        """Apply the report that an assignment's setup is complete.
+
+        Raises:
+            ProtocolViolation: the setup time is impossible.
+        """
+        setup_s = checked_seconds(report.setup_s, "setup_s")
+        if self._in_flight(worker, report.assignment_id) is not None:
+            self._dispatcher.tell(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
+
+    def apply_progress(
+        self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
+    ) -> None:
+        """Apply a progress report, with the responses of its newly completed queries.
+
+        Raises:
+            ProtocolViolation: the report is impossible; the assignment has been failed.
+        """
+        progress = self._in_flight(worker, report.assignment_id)
+        if progress is None:
+            return
+        handler = self._dispatcher.handler(progress.assignment.job_id)
+        self._record(worker, progress, report, responses, handler)
+        done = QueriesDone(progress.assignment.id, progress.done, report.compute_s)
+        self._dispatcher.tell(done, after_pending=handler is not None and handler.durable)
+
+    def apply_ended(
+        self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
+    ) -> None:
+        """Apply the report that an assignment has ended, with its remaining responses.
+
+        Raises:
+            ProtocolViolation: the report is impossible; the assignment has been failed.
+        """
+        progress = self._in_flight(worker, report.progress.assignment_id)
+        if progress is None:
+            return
+        assignment = progress.assignment
+        handler = self._dispatcher.handler(assignment.job_id)
+        outcome = _OUTCOMES.get(report.outcome)
+        done = report.progress.done
+        if outcome is None or (outcome is Outcome.COMPLETED and done != assignment.count):
+            text = f"assignment {assignment.id} cannot have this outcome after {done} queries"
+            self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
+        self._record(worker, progress, report.progress, responses, handler)
+        del worker.in_flight[assignment.id]
+        worker.free_since = self._clock.now()
+        ended = AssignmentEnded(
+            assignment.id,
+            progress.done,
+            outcome,
+            _FAULTS.get(report.fault, Fault.UNSPECIFIED),
+            printable_detail(report.detail),
+            progress.compute_s,
+            progress.batch,
+        )
+        self._dispatcher.tell(ended, after_pending=handler is not None and handler.durable)
+
+    def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
+        progress = worker.in_flight.get(AssignmentId(assignment_id))
+        if progress is None:
+            for listener in self._listeners:
+                listener.on_stale_report()
+        return progress
+
+    def _record(
+        self,
+        worker: ConnectedWorker,
+        progress: AssignmentProgress,
+        report: hub_pb2.Progress,
+        responses: Sequence[Buffer],
+        handler: JobHandler | None,
+    ) -> None:
+        """Record newly completed queries, and hand their responses to the job."""
+        with_tensors = None if handler is None else handler.with_tensors
+        computed_s = progress.compute_s
+        try:
+            queries = apply_progress(progress, report, responses, with_tensors=with_tensors)
+        except ProtocolViolation as violation:
+            self._fail_for_violation(worker, progress, handler, violation)
+        if not queries:
+            return
+        now = self._clock.now()
+        completed = CompletedQueries(
+            engine=progress.assignment.engine,
+            queries=queries,
+            compute_s=max(0.0, progress.compute_s - computed_s),
+            batch=progress.batch,
+            at=now,
+        )
+        worker.record_completed(completed)
+        for listener in self._listeners:
+            listener.on_completed(completed)
+        if handler is not None:
+            handler.on_progress(worker, progress, responses, now)
+
+    def _fail_for_violation(
+        self,
+        worker: ConnectedWorker,
+        progress: AssignmentProgress,
+        handler: JobHandler | None,
+        violation: ProtocolViolation,
+    ) -> NoReturn:
+        """Fail the assignment, so that a misbehaving worker cannot block a job forever."""
+        del worker.in_flight[progress.assignment.id]
+        failed = AssignmentEnded(
+            progress.assignment.id,
+            progress.done,
+            Outcome.FAILED,
+            Fault.HOST_DIED,
+            f"worker {worker.id!r} broke the protocol: {violation}",
+        )
+        self._dispatcher.tell(failed, after_pending=handler is not None and handler.durable)
+        raise violation
+
+
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_FAULTS = {fault.value: fault for fault in Fault}
