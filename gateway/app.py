@@ -79,7 +79,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     catalogue = Catalogue(
         known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded_engines()
     )
-    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.learned, recorder=recorder)
+    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
     jobs = SubmittedJobs(
         dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs

@@ -1,1 +1,1 @@
-"""The configuration dictionary: its model, its store and its text formats."""
+"""Configuration dictionary: model, database and text formats."""

@@ -1,7 +1,7 @@
-"""The configuration dictionary: what every engine does on every worker class.
+"""Configuration dictionary: measured performance of engines by worker class and configuration.
 
-One entry per engine, worker class and configuration, as the profiler measured it (thesis,
-chapter 6, "Configuration Dictionary"). The estimator reads it, the profiler writes it.
+The profiler writes one entry per engine, worker class and configuration; the estimator reads them
+(thesis, chapter 6, "Configuration Dictionary").
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_FIGURE: Final = 2.0**53
-"""Beyond this, to which JSON counts exactly, or its inverse for a rate, a figure is a mistake."""
-_NOTHING: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
+"""Upper bound of all figures (JSON integers are exact up to it); its inverse bounds rates below."""
+_EMPTY: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileEntry:
-    """What one engine does on one worker class in one configuration.
+    """Performance of an engine on a worker class in a configuration.
 
     Attributes:
-        qps: queries per second, one at a time (MLPerf Single Stream).
-        backend_start_s: until the engine's process and library are up.
-        model_load_s: until the model is loaded and warm.
-        data_preparation_s: until the sample set is in memory.
-        latency_p50_s: median time of a query; 0 where it was not measured, as for all below.
-        latency_p90_s: 90th percentile.
-        latency_p99_s: 99th percentile.
-        watts: mean power while it ran.
-        queries: how many queries the figures rest on.
-        label: ``measured``, ``observed`` in service, ``reconstructed`` or ``emulated``.
+        qps: throughput in queries per second, one query at a time (MLPerf Single Stream).
+        backend_start_s: time to start the engine's process and runtime.
+        model_load_s: time to load and warm up the model.
+        data_preparation_s: time to load the sample set into memory.
+        latency_p50_s: median latency of a query; 0 if not measured, as for the figures below.
+        latency_p90_s: 90th percentile of the latency.
+        latency_p99_s: 99th percentile of the latency.
+        watts: mean power of the machine while the engine ran.
+        queries: number of measured queries.
+        label: origin: ``measured``, ``observed`` in service, ``reconstructed`` or ``emulated``.
         measured_at: ISO 8601, UTC.
-        batch_qps: queries per second if 2, 4, 8, … are computed at once, in this order; empty
-            where that was not measured, and nothing is computed in batches.
+        batch_qps: throughput with batches of 2, 4, 8, … queries, in this order; empty if not
+            measured, which disables batching.
 
     Raises:
-        InvalidInput: on construction, if a figure is negative, `qps` is 0, or one is beyond
-            `MAX_FIGURE`.
+        InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, or `qps` is
+            0.
     """
 
     engine: EngineName
@@ -79,7 +79,7 @@ class ProfileEntry:
                         f"{where}: {name} must be positive, at most {MAX_FIGURE:g}, not {rate}"
                     )
         if 1 << len(self.batch_qps) > MAX_BATCH:
-            raise InvalidInput(f"{where}: batch_qps is of batches beyond {MAX_BATCH}")
+            raise InvalidInput(f"{where}: batch_qps has batches larger than {MAX_BATCH}")
         for name in (
             "backend_start_s",
             "model_load_s",
@@ -98,12 +98,12 @@ class ProfileEntry:
 
     @property
     def t_pre_s(self) -> float:
-        """Pre-processing time of the thesis: all that comes before a cold engine's first query."""
+        """Pre-processing time T_pre of the thesis: seconds before a cold engine's first query."""
         return self.backend_start_s + self.model_load_s + self.data_preparation_s
 
     @property
     def batch_times(self) -> BatchTimes | None:
-        """How long its batches take; None if it has none."""
+        """Compute times of batches; None if they were not measured."""
         if not self.batch_qps:
             return None
         rates = (self.qps, *self.batch_qps)
@@ -111,12 +111,12 @@ class ProfileEntry:
 
     @property
     def joules(self) -> float:
-        """Energy per query, that of the machine while it ran; 0 where it was not measured."""
+        """Energy of the machine per query; 0 if not measured."""
         return self.watts / self.qps
 
 
 class ConfigurationDictionary:
-    """A table of profile entries, looked up by engine and worker class."""
+    """Table of profile entries, indexed by engine and worker class."""
 
     def __init__(self, entries: Iterable[ProfileEntry] = ()) -> None:
         self._table: dict[tuple[EngineName, WorkerClass], dict[Configuration, ProfileEntry]] = {}
@@ -124,15 +124,15 @@ class ConfigurationDictionary:
             self.put(entry)
 
     def put(self, entry: ProfileEntry) -> None:
-        """Add `entry`, or replace the one for the same engine, class and configuration."""
+        """Add `entry`, replacing one with the same engine, class and configuration."""
         row = self._table.setdefault((entry.engine, entry.worker_class), {})
         row[entry.configuration] = entry
 
     def row(
         self, engine: EngineName, worker_class: WorkerClass
     ) -> Mapping[Configuration, ProfileEntry]:
-        """All that is known of `engine` on `worker_class`, by configuration; maybe nothing."""
-        return self._table.get((engine, worker_class), _NOTHING)
+        """Return the entries of `engine` on `worker_class` by configuration."""
+        return self._table.get((engine, worker_class), _EMPTY)
 
     def __iter__(self) -> Iterator[ProfileEntry]:
         for row in self._table.values():

@@ -1,4 +1,4 @@
-"""The configuration dictionary as a CSV, JSON or SQLite file; which one, the suffix says."""
+"""Configuration dictionary in a CSV, JSON or SQLite file, chosen by the file's suffix."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SUFFIXES: Final = (".csv", ".json", *DATABASE_SUFFIXES)
 
 
 def load_dictionary(path: Path) -> ConfigurationDictionary:
-    """Read a dictionary file of any form.
+    """Read a dictionary file of any format.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidInput: it is none, or is damaged; the message says where.
+        NotFound: the file does not exist.
+        InvalidInput: it is not a dictionary or is damaged; the message has the position.
         Unavailable: it is a database that another process keeps locked.
     """
     suffix = _suffix(path)
@@ -45,12 +45,12 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
 
 
 def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
-    """Add or replace entries in a dictionary file of any form, created if it is not there.
+    """Add or replace entries in a dictionary file of any format, atomically.
 
-    All of them are written, or none.
+    The file is created if it does not exist.
 
     Raises:
-        InvalidInput: the file is none, is damaged or cannot be written.
+        InvalidInput: the file is not a dictionary, is damaged or cannot be written.
         Unavailable: it is a database that another process keeps locked.
     """
     suffix = _suffix(path)
@@ -67,18 +67,18 @@ def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
     dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
     for entry in entries:
         dictionary.put(entry)
-    _replace(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
+    _write(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
 
 
 def _suffix(path: Path) -> str:
     if path.suffix not in SUFFIXES:
         raise InvalidInput(
-            f"{path}: a dictionary file ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+            f"{path}: a dictionary file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         )
     return path.suffix
 
 
-def _replace(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> None:
     try:
         write_atomic(path, text)
     except OSError as error:

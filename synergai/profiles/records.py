@@ -1,4 +1,4 @@
-"""A profile entry as one flat record: the shape of a table's row, whatever the table is in."""
+"""Profile entries as flat records, the rows of all file formats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COLUMNS: Final = tuple(
     for field in fields(ProfileEntry)
     for name in (CONFIGURATION if field.name == "configuration" else (field.name,))
 )
-"""All fields in order, with the configuration's own in its place."""
+"""Column names: the fields of `ProfileEntry`, with ``configuration`` expanded to its fields."""
 KEY: Final = ("engine", "worker_class", *CONFIGURATION)
-"""What no two entries share."""
+"""Columns of the primary key."""
 
 
 def to_record(entry: ProfileEntry) -> dict[str, Any]:
-    """The entry's fields by column; the rates of batches are one text, with blanks between."""
+    """Convert an entry to values by column; ``batch_qps`` becomes a space-separated string."""
     record = asdict(entry)
     record.update(record.pop("configuration"))
     record["batch_qps"] = " ".join(map(repr, entry.batch_qps))
@@ -32,22 +32,25 @@ def to_record(entry: ProfileEntry) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> ProfileEntry:
-    """The entry with these fields, of the right types; what is missing takes its default.
+    """Convert values by column to an entry; missing columns take their defaults.
+
+    Args:
+        record: values of the columns' types.
 
     Raises:
-        InvalidInput: a value is out of its range.
+        InvalidInput: a value is out of range.
     """
     values = dict(record)
     configuration = {name: values.pop(name) for name in CONFIGURATION if name in values}
     if "batch_qps" in values:
-        values["batch_qps"] = _rates(values["batch_qps"])
+        values["batch_qps"] = _parse_rates(values["batch_qps"])
     return ProfileEntry(configuration=Configuration(**configuration), **values)
 
 
-def _rates(text: str) -> tuple[float, ...]:
+def _parse_rates(text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, text.split()))
     except ValueError as error:
         raise InvalidInput(
-            f"batch_qps must be numbers with blanks between, not {text!r}"
+            f"batch_qps must be numbers separated by spaces, not {text!r}"
         ) from error

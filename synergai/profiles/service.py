@@ -1,4 +1,4 @@
-"""The configuration dictionary in service: in memory for the scheduler, and in its file."""
+"""The gateway's configuration dictionary: in memory for the scheduler, persisted in its file."""
 
 from __future__ import annotations
 
@@ -21,54 +21,57 @@ _log = logging.getLogger(__name__)
 
 
 class ProfileService:
-    """What is known of the engines' speed.
+    """Configuration dictionary of a running gateway.
+
+    Args:
+        path: the dictionary's database; created if it does not exist.
 
     Attributes:
-        dictionary: shared with the core, which adds to it what it learns or is told.
+        dictionary: the dictionary, shared with the scheduling core, which updates it.
 
     Raises:
-        InvalidInput: the file is not a dictionary of this version.
-        Unavailable: another process kept it locked.
+        InvalidInput: on construction, if the file is not a dictionary of this version.
+        Unavailable: on construction, if another process keeps the file locked.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._store = DictionaryStore(path)
-        self._one_at_a_time = asyncio.Lock()
-        self._storing: set[asyncio.Task[None]] = set()
+        self._write_lock = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
         self.dictionary = self._store.load()
 
     async def store(self, entries: Sequence[ProfileEntry]) -> None:
-        """Write entries to the file: all of them or none.
+        """Write entries to the file, atomically.
 
         Raises:
             InvalidInput: the file cannot be written.
-            Unavailable: another process kept it locked.
+            Unavailable: another process keeps it locked.
         """
-        async with self._one_at_a_time:
+        async with self._write_lock:
             await asyncio.to_thread(self._store.put_all, entries)
 
-    def learned(self, entry: ProfileEntry) -> None:
-        """Write what the core has learned, beside its work, with the date that the core has not."""
+    def record(self, entry: ProfileEntry) -> None:
+        """Write an entry observed by the core in the background, with the current date."""
         _log.info(
-            "learned: %s on %s with %s does %s queries per second",
+            "observed %s on %s with %s: %s queries/s",
             entry.engine,
             entry.worker_class,
             entry.configuration,
             f"{entry.qps:,.1f}",
         )
         dated = replace(entry, measured_at=datetime.now(UTC).isoformat(timespec="seconds"))
-        task = asyncio.create_task(self._store_quietly(dated))
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
+        task = asyncio.create_task(self._store_observed(dated))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
 
     async def close(self) -> None:
-        """Finish writing, and close the file."""
-        await asyncio.gather(*self._storing)
+        """Wait for pending writes and close the file."""
+        await asyncio.gather(*self._writes)
         self._store.close()
 
-    async def _store_quietly(self, entry: ProfileEntry) -> None:
+    async def _store_observed(self, entry: ProfileEntry) -> None:
         try:
             await self.store([entry])
         except SynergaiError as error:
-            _log.warning("what was learned is kept in memory only: %s", error)
+            _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)

@@ -1,4 +1,4 @@
-"""The configuration dictionary in a SQLite file: one row per entry, changed all or nothing."""
+"""Configuration dictionary in a SQLite database with one row per entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from synergai.profiles.dictionary import ProfileEntry
 
-APPLICATION_ID: Final = 0x53594E44  # "SYND", so that a file of somebody else is known
+APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
 SCHEMA_VERSION: Final = 2
 BUSY_TIMEOUT_MS: Final = 5000
 
@@ -48,36 +48,39 @@ _FROM_1: Final = """
 ALTER TABLE profile ADD COLUMN batch_qps TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 2;
 """
-"""Version 1 knew of no batches."""
+"""Migration from version 1, which had no batches."""
 _HEADER_BYTES: Final = 100
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
 
 
 class DictionaryStore:
-    """A dictionary file, created if it is not there. Use it as a context manager.
+    """Database of a configuration dictionary; a context manager that closes it.
+
+    Args:
+        path: the database; created if it does not exist.
 
     Raises:
-        InvalidInput: on construction, if the file cannot be opened, is no dictionary, or is one
-            of another version.
-        Unavailable: another process kept it locked.
+        InvalidInput: on construction, if the file cannot be opened, is not a dictionary, or has an
+            unsupported version.
+        Unavailable: on construction, if another process keeps the file locked.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # SQLite takes a file that is shorter than its header for an empty database.
+        # SQLite treats a file shorter than its header as an empty database.
         if path.is_file() and 0 < path.stat().st_size < _HEADER_BYTES:
-            raise InvalidInput(f"{path} is no configuration dictionary, and too short for any")
+            raise InvalidInput(f"{path} is not a configuration dictionary: it is too short")
         try:
             self._connection = apsw.Connection(str(path))
         except apsw.Error as error:
-            raise self._explained(error) from error
+            raise self._translate(error) from error
         try:
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             with self._connection:
                 self._check_or_create()
         except apsw.Error as error:
             self.close()
-            raise self._explained(error) from error
+            raise self._translate(error) from error
         except SynergaiError:
             self.close()
             raise
@@ -89,20 +92,20 @@ class DictionaryStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file; again is harmless."""
+        """Close the database; idempotent."""
         self._connection.close()
 
     def load(self) -> ConfigurationDictionary:
-        """All entries.
+        """Read all entries.
 
         Raises:
-            InvalidInput: the file is damaged, or holds an impossible entry.
-            Unavailable: another process kept it locked.
+            InvalidInput: the file is damaged or has an invalid entry.
+            Unavailable: another process keeps it locked.
         """
         try:
             rows = list(self._connection.execute("SELECT * FROM profile"))
         except apsw.Error as error:
-            raise self._explained(error) from error
+            raise self._translate(error) from error
         try:
             return ConfigurationDictionary(
                 from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows
@@ -111,17 +114,17 @@ class DictionaryStore:
             raise InvalidInput(f"{self._path}: {error}") from error
 
     def put_all(self, entries: Iterable[ProfileEntry]) -> None:
-        """Add or replace `entries`: all of them, or none if anything goes wrong.
+        """Add or replace `entries` in one transaction.
 
         Raises:
             InvalidInput: the file cannot be written.
-            Unavailable: another process kept it locked.
+            Unavailable: another process keeps it locked.
         """
         try:
             with self._connection:
                 self._connection.executemany(_PUT, [to_record(entry) for entry in entries])
         except apsw.Error as error:
-            raise self._explained(error) from error
+            raise self._translate(error) from error
 
     def _check_or_create(self) -> None:
         application_id = self._connection.pragma("application_id")
@@ -130,22 +133,22 @@ class DictionaryStore:
         if empty and application_id == 0:
             self._connection.execute(_SCHEMA)
         elif application_id != APPLICATION_ID:
-            raise InvalidInput(f"{self._path} is a database, but no configuration dictionary")
+            raise InvalidInput(f"{self._path} is a database, but not a configuration dictionary")
         elif version == 1:
             self._connection.execute(_FROM_1)
         elif version != SCHEMA_VERSION:
             raise InvalidInput(
                 f"{self._path} is a configuration dictionary of version {version}, but this "
                 f"program reads version {SCHEMA_VERSION}; export it to CSV with the program that "
-                "wrote it, and import that"
+                "wrote it, and import the CSV file"
             )
 
-    def _explained(self, error: apsw.Error) -> SynergaiError:
+    def _translate(self, error: apsw.Error) -> SynergaiError:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):
             return Unavailable(f"{self._path} is locked by another process; try again later")
         if isinstance(error, apsw.NotADBError):
             return InvalidInput(
-                f"{self._path} is no configuration dictionary in SQLite's form; a .csv or .json "
-                "file is made one by 'synergai dictionary import'"
+                f"{self._path} is not a SQLite database; convert a .csv or .json file by "
+                "'synergai dictionary import'"
             )
         return InvalidInput(f"{self._path} cannot be used as a configuration dictionary: {error}")

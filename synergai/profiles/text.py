@@ -1,7 +1,7 @@
-"""The configuration dictionary as CSV or JSON text.
+"""Configuration dictionary as CSV or JSON text.
 
-CSV has one column per field of `ProfileEntry`, with the configuration as three. The thesis's own
-table is read too: ``engine,worker,config,qps,t_pre_s,t_infer_3900_s,label``.
+CSV has one column per field of `ProfileEntry` and `Configuration`. The table of the thesis can be
+read as well: ``engine,worker,config,qps,t_pre_s,t_infer_3900_s,label``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ JSON_VERSION: Final = 1
 
 _TEXTS: Final = ("engine", "worker_class", "label", "measured_at", "batch_qps", *CONFIGURATION[1:])
 _WHOLE: Final = {"threads": 1024, "queries": 1 << 53}
-"""Columns of whole numbers, and the largest that makes sense."""
+"""Integer columns and their upper bounds."""
 _REQUIRED: Final = ("engine", "worker_class", "qps")
 _THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_s", "label")
 
 
 def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
-    """Read CSV in our own or the thesis's form; ``#`` lines before the header are comments.
+    """Read CSV in our own format or the thesis's; ``#`` lines before the header are comments.
 
     Args:
-        text: of the file.
-        where: the file's name, for messages.
+        text: content of the file.
+        where: name of the file, for messages.
 
     Raises:
-        InvalidInput: naming the line and column.
+        InvalidInput: the text is invalid; the message has the line and column.
     """
     lines = text.splitlines(keepends=True)
     comments = 0
@@ -55,14 +55,14 @@ def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
             if len(row) != len(header):
                 raise InvalidInput(f"{line}: {len(row)} columns instead of {len(header)}")
             record: Mapping[str, Any] = dict(zip(header, row, strict=True))
-            _put_new(dictionary, _from_thesis(record, line) if thesis else record, line)
+            _put_new(dictionary, _convert_thesis(record, line) if thesis else record, line)
     except csv.Error as error:
         raise InvalidInput(f"{where}, line {comments + reader.line_num}: {error}") from error
     return dictionary
 
 
 def write_csv(dictionary: ConfigurationDictionary) -> str:
-    """All entries as CSV, in our own form."""
+    """Format all entries as CSV."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
@@ -71,14 +71,14 @@ def write_csv(dictionary: ConfigurationDictionary) -> str:
 
 
 def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
-    """Read what `write_json` writes.
+    """Read the format of `write_json`.
 
     Args:
-        text: of the file.
-        where: the file's name, for messages.
+        text: content of the file.
+        where: name of the file, for messages.
 
     Raises:
-        InvalidInput: naming the line, or the entry and field.
+        InvalidInput: the text is invalid; the message has the line, or the entry and field.
     """
     try:
         document = json.loads(text)
@@ -107,13 +107,13 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
 
 
 def write_json(dictionary: ConfigurationDictionary) -> str:
-    """All entries as JSON."""
+    """Format all entries as JSON."""
     document = {"version": JSON_VERSION, "entries": _sorted_records(dictionary)}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _sorted_records(dictionary: ConfigurationDictionary) -> list[dict[str, Any]]:
-    """In one order, so that equal dictionaries are equal texts."""
+    """Return records sorted by key, so that equal dictionaries produce equal texts."""
     records = map(to_record, dictionary)
     return sorted(records, key=lambda record: [record[name] for name in KEY])
 
@@ -123,7 +123,7 @@ def _check_header(names: list[str], where: str) -> None:
     missing = [name for name in _REQUIRED if name not in names]
     if unknown:
         raise InvalidInput(
-            f"{where}: unknown column {unknown[0]!r}; there are: {', '.join(COLUMNS)}"
+            f"{where}: unknown column {unknown[0]!r}; the columns are: {', '.join(COLUMNS)}"
         )
     if missing:
         raise InvalidInput(f"{where}: the column {missing[0]!r} is missing")
@@ -133,7 +133,7 @@ def _check_header(names: list[str], where: str) -> None:
 
 def _put_new(dictionary: ConfigurationDictionary, record: Mapping[str, Any], where: str) -> None:
     values = {
-        name: _value(name, value, f"{where}, column {name}") for name, value in record.items()
+        name: _convert(name, value, f"{where}, column {name}") for name, value in record.items()
     }
     try:
         entry = from_record(values)
@@ -141,18 +141,18 @@ def _put_new(dictionary: ConfigurationDictionary, record: Mapping[str, Any], whe
         raise InvalidInput(f"{where}: {error}") from error
     if entry.configuration in dictionary.row(entry.engine, entry.worker_class):
         raise InvalidInput(
-            f"{where}: {entry.engine} on {entry.worker_class} with {entry.configuration} is "
-            "there already"
+            f"{where}: duplicate entry for {entry.engine} on {entry.worker_class} with "
+            f"{entry.configuration}"
         )
     dictionary.put(entry)
 
 
-def _value(name: str, value: object, where: str) -> str | int | float:
-    """A field's value, from a CSV cell's text or from JSON."""
+def _convert(name: str, value: object, where: str) -> str | int | float:
+    """Validate and convert a value from a CSV cell or from JSON."""
     if name in _TEXTS:
         if isinstance(value, str):
             return value
-        raise InvalidInput(f"{where}: expected a text, not {value!r}")
+        raise InvalidInput(f"{where}: expected a string, not {value!r}")
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
             if name not in _WHOLE:
@@ -164,23 +164,23 @@ def _value(name: str, value: object, where: str) -> str | int | float:
             if 0 <= number <= _WHOLE[name]:
                 return number
             raise InvalidInput(f"{where}: expected 0 to {_WHOLE[name]}, not {number}")
-    what = "a whole number" if name in _WHOLE else "a number"
+    what = "an integer" if name in _WHOLE else "a number"
     raise InvalidInput(f"{where}: expected {what}, not {value!r}")
 
 
-def _from_thesis(record: Mapping[str, str], where: str) -> dict[str, str]:
+def _convert_thesis(record: Mapping[str, str], where: str) -> dict[str, str]:
     config = record["config"]
     if not config.isdecimal():
         raise InvalidInput(f"{where}, column config: expected a number, not {config!r}")
-    # In its tables a configuration is a thread count on x86, and a power mode on the boards.
+    # The thesis identifies configurations by thread count on x86 and by power mode on boards.
     configuration = "threads" if record["worker"] == "x86" else "power_mode"
     return {
         "engine": record["engine"],
         "worker_class": record["worker"],
         configuration: config,
         "qps": record["qps"],
-        # Only the sum of the three parts is known; loading the model is the largest, and
-        # whatever uses T_pre adds them up.
+        # Only T_pre, the sum of three parts, is known. Model loading is the largest part, and
+        # readers only use the sum.
         "model_load_s": record["t_pre_s"],
         "label": record["label"],
     }

@@ -67,7 +67,7 @@ class FleetServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutDictionary(self, request, context):
-        """Adds or replaces entries; all of them or, if one is invalid, none.
+        """Adds or replaces entries atomically: none if one is invalid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,14 +50,14 @@ class HubServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Control(self, request_iterator, context):
-        """The first message is `register`; the gateway answers `registered` or ends the call.
+        """The first message must be `register`; the gateway replies `registered` or ends the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Work(self, request_iterator, context):
-        """Opened with the metadata `synergai-session: <Registered.session>`.
+        """Requires the metadata `synergai-session: <Registered.session>`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

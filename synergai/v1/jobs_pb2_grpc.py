@@ -70,15 +70,15 @@ class JobsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Submit(self, request, context):
-        """Accepts a job once it is in the journal. The same idempotency key with the same
-        specification returns the same job; with another one, ALREADY_EXISTS.
+        """Accepts a job and returns once it is journalled. An idempotency key that was used before
+        returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The job as it is now, then again at every change, until it has ended.
+        """Streams the job's current state and every change until it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,15 +97,15 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Stops the job at the next query. What is done stays done.
+        """Stops the job before its next query; completed queries are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Run(self, request_iterator, context):
-        """A job whose queries' tensors are streamed in and whose results are streamed out.
-        The first message opens it; results come in any order. Not journalled.
+        """Runs a job whose queries are streamed in with their tensors and whose results are streamed
+        out, in any order. The first message must be `open`. Not journalled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""The handlers of `synergai.protocol.rpc` on a real server: what a client sees of a failure."""
+"""Handlers of `synergai.protocol.rpc` on a real server: failures as seen by a client."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def failure_of(channel: Any, method: str, data: bytes) -> grpc.aio.AioRpcE
 
 
 async def collect(answers: Any, into: list[bytes]) -> None:
-    """Read a stream to its end, or up to its error, into a list that outlives it."""
+    """Collect the responses of a stream until it ends or fails."""
     try:
         async for answer in answers:
             into.append(answer)  # noqa: PERF401 - a comprehension would lose what came before an error
@@ -122,7 +122,7 @@ async def collect(answers: Any, into: list[bytes]) -> None:
         answers.cancel()
 
 
-async def test_bytes_pass_through_untouched(channel: grpc.aio.Channel) -> None:
+async def test_bytes_are_forwarded_unchanged(channel: grpc.aio.Channel) -> None:
     data = message() + b"\xf8\x07\x01"  # a field that our protos do not have
     assert await call(channel, "Echo", data) == data
 
@@ -142,13 +142,13 @@ async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.C
     assert failure.details() == "no worker serves engine 'digits'"
 
 
-async def test_shed_call_is_told_when_to_try_again(channel: grpc.aio.Channel) -> None:
+async def test_shed_call_gets_a_retry_delay(channel: grpc.aio.Channel) -> None:
     shed, unknown = [await failure_of(channel, m, message()) for m in ("Shed", "Unknown")]
     assert int(dict(shed.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     assert "grpc-retry-pushback-ms" not in dict(unknown.trailing_metadata())
 
 
-async def test_long_message_of_an_error_is_shortened_and_its_code_kept(channel: Any) -> None:
+async def test_long_error_message_is_truncated_and_keeps_its_code(channel: Any) -> None:
     endless = hub_pb2.LoadEngine(session=common_pb2.Session(engine="e" * 100_000))
     error = await failure_of(channel, "Unknown", endless.SerializeToString())
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -204,7 +204,7 @@ async def test_port_in_use_is_a_clear_error() -> None:
     await second.stop(None)
 
 
-async def test_client_that_leaves_while_it_is_written_to_is_not_logged(
+async def test_client_disconnect_during_a_response_is_not_logged(
     channel: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cython_log = logging.getLogger("grpc._cython.cygrpc")

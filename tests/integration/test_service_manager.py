@@ -1,4 +1,4 @@
-"""What systemd hears from a service, on a socket that stands for systemd's."""
+"""Notifications to systemd, received on a socket in its place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def heard(manager: socket.socket) -> list[str]:
-    """All that was said until now."""
+    """Return all pending notifications."""
     words = []
     manager.setblocking(False)
     try:
@@ -41,7 +41,7 @@ def heard(manager: socket.socket) -> list[str]:
         return words
 
 
-def test_a_gateway_says_when_it_is_up_alive_and_about_to_stop(
+def test_gateway_notifies_systemd_of_readiness_watchdog_and_stopping(
     manager: socket.socket, tmp_path: Path
 ) -> None:
     ports = [f"--{name}=127.0.0.1:{free_port()}" for name in ("listen", "hub", "http")]
@@ -56,7 +56,7 @@ def test_a_gateway_says_when_it_is_up_alive_and_about_to_stop(
     assert heard(manager)[-1] == "STOPPING=1"
 
 
-async def test_a_loop_that_hangs_gives_no_sign_of_life(
+async def test_blocked_event_loop_does_not_feed_the_watchdog(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000")
@@ -69,12 +69,12 @@ async def test_a_loop_that_hangs_gives_no_sign_of_life(
         assert "WATCHDOG=1" in heard(manager)
 
 
-def test_without_a_manager_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notify_without_service_manager_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify("READY=1")
 
 
-def test_a_manager_that_is_gone_is_only_logged(
+def test_unreachable_service_manager_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
@@ -86,7 +86,7 @@ def test_a_manager_that_is_gone_is_only_logged(
     ("usec", "pid", "wanted"),
     [("2000000", None, 2.0), ("2000000", "1", None), ("", None, None), ("x", None, None)],
 )
-def test_signs_of_life_are_given_if_asked_of_this_process(
+def test_watchdog_timeout_applies_to_this_process_only(
     monkeypatch: pytest.MonkeyPatch, usec: str, pid: str | None, wanted: float | None
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", usec)

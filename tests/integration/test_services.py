@@ -1,4 +1,4 @@
-"""The rules of running a service: how signals end it."""
+"""Signals stop a service."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def start(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_stops_a_service_in_order(
+async def test_signal_stops_a_service_gracefully(
     number: signal.Signals, processes: list[asyncio.subprocess.Process]
 ) -> None:
     process, output = await start(processes)
@@ -76,7 +76,7 @@ async def test_a_signal_stops_a_service_in_order(
     assert await process.wait() == 0
 
 
-async def test_a_signal_stops_a_service_that_is_still_starting(
+async def test_signal_stops_a_service_during_startup(
     processes: list[asyncio.subprocess.Process],
 ) -> None:
     process, output = await start(processes, "slow")
@@ -85,7 +85,7 @@ async def test_a_signal_stops_a_service_that_is_still_starting(
     assert await process.wait() == 0
 
 
-async def test_a_second_signal_ends_the_process_at_once(
+async def test_second_signal_exits_at_once(
     processes: list[asyncio.subprocess.Process],
 ) -> None:
     process, output = await start(processes, "stubborn")
@@ -97,7 +97,7 @@ async def test_a_second_signal_ends_the_process_at_once(
     assert await process.wait() == 130
 
 
-async def test_what_a_start_leaves_behind_is_kept_from_garbage_collections(
+async def test_objects_created_during_startup_are_frozen_for_the_collector(
     processes: list[asyncio.subprocess.Process],
 ) -> None:
     process, output = await start(processes, "tidy")

@@ -20,13 +20,13 @@ def test_configuration_reads_what_it_writes(configuration: Configuration) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "threads", "threads=", "threads=x", "cores=2", "threads=-1"])
-def test_malformed_configuration_is_refused_in_words(text: str) -> None:
+def test_malformed_configuration_is_rejected_with_a_hint(text: str) -> None:
     with pytest.raises(errors.InvalidInput, match="threads"):
         Configuration.parse(text)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "x" * 129, "a\n"])
-def test_name_that_could_leave_a_directory_or_confuse_a_terminal_is_refused(name: str) -> None:
+def test_unsafe_name_is_rejected(name: str) -> None:
     with pytest.raises(errors.InvalidInput):
         validate_name(name, "engine name")
 
@@ -43,7 +43,7 @@ def test_name_that_could_leave_a_directory_or_confuse_a_terminal_is_refused(name
         {"tenant": "a/b"},
     ],
 )
-def test_job_specification_out_of_range_is_refused(wrong: dict[str, object]) -> None:
+def test_job_specification_out_of_range_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidInput):
         JobSpec(engine=EngineName("digits"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
 
@@ -58,7 +58,7 @@ def test_every_domain_error_has_a_status_code_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("cls", list(status.CODES))
-def test_error_that_crosses_the_wire_keeps_its_class_and_text(
+def test_error_keeps_class_and_message_over_the_wire(
     cls: type[errors.SynergaiError],
 ) -> None:
     error = status.error_from_status(status.CODES[cls], "what was wrong")

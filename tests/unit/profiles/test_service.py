@@ -1,4 +1,4 @@
-"""What a gateway learns in service reaches its dictionary file."""
+"""Observed profiles are written to the dictionary file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_what_was_learned_is_stored_with_its_date(tmp_path: Path) -> None:
+async def test_observed_entry_is_stored_with_its_date(tmp_path: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     profiles = ProfileService(tmp_path / "dictionary.db")
-    profiles.learned(
+    profiles.record(
         ProfileEntry(
             engine=EngineName("digits"),
             worker_class=WorkerClass("cloud"),

@@ -86,7 +86,7 @@ def test_database_reads_back_what_it_writes(
 
 
 @given(st.text(max_size=200))
-def test_text_that_is_no_dictionary_is_invalid_input(text: str) -> None:
+def test_arbitrary_text_is_invalid_input(text: str) -> None:
     for read in (read_csv, read_json):
         with pytest.raises(InvalidInput):
             read(text)
@@ -111,7 +111,7 @@ def test_table_of_the_thesis_is_read() -> None:
     assert (cloud.qps, cloud.t_pre_s, cloud.label) == (116.739, 14.313, "reconstructed")
 
 
-def test_columns_that_are_left_out_take_their_defaults() -> None:
+def test_missing_columns_take_their_defaults() -> None:
     (entry,) = read_csv("qps,engine,worker_class\n10,e,x86\n")
 
     assert entry == ProfileEntry(
@@ -135,17 +135,17 @@ def test_columns_that_are_left_out_take_their_defaults() -> None:
         ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: .* qps must be positive"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,2 x\n", "line 2: batch_qps must be numbers"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,0\n", "line 2: .* batch_qps must be positive"),
-        ("engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1\n", "of batches beyond 64"),
+        ("engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1\n", "batches larger than 64"),
         ("engine,worker_class,qps\ne/f,x86,1\n", "line 2: .* not a valid engine name"),
         ("engine,worker_class,qps\ne,x86\n", "line 2: 2 columns instead of 3"),
-        ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: .* there already"),
+        ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: duplicate entry"),
         ('engine,worker_class,qps\n"e,x86,1\n', "line 2: "),
-        ("engine,worker_class,qps,threads\ne,x86,1,1.5\n", "column threads: expected a whole"),
+        ("engine,worker_class,qps,threads\ne,x86,1,1.5\n", "column threads: expected an integer"),
         ("engine,worker_class,qps,threads\ne,x86,1,2000\n", "column threads: expected 0 to 1024"),
         (THESIS.replace("x86,4", "x86,four"), "line 4, column config: expected a number"),
     ],
 )
-def test_fault_in_csv_is_named_by_line_and_column(text: str, complaint: str) -> None:
+def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         read_csv(text, "f.csv")
 
@@ -161,7 +161,7 @@ def test_fault_in_csv_is_named_by_line_and_column(text: str, complaint: str) -> 
         ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
         (
             '{"version": 1, "entries": [{"engine": 3, "worker_class": "x", "qps": 1}]}',
-            "entry 0, column engine: expected a text, not 3",
+            "entry 0, column engine: expected a string, not 3",
         ),
         (
             '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": true}]}',
@@ -173,13 +173,13 @@ def test_fault_in_csv_is_named_by_line_and_column(text: str, complaint: str) -> 
         ),
     ],
 )
-def test_fault_in_json_is_named_by_place(text: str, complaint: str) -> None:
+def test_json_error_names_the_position(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         read_json(text, "f.json")
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.json", "d.db", "d.sqlite"])
-def test_entries_are_added_to_a_file_of_any_form_and_replace_older_ones(
+def test_entries_are_added_to_files_of_any_format_and_replace_older_ones(
     tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "new" / name
@@ -194,7 +194,7 @@ def test_entries_are_added_to_a_file_of_any_form_and_replace_older_ones(
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
-def test_entries_are_added_all_or_none(tmp_path: Path) -> None:
+def test_entries_are_added_atomically(tmp_path: Path) -> None:
     def broken_off() -> list[ProfileEntry]:
         raise RuntimeError
 
@@ -206,25 +206,25 @@ def test_entries_are_added_all_or_none(tmp_path: Path) -> None:
         assert len(load_dictionary(path)) == 1
 
 
-def test_file_that_is_absent_or_of_unknown_form_is_said_so(tmp_path: Path) -> None:
+def test_missing_file_and_unknown_format_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no dictionary file"):
         load_dictionary(tmp_path / "d.db")
-    with pytest.raises(InvalidInput, match=r"ends in \.csv, \.json, \.db or \.sqlite"):
+    with pytest.raises(InvalidInput, match=r"must end in \.csv, \.json, \.db or \.sqlite"):
         load_dictionary(tmp_path / "d.xlsx")
     (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match="not UTF-8"):
         load_dictionary(tmp_path / "d.csv")
 
 
-def test_file_too_short_for_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     path.write_bytes(b"x")
-    with pytest.raises(InvalidInput, match="no configuration dictionary"):
+    with pytest.raises(InvalidInput, match="not a configuration dictionary"):
         add_to_dictionary(path, [an_entry()])
     assert path.read_bytes() == b"x"
 
 
-def test_dictionary_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
     with sqlite3.connect(path) as connection:
@@ -235,7 +235,7 @@ def test_dictionary_of_another_version_is_refused(tmp_path: Path) -> None:
         load_dictionary(path)
 
 
-def test_dictionary_from_before_there_were_batches_is_read_and_written(tmp_path: Path) -> None:
+def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry("older")])
     with sqlite3.connect(path) as connection:
@@ -248,27 +248,27 @@ def test_dictionary_from_before_there_were_batches_is_read_and_written(tmp_path:
     assert content(load_dictionary(path)) == {an_entry("older"), newer}
 
 
-def test_times_of_batches_follow_from_their_rates() -> None:
+def test_batch_times_follow_from_batch_rates() -> None:
     times = replace(an_entry(qps=10.0), batch_qps=(16.0, 20.0)).batch_times
     assert times is not None
     assert times.by_size == (0.1, 0.125, 0.2)
     assert an_entry().batch_times is None
 
 
-def test_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_database_of_another_program_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = path.read_bytes()
 
-    with pytest.raises(InvalidInput, match="no configuration dictionary"):
+    with pytest.raises(InvalidInput, match="not a configuration dictionary"):
         add_to_dictionary(path, [an_entry()])
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("kept", [100, 5000])
-def test_truncated_database_is_refused(tmp_path: Path, kept: int) -> None:
+def test_truncated_database_is_rejected(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry(f"engine{index}") for index in range(200)])
     path.write_bytes(path.read_bytes()[:kept])
@@ -277,7 +277,7 @@ def test_truncated_database_is_refused(tmp_path: Path, kept: int) -> None:
         load_dictionary(path)
 
 
-def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     path.write_text("engine,worker_class,qps\n" * 100)
 
@@ -285,7 +285,7 @@ def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
         load_dictionary(path)
 
 
-def test_impossible_entry_in_a_database_is_named(tmp_path: Path) -> None:
+def test_invalid_entry_in_a_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
     with sqlite3.connect(path) as connection:
@@ -314,7 +314,7 @@ def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert len(set(COLUMNS)) == len(COLUMNS) == 17
 
 
-def test_unbounded_figures_are_refused() -> None:
+def test_unbounded_figures_are_rejected() -> None:
     for qps in (math.inf, math.nan, -1.0):
         with pytest.raises(InvalidInput):
             an_entry(qps=qps)
@@ -336,7 +336,7 @@ def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
     assert content(load_dictionary(target)) == content(read_csv(THESIS))
 
 
-def test_importing_a_file_without_entries_is_refused(tmp_path: Path) -> None:
+def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:
     source = tmp_path / "empty.db"
     source.touch()
 
@@ -347,7 +347,7 @@ def test_importing_a_file_without_entries_is_refused(tmp_path: Path) -> None:
     assert "has no entries to import" in str(refused.exception)
 
 
-def test_export_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
+def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     dictionary, target = tmp_path / "d.db", tmp_path / "t.csv"
     add_to_dictionary(dictionary, [an_entry()])
     target.write_text("precious")
@@ -361,7 +361,7 @@ def test_export_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
     assert len(load_dictionary(target)) == 1
 
 
-def test_export_onto_the_dictionary_itself_is_refused(tmp_path: Path) -> None:
+def test_export_onto_the_dictionary_itself_is_rejected(tmp_path: Path) -> None:
     dictionary = tmp_path / "d.db"
     add_to_dictionary(dictionary, [an_entry()])
 

@@ -1,4 +1,4 @@
-"""The rules of NumPy conversion: what goes out comes back, and nonsense is refused."""
+"""NumPy arrays round-trip through tensors, and invalid tensors are rejected."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_every_datatype_of_the_protocol_has_a_dtype() -> None:
 
 
 @given(st.dictionaries(st.text(), ANY_ARRAY, min_size=1, max_size=3))
-def test_inputs_survive_a_request(inputs: dict[str, NDArray[Any]]) -> None:
+def test_inputs_round_trip_through_a_request(inputs: dict[str, NDArray[Any]]) -> None:
     request = arrays.build_request("e", inputs)
     parsed = inference_pb2.ModelInferRequest.FromString(request.SerializeToString())
     assert_same(arrays.inputs_of(parsed), inputs)
 
 
 @given(st.dictionaries(st.text(), ANY_ARRAY, max_size=3))
-def test_outputs_survive_a_response(outputs: dict[str, NDArray[Any]]) -> None:
+def test_outputs_round_trip_through_a_response(outputs: dict[str, NDArray[Any]]) -> None:
     response = arrays.response_of("e", outputs)
     parsed = inference_pb2.ModelInferResponse.FromString(response.SerializeToString())
     assert_same(arrays.read_outputs(parsed), outputs)
@@ -61,7 +61,7 @@ def test_typed_contents_are_read(array: NDArray[Any]) -> None:
 
 
 @given(hnp.arrays(np.uint16, SHAPES))
-def test_bfloat16_survives_as_bits(bits: NDArray[np.uint16]) -> None:
+def test_bfloat16_round_trips_as_bit_patterns(bits: NDArray[np.uint16]) -> None:
     numbers = bits.view(ml_dtypes.bfloat16)
     request = arrays.build_request(
         "e", {"numbers": numbers, "bits": bits.view(arrays.BFLOAT16_BITS)}
@@ -81,13 +81,13 @@ def test_byte_order_and_strides_of_the_caller_do_not_matter() -> None:
     assert arrays.to_raw(np.asfortranarray(plain)) == arrays.to_raw(plain)
 
 
-def test_texts_are_sent_as_utf8() -> None:
+def test_strings_are_sent_as_utf8() -> None:
     for given_array in (["ä", "b"], np.array(["ä", "b"], object)):
         request = arrays.build_request("e", {"x": given_array})
         assert arrays.inputs_of(request)["x"].tolist() == ["ä".encode(), b"b"]
 
 
-def test_received_numbers_are_not_copied_and_so_read_only() -> None:
+def test_received_arrays_are_read_only_views() -> None:
     array = arrays.from_raw(bytes(8), "FP32", [2])
     assert not array.flags.owndata
     assert not array.flags.writeable
@@ -98,7 +98,7 @@ def test_received_numbers_are_not_copied_and_so_read_only() -> None:
     st.sampled_from([*sorted(DATATYPES), "", "FP8"]),
     st.lists(st.integers(-2, 2**40), max_size=3),
 )
-def test_any_bytes_are_an_array_or_refused(data: bytes, datatype: str, shape: list[int]) -> None:
+def test_any_bytes_are_an_array_or_rejected(data: bytes, datatype: str, shape: list[int]) -> None:
     try:
         array = arrays.from_raw(data, datatype, shape)
     except InvalidInput:
@@ -108,23 +108,23 @@ def test_any_bytes_are_an_array_or_refused(data: bytes, datatype: str, shape: li
 
 
 @pytest.mark.parametrize("value", [np.array([1j]), np.array([object()]), np.array(["2020"], "M8")])
-def test_arrays_that_the_protocol_cannot_carry_are_refused_by_name(value: NDArray[Any]) -> None:
+def test_unsupported_array_is_rejected_by_name(value: NDArray[Any]) -> None:
     with pytest.raises(InvalidInput, match="input 'x': "):
         arrays.build_request("e", {"x": value})
 
 
-def test_a_number_beyond_its_datatype_is_refused() -> None:
+def test_element_out_of_range_is_rejected() -> None:
     contents = inference_pb2.InferTensorContents(int_contents=[300])
     with pytest.raises(InvalidInput, match="out of range for INT8"):
         arrays.from_contents(contents, "INT8", [1])
 
 
-def test_a_request_without_inputs_is_refused() -> None:
+def test_request_without_inputs_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="no inputs"):
         arrays.build_request("e", {})
 
 
-def test_a_count_of_raw_contents_that_does_not_match_is_refused() -> None:
+def test_wrong_number_of_raw_contents_is_rejected() -> None:
     response = inference_pb2.ModelInferResponse(raw_output_contents=[b"", b""])
     response.outputs.add(name="y", datatype="FP32", shape=[0])
     with pytest.raises(InvalidInput, match="2 raw contents for 1 tensors"):
@@ -136,7 +136,7 @@ def test_a_count_of_raw_contents_that_does_not_match_is_refused() -> None:
         st.text(), st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
     )
 )
-def test_parameters_survive(parameters: dict[str, bool | int | float | str]) -> None:
+def test_parameters_round_trip(parameters: dict[str, bool | int | float | str]) -> None:
     request = arrays.build_request("e", {"x": [0]}, parameters=parameters)
     received = arrays.read_parameters(request.parameters)
     assert {name: repr(value) for name, value in received.items()} == {
@@ -144,14 +144,14 @@ def test_parameters_survive(parameters: dict[str, bool | int | float | str]) -> 
     }
 
 
-def test_bytes_in_a_list_keep_the_zeros_at_their_end() -> None:
+def test_bytes_in_a_list_keep_trailing_zeros() -> None:
     request = arrays.build_request("e", {"files": [b"a\0\0", b"\0"]})
 
     assert request.inputs[0].datatype == "BYTES"
     assert arrays.inputs_of(request)["files"].tolist() == [b"a\0\0", b"\0"]
 
 
-def test_a_parameter_beyond_64_bits_is_refused() -> None:
+def test_parameter_beyond_64_bits_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="64 bits"):
         arrays.set_parameter(inference_pb2.InferParameter(), 2**64)
 

@@ -1,4 +1,4 @@
-"""Domain words survive the wire, and nonsense from it does not enter the domain."""
+"""Domain types round-trip through protobuf, and invalid messages are rejected."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ ENTRIES = st.builds(
 
 
 @given(CONFIGURATIONS)
-def test_configuration_survives_the_wire(configuration: Configuration) -> None:
+def test_configuration_round_trips(configuration: Configuration) -> None:
     message = converters.configuration_to_proto(configuration)
     assert converters.configuration_from_proto(message) == configuration
 
 
 @given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
-def test_session_survives_the_wire(session: Session) -> None:
+def test_session_round_trips(session: Session) -> None:
     assert converters.session_from_proto(converters.session_to_proto(session)) == session
 
 
 @given(ENGINES)
-def test_engine_survives_the_wire(engine: Engine) -> None:
+def test_engine_round_trips(engine: Engine) -> None:
     assert converters.engine_from_proto(converters.engine_to_proto(engine)) == engine
 
 
 @given(ENTRIES)
-def test_profile_entry_survives_the_wire(entry: ProfileEntry) -> None:
+def test_profile_entry_round_trips(entry: ProfileEntry) -> None:
     assert converters.profile_entry_from_proto(converters.profile_entry_to_proto(entry)) == entry
 
 
@@ -111,13 +111,13 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(postprocess="\n"), "not a valid post-processing"),
     ],
 )
-def test_nonsense_about_an_engine_is_refused(nonsense: common_pb2.Engine, said: str) -> None:
+def test_invalid_engine_is_rejected(nonsense: common_pb2.Engine, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         converters.engine_from_proto(nonsense)
 
 
 @pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
-def test_batches_cannot_take_any_time(seconds: list[float]) -> None:
+def test_invalid_batch_times_are_rejected(seconds: list[float]) -> None:
     with pytest.raises(InvalidInput, match="batch times"):
         converters.batch_times_from_proto(seconds)
 
@@ -126,7 +126,7 @@ def test_faulty_engine_needs_no_tensors() -> None:
     assert converters.engine_from_proto(engine(inputs=[], fault="truncated")).fault == "truncated"
 
 
-def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
+def test_long_fault_is_truncated_to_the_accepted_length() -> None:
     faulty = Engine(
         name=EngineName("e"), version="1", backend="", inputs=(), outputs=(), fault="x" * 5000
     )
@@ -142,13 +142,13 @@ def test_long_fault_is_shortened_to_what_a_peer_takes() -> None:
         common_pb2.Configuration(execution_provider="/"),
     ],
 )
-def test_nonsense_about_a_configuration_is_refused(nonsense: common_pb2.Configuration) -> None:
+def test_invalid_configuration_is_rejected(nonsense: common_pb2.Configuration) -> None:
     with pytest.raises(InvalidInput):
         converters.configuration_from_proto(nonsense)
 
 
 @pytest.mark.parametrize("qps", [0.0, -1.0, 5e-324, 1e308, float("nan"), float("inf")])
-def test_impossible_figure_is_refused(qps: float) -> None:
+def test_invalid_figure_is_rejected(qps: float) -> None:
     message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=qps)
     with pytest.raises(InvalidInput):
         converters.profile_entry_from_proto(message)
@@ -157,7 +157,7 @@ def test_impossible_figure_is_refused(qps: float) -> None:
 @pytest.mark.parametrize(
     "nonsense", [{"queries": 2**64 - 1}, {"model_load_s": 1e308}, {"label": "\x1b[31m"}]
 )
-def test_entry_that_could_not_be_kept_or_shown_is_refused(nonsense: dict[str, Any]) -> None:
+def test_entry_that_cannot_be_stored_or_displayed_is_rejected(nonsense: dict[str, Any]) -> None:
     message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0, **nonsense)
     with pytest.raises(InvalidInput):
         converters.profile_entry_from_proto(message)

@@ -1,4 +1,4 @@
-"""Our protocol files against those of an unmodified tritonclient, read in a process of its own."""
+"""Our protocol files match those of tritonclient, which is loaded in a separate process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def messages(types: Any) -> Iterator[Any]:
         yield from messages(message.nested_types)
 
 
-def test_every_field_that_we_share_with_triton_has_its_number_and_type(triton: Any) -> None:
+def test_shared_fields_have_tritons_numbers_and_types(triton: Any) -> None:
     compared = 0
     for module in MODULES:
         for message in messages(module.DESCRIPTOR.message_types_by_name.values()):
@@ -59,7 +59,7 @@ def test_every_field_that_we_share_with_triton_has_its_number_and_type(triton: A
     assert compared > 100
 
 
-def test_every_call_of_triton_is_served_or_said_not_to_be(triton: Any) -> None:
+def test_every_call_of_triton_is_served_or_declared_unimplemented(triton: Any) -> None:
     (service,) = inference_pb2.DESCRIPTOR.services_by_name.values()
     served = {method.name for method in service.methods}
     refused = {method.rpartition("/")[2] for method in UNSUPPORTED_METHODS}

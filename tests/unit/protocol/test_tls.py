@@ -1,4 +1,4 @@
-"""Certificates and keys from files: what is wrong with them is said before anything listens."""
+"""Invalid certificates and keys are reported before a server listens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FILES = Path(__file__).parents[2] / "integration" / "tls"
 CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"
 
 
-def test_without_files_nothing_is_encrypted() -> None:
+def test_tls_is_disabled_without_files() -> None:
     assert Identity.read(None, None) is None
     assert server_credentials(None, None) is None
     assert channel_credentials(None) is None
 
 
-def test_files_that_belong_together_are_taken() -> None:
+def test_matching_certificate_and_key_are_accepted() -> None:
     identity = Identity.read(CERT, KEY)
     assert server_credentials(CERT, KEY, CA) is not None
     assert channel_credentials(CA, identity) is not None
@@ -35,27 +35,25 @@ def test_files_that_belong_together_are_taken() -> None:
         (KEY, KEY, "not a PEM certificate and its PEM key"),
     ],
 )
-def test_files_that_do_not_fit_are_named(
-    certificate: Path | None, key: Path | None, text: str
-) -> None:
+def test_invalid_files_are_named(certificate: Path | None, key: Path | None, text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
         Identity.read(certificate, key)
 
 
-def test_key_with_a_password_is_refused_instead_of_asked_for() -> None:
+def test_encrypted_key_is_rejected_without_a_prompt() -> None:
     with pytest.raises(InvalidInput, match=r"locked\.key are not a PEM certificate"):
         Identity.read(CERT, FILES / "locked.key")
 
 
 @pytest.mark.parametrize("content", [b"nonsense", b"\xff\xfe"])
-def test_authority_without_certificates_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_authority_without_certificates_is_rejected(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(content)
     with pytest.raises(InvalidInput, match="contains no PEM certificates"):
         channel_credentials(file)
 
 
-def test_options_that_need_others_say_so() -> None:
+def test_incomplete_options_are_rejected() -> None:
     with pytest.raises(InvalidInput, match="needs --tls-cert"):
         server_credentials(None, None, CA)
     with pytest.raises(InvalidInput, match="need --tls-ca"):

@@ -1,4 +1,4 @@
-"""What `check_request` lets pass, and what it says of the rest."""
+"""Validation of requests by `check_request`."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def element(text: bytes) -> bytes:
         request(tensor(), raw=(bytes(8),), model_version="1"),
     ],
 )
-def test_request_that_fits_passes(good: ModelInferRequest) -> None:
+def test_valid_request_passes(good: ModelInferRequest) -> None:
     check_request(good, ENGINE)
 
 
-def test_form_that_fits_an_engine_is_checked_anew_for_another() -> None:
+def test_template_is_validated_again_for_another_engine() -> None:
     decoder = RequestDecoder()
     data = request(tensor(), raw=(bytes(8),)).SerializeToString()
     check_header(decoder.decode(data), ENGINE)
@@ -86,7 +86,7 @@ def test_form_that_fits_an_engine_is_checked_anew_for_another() -> None:
     check_header(decoder.decode(data), ENGINE)
 
 
-def test_elements_that_say_their_own_length_are_checked_in_every_request() -> None:
+def test_bytes_elements_are_checked_in_every_request() -> None:
     decoder = RequestDecoder()
     texts = tensor(datatype="BYTES", shape=(1,))
     good = request(texts, raw=(element(b"ab"),)).SerializeToString()
@@ -122,19 +122,19 @@ def test_elements_that_say_their_own_length_are_checked_in_every_request() -> No
         (request(tensor(), raw=(bytes(8),), model_version="2"), "version '1', not '2'"),
     ],
 )
-def test_request_that_does_not_fit_is_refused_in_words(bad: ModelInferRequest, said: str) -> None:
+def test_invalid_request_is_rejected_with_a_reason(bad: ModelInferRequest, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         check_request(bad, ENGINE)
 
 
-def test_negative_dimensions_are_refused_even_if_their_product_is_not_negative() -> None:
+def test_negative_dimensions_are_rejected_even_if_their_product_is_positive() -> None:
     open_engine = engine(TensorSpec("x", "FP32", (-1, -1)))
     with pytest.raises(InvalidInput, match=r"not \[-1,-1\]"):
         check_request(request(tensor(shape=(-1, -1)), raw=(bytes(4),)), open_engine)
 
 
 @pytest.mark.parametrize(("datatype", "value"), [("INT8", 128), ("UINT8", 256), ("INT16", -40000)])
-def test_element_beyond_its_datatype_is_refused(datatype: str, value: int) -> None:
+def test_element_out_of_range_is_rejected(datatype: str, value: int) -> None:
     narrow = engine(TensorSpec("x", datatype, (1,)))
     sent = tensor(datatype=datatype, shape=(1,))
     getattr(sent.contents, TYPED_FIELDS[datatype]).append(value)
@@ -152,7 +152,7 @@ TEXTS = engine(TensorSpec("x", "BYTES", (-1,)))
 
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=4))
-def test_bytes_elements_pass_when_framed(texts: list[bytes]) -> None:
+def test_bytes_elements_with_valid_lengths_pass(texts: list[bytes]) -> None:
     raw = b"".join(map(element, texts))
     check_request(request(tensor(datatype="BYTES", shape=(len(texts),)), raw=(raw,)), TEXTS)
 
@@ -160,12 +160,12 @@ def test_bytes_elements_pass_when_framed(texts: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\x01", element(b"ab")[:-1], element(b"ab") * 2, b"\xff\xff\xff\xff"]
 )
-def test_bytes_elements_that_are_not_framed_are_refused(raw: bytes) -> None:
+def test_bytes_elements_without_valid_lengths_are_rejected(raw: bytes) -> None:
     with pytest.raises(InvalidInput, match="BYTES elements"):
         check_request(request(tensor(datatype="BYTES", shape=(1,)), raw=(raw,)), TEXTS)
 
 
-def test_bytes_tensor_of_too_many_elements_is_refused_unread() -> None:
+def test_bytes_tensor_with_too_many_elements_is_rejected_unread() -> None:
     many = tensor(datatype="BYTES", shape=(MAX_BYTES_ELEMENTS + 1,))
     with pytest.raises(InvalidInput, match="the limit is"):
         check_request(request(many, raw=(bytes(4 * (MAX_BYTES_ELEMENTS + 1)),)), TEXTS)
@@ -227,7 +227,7 @@ def encoded(*images: bytes, shape: tuple[int, ...] | None = None) -> ModelInferR
         request(tensor(shape=(1, 3, 224, 224)), raw=(bytes(4 * 3 * 224 * 224),)),
     ],
 )
-def test_encoded_images_may_stand_for_the_tensor_that_is_made_of_them(
+def test_encoded_images_are_accepted_in_place_of_the_tensor(
     good: ModelInferRequest,
 ) -> None:
     check_request(good, OF_IMAGES)
@@ -254,14 +254,14 @@ def test_encoded_images_may_stand_for_the_tensor_that_is_made_of_them(
         ),
     ],
 )
-def test_encoded_images_that_no_tensor_can_be_made_of_are_refused(
+def test_invalid_encoded_images_are_rejected(
     bad: ModelInferRequest, takes: Engine, said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         check_request(bad, takes)
 
 
-def test_only_the_first_input_takes_images() -> None:
+def test_only_the_first_input_accepts_images() -> None:
     mask = TensorSpec("mask", "FP32", (-1,))
     both = replace(OF_IMAGES, inputs=(PIXELS, mask))
     sent = request(
@@ -274,7 +274,7 @@ def test_only_the_first_input_takes_images() -> None:
         check_request(sent, both)
 
 
-def test_derived_output_may_be_asked_for_where_there_is_one() -> None:
+def test_derived_output_may_be_requested_if_it_exists() -> None:
     asking = encoded(b"jpeg")
     asking.outputs.extend(outputs("classes", "y"))
 
@@ -283,7 +283,7 @@ def test_derived_output_may_be_asked_for_where_there_is_one() -> None:
         check_request(asking, replace(OF_IMAGES, postprocess=""))
 
 
-def test_output_may_be_asked_for_as_its_best_classes() -> None:
+def test_output_may_be_requested_as_its_top_classes() -> None:
     (asked,) = outputs("y")
     assert classification_count(asked) == 0
     asked.parameters["classification"].int64_param = 3
@@ -302,7 +302,7 @@ def test_number_of_classes_is_a_positive_integer(value: dict[str, Any]) -> None:
         check_request(asking, ENGINE)
 
 
-def test_derived_output_is_not_classified_again() -> None:
+def test_derived_output_cannot_be_classified() -> None:
     asking = encoded(b"jpeg")
     asking.outputs.extend(outputs("classes"))
     asking.outputs[0].parameters["classification"].int64_param = 1

@@ -1,4 +1,4 @@
-"""The work stream's messages: put together and taken apart as protobuf itself would do it."""
+"""Messages of the work stream are encoded and decoded exactly as protobuf would."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from synergai.v1.hub_pb2 import (
 )
 
 LARGE = 5000
-"""Beyond the size up to which protobuf itself takes a message apart."""
+"""More than `SMALL_MESSAGE_BYTES`, up to which protobuf parses the whole message."""
 
 tensors = st.lists(
     st.one_of(st.binary(max_size=50), st.integers(LARGE, 2 * LARGE).map(bytes)), max_size=3
@@ -37,7 +37,7 @@ numbers = st.integers(0, 2**64 - 1)
 
 
 def plain(opened: Any) -> list[tuple[Any, list[bytes]]]:
-    """Messages without their tensors, which may be left in small ones, and the tensors."""
+    """Return messages without their tensors, which small ones still contain, and the tensors."""
     pairs = []
     for message, contents in opened:
         pairs.append(
@@ -52,9 +52,7 @@ def plain(opened: Any) -> list[tuple[Any, list[bytes]]]:
 
 
 @given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=3))
-def test_orders_arrive_as_they_were_given(
-    assignments: list[tuple[int, list[bytes]]], stops: list[int]
-) -> None:
+def test_orders_round_trip(assignments: list[tuple[int, list[bytes]]], stops: list[int]) -> None:
     given = [(Assignment(id=i, engine="digits", count=1), requests) for i, requests in assignments]
     parts = [
         part for assignment, requests in given for part in encode_assignment(assignment, requests)
@@ -67,9 +65,7 @@ def test_orders_arrive_as_they_were_given(
 
 
 @given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=2))
-def test_reports_arrive_as_they_were_made(
-    reports: list[tuple[int, list[bytes]]], started: list[int]
-) -> None:
+def test_reports_round_trip(reports: list[tuple[int, list[bytes]]], started: list[int]) -> None:
     progress = [(Progress(assignment_id=i, done=3), responses) for i, responses in reports]
     ended = Ended(outcome=OUTCOME_STOPPED, detail="as told")
     data = b"".join(
@@ -92,7 +88,7 @@ def test_reports_arrive_as_they_were_made(
     assert plain(opened.ended) == ends
 
 
-def test_progress_of_an_end_that_comes_in_parts_is_merged() -> None:
+def test_repeated_progress_fields_of_a_final_report_are_merged() -> None:
     halves = [
         Ended(progress=Progress(assignment_id=7, responses=[bytes(LARGE)])),
         Ended(progress=Progress(done=2, responses=[b"second"])),
@@ -105,14 +101,14 @@ def test_progress_of_an_end_that_comes_in_parts_is_merged() -> None:
     assert [*map(bytes, responses)] == [bytes(LARGE), b"second"]
 
 
-def test_large_tensors_stay_views_of_the_bytes_that_came() -> None:
+def test_large_tensors_stay_views_of_the_received_bytes() -> None:
     orders = decode_orders(b"".join(encode_assignment(Assignment(id=1), [bytes(LARGE)])))
     ((_, (request,)),) = orders.assignments
     assert isinstance(request, memoryview)
 
 
 @given(st.binary(min_size=1, max_size=40), st.sampled_from([b"", bytes(LARGE)]))
-def test_any_bytes_are_taken_apart_or_are_no_message(noise: bytes, tensor: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_decode_error(noise: bytes, tensor: bytes) -> None:
     head = b"".join(encode_progress(Progress(assignment_id=1), [tensor])) if tensor else b""
     for open_message in (decode_orders, decode_reports):
         try:
@@ -121,7 +117,7 @@ def test_any_bytes_are_taken_apart_or_are_no_message(noise: bytes, tensor: bytes
             continue
 
 
-def test_truncated_message_is_no_message() -> None:
+def test_truncated_message_raises_decode_error() -> None:
     data = b"".join(encode_ended(Ended(), Progress(assignment_id=1), [bytes(LARGE)]))
     with pytest.raises(DecodeError):
         decode_reports(data[:-1])

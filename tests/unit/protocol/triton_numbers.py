@@ -1,4 +1,4 @@
-"""Prints the fields of every message in tritonclient's stubs, as JSON: for a process of its own."""
+"""Print the fields of all messages of tritonclient's stubs as JSON; run as a separate process."""
 
 from __future__ import annotations
 

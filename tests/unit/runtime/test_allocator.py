@@ -23,7 +23,7 @@ print(filled - resident())
 """
 
 
-def test_memory_of_a_freed_tensor_stays_with_the_process() -> None:
+def test_freed_memory_stays_with_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Where commands look when they are not told; gateway, profiler and commands look in one place."""
+"""Default paths, which gateway, profiler and commands share."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pa
     return Path("/home/me/.local/state/synergai/gateway")
 
 
-def test_an_agent_keeps_its_state_beside_the_gateways(state: Path) -> None:
+def test_agent_state_is_next_to_the_gateways(state: Path) -> None:
     beside = state if state.name == "one" else state.with_name("agent")
     assert AgentSettings.load({}).state == beside
 
 
-def test_a_profile_goes_where_the_gateway_reads_it(state: Path) -> None:
+def test_profiler_writes_the_dictionary_that_the_gateway_reads(state: Path) -> None:
     gateway = GatewaySettings.load({})
     assert gateway.state == state
     assert gateway.dictionary is None

@@ -1,4 +1,4 @@
-"""Named implementations, made with an operator's options."""
+"""Registry of named implementations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICIES = Registry[object](
 )
 
 
-def test_unknown_option_is_refused_by_name() -> None:
+def test_unknown_option_is_rejected_by_name() -> None:
     with pytest.raises(InvalidInput, match="'plain' has no option 'colour'; it takes none"):
         POLICIES.create("plain", {"colour": "red"})
 
@@ -27,6 +27,6 @@ def test_options_reach_the_implementation() -> None:
         POLICIES.create("rich", {"gain": "much"})
 
 
-def test_unknown_name_is_refused_with_those_that_there_are() -> None:
+def test_unknown_name_is_rejected_with_the_available_ones() -> None:
     with pytest.raises(InvalidInput, match=r"'odd' is not in .*; available: .*plain"):
         POLICIES.create("odd", {})

@@ -1,4 +1,4 @@
-"""The rules of settings: where values come from, and what is said about wrong ones."""
+"""Sources of settings, their precedence, and messages on invalid values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Colour(enum.Enum):
 
 
 class Shop(Settings, env_prefix="SHOP_"):
-    """Settings of every kind that a field may have."""
+    """Settings with a field of every supported type."""
 
     listen: Address = Field(
         default="127.0.0.1:80", description="Where [bold]customers[/bold] come."
@@ -56,7 +56,7 @@ class Pinned(Settings, env_prefix="PINNED_"):
 def invoke(
     model: type[Settings], *arguments: str, env: dict[str, str] | None = None
 ) -> tuple[Settings, str]:
-    """The settings with which a command ran, and what it printed."""
+    """Run a command; return its settings and output."""
     seen: list[Settings] = []
     app = typer.Typer()
     run: Callable[[Settings], None] = seen.append
@@ -85,7 +85,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["options", "environment", "file"])
-def test_one_text_means_the_same_from_every_source(
+def test_values_are_parsed_identically_from_every_source(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = {
@@ -120,18 +120,18 @@ def test_settings_cannot_be_changed() -> None:
         Shop().queue_bound = 3
 
 
-def test_a_wrong_option_is_named_with_its_value() -> None:
+def test_invalid_option_is_named_with_its_value() -> None:
     with pytest.raises(InvalidSettings, match=r"^--queue-bound: '0' should be greater than 0$"):
         Shop.load({"queue_bound": "0"})
 
 
-def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_LISTEN", "nowhere")
     with pytest.raises(InvalidSettings, match=r"^SHOP_LISTEN: 'nowhere' is not an address: write"):
         Shop.load()
 
 
-def test_a_wrong_key_of_the_file_is_named_and_the_right_one_suggested(tmp_path: Path) -> None:
+def test_unknown_key_of_the_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("queue_bund = 1")
     with pytest.raises(InvalidSettings, match=r"shop.toml: unknown setting 'queue_bund'; did"):
@@ -141,7 +141,7 @@ def test_a_wrong_key_of_the_file_is_named_and_the_right_one_suggested(tmp_path: 
 @pytest.mark.parametrize(
     ("content", "complaint"), [("a = ", "not valid TOML"), (None, "cannot be read")]
 )
-def test_a_file_that_is_no_settings_file_is_named(
+def test_invalid_settings_file_is_named(
     content: str | None, complaint: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "shop.toml"
@@ -151,22 +151,22 @@ def test_a_file_that_is_no_settings_file_is_named(
         Shop.load(file=file)
 
 
-def test_settings_are_not_read_from_what_may_never_end() -> None:
+def test_settings_are_not_read_from_devices() -> None:
     with pytest.raises(InvalidSettings, match="/dev/zero cannot be read: it is not a regular file"):
         Shop.load(file=Path("/dev/zero"))
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InvalidSettings, match=r"--queue-bound.*; --infeasible: 'x' should be"):
         Shop.load({"queue_bound": "many", "infeasible": "x"})
 
 
-def test_pairs_without_a_value_are_refused() -> None:
+def test_pairs_without_a_value_are_rejected() -> None:
     with pytest.raises(InvalidSettings, match="--labels: 'site' is not KEY=VALUE"):
         Shop.load({"labels": "site"})
 
 
-def test_help_shows_every_option_with_its_default_and_how_variables_are_named() -> None:
+def test_help_shows_options_defaults_and_environment_variables() -> None:
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
     for name in Shop.model_fields:
         assert f"--{name.replace('_', '-')}" in output
@@ -183,26 +183,26 @@ def test_flags_can_be_negated() -> None:
     assert settings == Shop(verbose=False)
 
 
-def test_a_positional_field_is_an_argument() -> None:
+def test_positional_field_is_an_argument() -> None:
     settings, _ = invoke(Order, "digits", "--queries", "3")
     assert settings == Order(engine="digits", queries=3)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:8001", "localhost:0", "[::1]:65535", "[fe80::1%0]:1"])
-def test_an_address_is_host_and_port(text: str) -> None:
+def test_address_is_host_and_port(text: str) -> None:
     assert validate_address(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "8001", ":8001", "host:", "host:65536", "::1:80", "[]:1", "a b:1", "h:-1", "h:٣"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not an address"):
         validate_address(text)
 
 
 @given(st.text())
-def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
+def test_any_text_is_a_valid_address_or_rejected(text: str) -> None:
     try:
         assert validate_address(text) == text
     except InvalidInput:
@@ -214,20 +214,20 @@ def test_checking_an_address_either_returns_it_or_refuses_it(text: str) -> None:
     ("named", "cores"),
     [("3", (3,)), ("0,2-3", (0, 2, 3)), ("2-3,3,1", (1, 2, 3)), ([0, "4-5"], (0, 4, 5)), ("", ())],
 )
-def test_cores_are_numbers_and_ranges_each_once(
+def test_cores_are_numbers_and_ranges_without_duplicates(
     monkeypatch: pytest.MonkeyPatch, named: object, cores: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
     assert Pinned.load({"cores": named}).cores == cores
 
 
-def test_core_that_the_machine_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonexistent_core_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
     with pytest.raises(InvalidSettings, match="this machine has no core 7; the last one is 5"):
         Pinned.load({"cores": "4-7"})
 
 
 @pytest.mark.parametrize("named", ["-1", "1-", "1-0", "two", "0-99999999", "²"])
-def test_what_names_no_core_is_refused(named: str) -> None:
+def test_invalid_cores_are_rejected(named: str) -> None:
     with pytest.raises(InvalidSettings, match="--cores"):
         Pinned.load({"cores": named})
