@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.admission.limits import Admission
-from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -21,6 +20,7 @@ from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.power_metrics import PowerCollector
 from gateway.requests.inference import Inference
 from synergai.profiles.service import ProfileService
+from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog

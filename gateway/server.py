@@ -20,8 +20,8 @@ from gateway.servicers.health import HealthServicer
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.oip import InferenceServicer
 from gateway.servicers.repository import RepositoryServicer
-from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol import rpc
+from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol.tls import server_credentials
 from synergai.runtime.ready_file import ready_file
 

@@ -35,11 +35,11 @@ from synergai.scheduling.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gateway.clock import Clock
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
+    from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.events import Assignment, Command, Event
 

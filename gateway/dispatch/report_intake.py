@@ -18,12 +18,12 @@ from synergai.scheduling.events import AssignmentEnded, AssignmentStarted, Queri
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Reports
+    from synergai.runtime.clock import Clock
     from synergai.v1 import hub_pb2
 
 

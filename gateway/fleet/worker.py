@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.fleet.power import WorkerPower
-from gateway.send_queue import SendQueue
+from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Worker
 from synergai.values import value
 

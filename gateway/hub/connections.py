@@ -7,8 +7,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.send_queue import SendQueue
 from synergai.errors import SynergaiError, Unavailable
+from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,6 @@ from synergai.v1 import hub_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.hub.work_streams import WorkStreams
     from synergai.domain import Engine, EngineName, WorkerId
     from synergai.protocol.rpc import Context
+    from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
-from gateway.send_queue import SendQueue
 from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.converters import (
@@ -15,6 +14,7 @@ from synergai.protocol.converters import (
     session_from_proto,
 )
 from synergai.protocol.hub import HUB_VERSION
+from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import Order

@@ -14,15 +14,14 @@ from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.hub.orders import pack_orders
-from gateway.send_queue import SendQueue
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.hub import CONNECTION_METADATA
 from synergai.protocol.work_messages import decode_reports
+from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
     from gateway.fleet.worker import ConnectedWorker, Order
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
     from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_socket import WorkSocket
+    from synergai.runtime.clock import Clock
 
 _ORDERS_LIMIT: Final = 4096
 _IDLE_TURNS: Final = 32

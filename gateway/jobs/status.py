@@ -14,9 +14,9 @@ from synergai.domain import JobState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gateway.clock import Clock
     from gateway.jobs.executions import Execution
     from synergai.domain import JobId, JobSpec
+    from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
 

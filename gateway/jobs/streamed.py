@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.jobs.status import JobStatus, JobTracker
 from gateway.jobs.submitted import execution_so_far, new_job_status, record_job_end, scheduler_job
-from gateway.send_queue import SendQueue
 from synergai.errors import InvalidInput
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
+from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import QueriesReady
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from gateway.admission.limits import Admission
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import Engine, Fault, JobSpec, JobState
     from synergai.protocol.request_codec import Buffer
+    from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
 WINDOW_QUERIES: Final = 256

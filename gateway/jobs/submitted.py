@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Sequence
 
     from gateway.admission.limits import Admission
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.protocol.request_codec import Buffer
+    from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
 _log = logging.getLogger(__name__)

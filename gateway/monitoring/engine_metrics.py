@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.monitoring.statistics import EngineStatistics
+from synergai.protocol.oip_server.statistics import EngineStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.admission.limits import Admission
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Fault
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
+    from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
 _OK: Final = "OK"

@@ -11,12 +11,12 @@ from synergai.oip import model_config_pb2, statistics_pb2
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
-    from gateway.clock import Clock
     from gateway.fleet.catalogue import Catalogue
     from gateway.monitoring.metrics import Metrics
-    from gateway.monitoring.statistics import Duration, EngineStatistics
     from synergai.domain import Engine
+    from synergai.protocol.oip_server.statistics import Duration, EngineStatistics
     from synergai.protocol.rpc import Context
+    from synergai.runtime.clock import Clock
 
 _STRING: Final = "BYTES"
 

@@ -18,12 +18,12 @@ from synergai.scheduling.events import ProfileAdded
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
-    from gateway.clock import Clock
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
+    from synergai.runtime.clock import Clock
 
 
 class FleetServicer:

@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gateway.requests.parameters import bool_parameter
-from gateway.send_queue import SendQueue
 from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.oip_stream import WINDOW_METADATA, is_cancel_request
 from synergai.protocol.request_codec import wrap_stream_response
 from synergai.protocol.status import stream_error
+from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -46,8 +46,6 @@ ORDER = {
     ),
     "gateway": (
         "settings",
-        "clock",
-        "send_queue",
         "fleet",
         "monitoring",
         "dispatch",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admission.limits import Admission
-from gateway.clock import Clock
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -17,7 +16,6 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.requests.inference import Inference, Request
-from gateway.send_queue import SendQueue
 from synergai.domain import (
     Configuration,
     Engine,
@@ -30,6 +28,8 @@ from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import RawRequest
+from synergai.runtime.clock import Clock
+from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import SchedulingSettings
 from synergai.v1 import hub_pb2

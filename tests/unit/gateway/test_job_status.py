@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from gateway.clock import Clock
 from gateway.jobs.executions import Execution
 from gateway.jobs.status import JobStatus, JobTracker
 from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
@@ -19,6 +18,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
 
 W1 = WorkerId("w1")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.clock import Clock
 from gateway.jobs.executions import Execution, Executions, merge_adjacent
 from gateway.jobs.status import JobStatus, JobTracker
 from synergai.domain import (
@@ -21,6 +20,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
 
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")

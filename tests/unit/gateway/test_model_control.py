@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.hub.model_control import ModelControl
-from gateway.send_queue import SendQueue
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import (
     DeadlineExceeded,
@@ -20,6 +19,7 @@ from synergai.errors import (
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import session_from_proto
+from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker

@@ -14,8 +14,8 @@ from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from gateway.monitoring.statistics import EngineStatistics
     from synergai.domain import Engine
+    from synergai.protocol.oip_server.statistics import EngineStatistics
 
 
 def statistics(harness: Any) -> EngineStatistics:

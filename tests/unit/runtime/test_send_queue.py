@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.send_queue import SendQueue
 from synergai.errors import Overloaded, Unavailable
+from synergai.runtime.send_queue import SendQueue
 
 LONG_S = 60.0
 

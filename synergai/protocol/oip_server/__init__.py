@@ -1,0 +1,1 @@
+"""Server of the Open Inference Protocol, shared by gateway and agent."""
