@@ -1,4 +1,4 @@
-"""A real gateway, agent and model: requests that wait are computed together."""
+"""Dynamic batching with a real gateway, agent and model."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def statistics(fleet: LocalFleet) -> statistics_pb2.ModelStatistics:
     return answer.model_stats[0]
 
 
-async def test_requests_under_load_are_answered_as_alone_in_fewer_executions(
+async def test_batched_requests_get_equal_results_in_fewer_executions(
     fleet: LocalFleet,
 ) -> None:
     generator = np.random.default_rng(1)

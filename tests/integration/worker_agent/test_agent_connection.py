@@ -1,4 +1,4 @@
-"""An agent's connection when what goes wrong was not foreseen."""
+"""Failures of the agent's hub connection."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from worker_agent.hub_client.registration import ControlHandler
 
 
-class ClumsyWorker:
-    """Cannot introduce itself."""
+class FailingHandler:
+    """Fails to describe the worker."""
 
     def __init__(self) -> None:
         self.tried = asyncio.Semaphore(0)
@@ -38,8 +38,8 @@ class ClumsyWorker:
         raise ZeroDivisionError
 
 
-class Introduced(ClumsyWorker):
-    """Introduces itself."""
+class RegisteringHandler(FailingHandler):
+    """Registers an empty worker."""
 
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()
@@ -49,10 +49,10 @@ class Introduced(ClumsyWorker):
 @contextlib.asynccontextmanager
 async def dialling(
     target: str,
-    worker: ClumsyWorker,
+    worker: FailingHandler,
     credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """A connection that tries to reach a gateway, and hardly waits between."""
+    """Run a hub client with almost no backoff."""
     runner = Runner(cast("HostPool", None), {}, lambda: 0.0)
     line = HubClient(
         target,
@@ -72,10 +72,10 @@ async def dialling(
             await running
 
 
-async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
+async def test_internal_error_is_logged_and_the_client_reconnects(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    worker = ClumsyWorker()
+    worker = FailingHandler()
     async with dialling("127.0.0.1:1", worker) as running:
         for _ in range(2):
             await worker.tried.acquire()
@@ -84,11 +84,11 @@ async def test_fault_of_ours_is_logged_and_the_gateway_dialled_again(
     assert "retrying" in caplog.text
 
 
-async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
+async def test_unreachable_gateway_is_logged_in_plain_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = f"127.0.0.1:{free_port()}"
-    worker = Introduced()
+    worker = RegisteringHandler()
     async with dialling(target, worker):
         for _ in range(2):
             await worker.tried.acquire()
@@ -100,7 +100,7 @@ async def test_gateway_that_is_not_there_is_said_to_be_so_in_our_words(
     )
 
 
-async def test_certificate_is_read_again_before_each_dial(
+async def test_certificate_is_read_before_each_attempt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = iter([InvalidInput("the key is still to come")])
@@ -109,13 +109,13 @@ async def test_certificate_is_read_again_before_each_dial(
         for error in found:
             raise error
 
-    worker = Introduced()
+    worker = RegisteringHandler()
     async with dialling("127.0.0.1:1", worker, credentials):
         await worker.tried.acquire()
     assert "the key is still to come" in caplog.text
 
 
-async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
+async def test_unreachable_work_socket_falls_back_to_grpc(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -127,7 +127,7 @@ async def test_port_that_is_not_let_through_leaves_the_work_to_the_call(
     assert f"cannot open a work socket to 127.0.0.1:{port}" in caplog.text
 
 
-async def test_orders_that_are_none_end_the_line_with_a_reason() -> None:
+async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(4 + len("session"))
         writer.write((3).to_bytes(4, "little") + b"\xff\xff\xff")

@@ -1,4 +1,4 @@
-"""A real agent process against a hub that the test plays."""
+"""A real agent process with a fake hub."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TWO = common_pb2.Configuration(threads=2)
 
 
 class FakeHub:
-    """Accepts one agent at a time and keeps what it says.
+    """Accepts one agent at a time and records its messages.
 
     Heartbeats are rare unless a test is about them: on a busy machine an agent whose heartbeats
     are not answered at once would otherwise leave, and forget what it was just assigned.
@@ -159,7 +159,7 @@ async def hub() -> AsyncIterator[FakeHub]:
 
 @pytest.fixture(scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all tests, so that engines are described once."""
+    """State directory shared by all tests, so that engines are described once."""
     return tmp_path_factory.mktemp("state")
 
 
@@ -188,7 +188,7 @@ async def running_agent(
 async def agent(
     hub: FakeHub, models: Path, state: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """An agent that has registered."""
+    """A registered agent."""
     async with running_agent(hub, models, state) as process:
         async with asyncio.timeout(20):
             await hub.registrations.get()
@@ -232,7 +232,7 @@ async def test_agent_registers_itself_and_its_engines(
     assert hub.sessions == ["secret"]
 
 
-async def test_an_agent_that_cannot_say_that_it_is_ready_does_not_register(
+async def test_agent_that_cannot_write_its_ready_file_does_not_register(
     hub: FakeHub, models: Path, state: Path, tmp_path: Path
 ) -> None:
     options = ("--ready-file", str(tmp_path / "nowhere" / "ready"), "--preload", "twice=threads=1")
@@ -278,7 +278,7 @@ async def test_sample_queries_count_labels_over_the_whole_assignment(hub: FakeHu
 
 
 @pytest.mark.usefixtures("agent")
-async def test_loaded_session_is_told_with_its_times(hub: FakeHub) -> None:
+async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     session = common_pb2.Session(engine="twice", configuration=TWO)
     hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
     changed = await hub.heard("session_changed")
@@ -292,7 +292,7 @@ async def test_loaded_session_is_told_with_its_times(hub: FakeHub) -> None:
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("engine", ["unknown", "truncated"])
-async def test_session_that_cannot_be_loaded_is_told_with_the_reason(
+async def test_session_that_cannot_be_loaded_is_reported_with_the_reason(
     hub: FakeHub, engine: str
 ) -> None:
     session = common_pb2.Session(engine=engine, configuration=TWO)
@@ -303,7 +303,7 @@ async def test_session_that_cannot_be_loaded_is_told_with_the_reason(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stopped_assignment_keeps_what_is_done(hub: FakeHub) -> None:
+async def test_stopped_assignment_keeps_its_progress(hub: FakeHub) -> None:
     hub.assign(1, "twice", count=FOREVER)
     hub.assign(2, "twice", count=5)
     progress = await hub.progress()
@@ -332,11 +332,11 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], hub_pb2.Fault.ValueType, str]] = [
 
 @pytest.mark.usefixtures("agent")
 async def test_assignment_that_cannot_run_fails_with_its_fault(hub: FakeHub) -> None:
-    for number, (engine, fields, fault, said) in enumerate(IMPOSSIBLE):
+    for number, (engine, fields, fault, expected) in enumerate(IMPOSSIBLE):
         hub.assign(number, engine, **fields)
         ended = await hub.ended(number)
         assert (ended.outcome, ended.fault) == (hub_pb2.OUTCOME_FAILED, fault)
-        assert said in ended.detail
+        assert expected in ended.detail
 
 
 async def test_killed_host_fails_its_assignment_and_the_next_one_runs(
@@ -353,7 +353,7 @@ async def test_killed_host_fails_its_assignment_and_the_next_one_runs(
     assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
 
 
-async def test_agent_reconnects_with_its_sessions_and_forgets_its_assignments(
+async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
     hub.assign(1, "twice", count=FOREVER)
@@ -370,7 +370,7 @@ async def test_agent_reconnects_with_its_sessions_and_forgets_its_assignments(
     assert agent.returncode is None
 
 
-async def test_gateway_that_does_not_answer_heartbeats_is_dialled_again(
+async def test_agent_reconnects_if_heartbeats_are_not_acknowledged(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
     hub.heartbeat_s, hub.acknowledges = 0.02, False
@@ -379,7 +379,7 @@ async def test_gateway_that_does_not_answer_heartbeats_is_dialled_again(
         await hub.registrations.get()
 
 
-async def test_agent_told_to_leave_finishes_what_it_has(
+async def test_terminated_agent_completes_its_assignments(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
     hub.assign(1, "twice", count=20_000)
@@ -401,7 +401,7 @@ async def test_drain_is_bounded(hub: FakeHub, models: Path, state: Path) -> None
             assert await agent.wait() == 0
 
 
-async def test_agent_waits_for_a_gateway_that_is_not_there(
+async def test_agent_waits_for_an_unreachable_gateway(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
     await hub.stop()
@@ -413,7 +413,7 @@ async def test_agent_waits_for_a_gateway_that_is_not_there(
         await hub.registrations.get()
 
 
-async def test_agent_itself_loads_neither_numpy_nor_a_runtime(
+async def test_agent_process_loads_neither_numpy_nor_a_runtime(
     hub: FakeHub, agent: asyncio.subprocess.Process
 ) -> None:
     hub.assign(1, "twice", requests=[request([1, 1])])
@@ -439,7 +439,7 @@ async def test_no_host_outlives_a_killed_agent(
     assert not alive
 
 
-async def test_engine_dropped_into_the_directory_is_served_and_one_taken_out_is_not(
+async def test_added_engine_is_served_and_a_removed_one_is_not(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"

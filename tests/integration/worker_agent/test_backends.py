@@ -1,4 +1,4 @@
-"""Every backend behind a real engine host."""
+"""All backends in a real engine host."""
 
 from __future__ import annotations
 

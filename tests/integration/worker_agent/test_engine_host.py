@@ -55,14 +55,14 @@ def answer(host: HostClient, data: bytes) -> ModelInferResponse:
     return ModelInferResponse.FromString(response)
 
 
-def test_every_thread_of_a_host_stays_on_the_cores_that_it_is_kept_to(models: Path) -> None:
+def test_threads_of_a_host_stay_on_its_cores(models: Path) -> None:
     last = max(os.sched_getaffinity(0))
     with HostClient(models, session("twice"), cores=(last,)) as host:
         threads = [int(task.name) for task in Path(f"/proc/{host.pid}/task").iterdir()]
         assert {core for thread in threads for core in os.sched_getaffinity(thread)} == {last}
 
 
-def test_host_tells_what_its_model_takes_and_gives(twice: HostClient) -> None:
+def test_host_reports_its_tensors_and_load_times(twice: HostClient) -> None:
     assert twice.ready.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
     assert [spec.name for spec in twice.ready.outputs] == ["y", "z"]
     assert twice.ready.samples > 0
@@ -84,13 +84,13 @@ def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
     assert z.tolist() == [-1, -2, -3, -4]
 
 
-def test_only_outputs_that_were_asked_for_are_sent(twice: HostClient) -> None:
+def test_only_requested_outputs_are_sent(twice: HostClient) -> None:
     response = answer(twice, request(np.ones((1, 2), np.float32), "z"))
     assert [out.name for out in response.outputs] == ["z"]
     assert len(response.raw_output_contents) == 1
 
 
-def test_typed_contents_work_as_raw_ones_do(twice: HostClient) -> None:
+def test_typed_contents_are_accepted(twice: HostClient) -> None:
     tensor = ModelInferRequest.InferInputTensor(
         name="x",
         datatype="FP32",
@@ -102,7 +102,7 @@ def test_typed_contents_work_as_raw_ones_do(twice: HostClient) -> None:
 
 
 @pytest.mark.parametrize("rows", [INLINE_BYTES // 8 - 100, INLINE_BYTES, 1_000_000])
-def test_tensors_of_any_size_come_back_whole(twice: HostClient, rows: int) -> None:
+def test_tensors_of_any_size_round_trip(twice: HostClient, rows: int) -> None:
     array = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
     response = answer(twice, request(array, "z"))
     assert response.raw_output_contents[0] == (-array).tobytes()
@@ -116,10 +116,10 @@ def test_tensors_of_any_size_come_back_whole(twice: HostClient, rows: int) -> No
         (request(np.ones((1, 2), np.float32), "q"), "no output 'q'"),
     ],
 )
-def test_bad_query_fails_alone(twice: HostClient, data: bytes, said: str) -> None:
+def test_bad_query_fails_alone(twice: HostClient, data: bytes, expected: str) -> None:
     ended, _ = twice.query(data)
     assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
-    assert said in ended.detail
+    assert expected in ended.detail
     assert answer(twice, request(np.ones((1, 2), np.float32))).outputs
 
 
@@ -131,7 +131,7 @@ def test_sample_queries_count_their_labels(models: Path) -> None:
     assert 0 < ended.tally.compute_s < 1
 
 
-def test_bytes_travel_framed_both_ways(models: Path) -> None:
+def test_bytes_tensors_are_length_prefixed_both_ways(models: Path) -> None:
     texts = [b"", "größer".encode(), b"x" * 300]
     raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[3])
@@ -142,7 +142,7 @@ def test_bytes_travel_framed_both_ways(models: Path) -> None:
     assert list(response.raw_output_contents) == [raw]
 
 
-def test_texts_that_are_no_texts_are_bad_input(models: Path) -> None:
+def test_invalid_utf8_is_bad_input(models: Path) -> None:
     tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[1])
     message = ModelInferRequest(inputs=[tensor], raw_input_contents=[b"\x01\x00\x00\x00\xff"])
     with HostClient(models, session("texts")) as host:
@@ -170,8 +170,8 @@ def test_small_integers_come_in_wider_typed_contents(models: Path) -> None:
         ("nothing", "no model file"),
     ],
 )
-def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, said: str) -> None:
-    with pytest.raises(EngineUnusable, match=said) as caught:
+def test_unusable_model_is_explained_in_one_line(models: Path, engine: str, expected: str) -> None:
+    with pytest.raises(EngineUnusable, match=expected) as caught:
         HostClient(models, session(engine))
     assert "\n" not in str(caught.value)
     assert str(models) not in str(caught.value)
@@ -182,7 +182,7 @@ def test_unknown_engine_is_explained(models: Path) -> None:
         HostClient(models, session("unknown"))
 
 
-def test_death_of_the_host_is_noticed(models: Path) -> None:
+def test_death_of_the_host_is_detected(models: Path) -> None:
     with HostClient(models, session("twice")) as host:
         os.kill(host.pid, signal.SIGKILL)
         os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)  # so that the write fails as well
@@ -191,7 +191,7 @@ def test_death_of_the_host_is_noticed(models: Path) -> None:
 
 
 def test_host_dies_with_its_agent(models: Path) -> None:
-    """Killed with -9, an agent can clean up nothing; a host in a long run must still go."""
+    """An agent killed with SIGKILL cannot clean up, but a busy host must still exit."""
     code = f"""
 import pathlib
 from synergai.domain import Configuration, Session

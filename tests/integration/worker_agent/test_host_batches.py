@@ -1,4 +1,4 @@
-"""Queries that a real engine host computes together."""
+"""Batches in a real engine host."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))
-"""Of the times that a host is told, only how they compare matters to it."""
+"""Only the ratios of the times matter to the host."""
 
 
 @pytest.fixture
 def batching(models: Path, tmp_path: Path) -> Path:
-    """A model directory with ``twice``, which may compute 8 queries together."""
+    """A model directory with ``twice`` and a ``max_batch`` of 8."""
     shutil.copytree(models / "twice", tmp_path / "twice")
     (tmp_path / "twice" / "engine.toml").write_text("max_batch = 8\n")
     return tmp_path
@@ -51,8 +51,8 @@ def request(array: Any, *outputs: str) -> bytes:
     ).SerializeToString()
 
 
-class Asked:
-    """Queries fed to a host in one turn of the loop, and how they ended."""
+class Queries:
+    """Queries fed to a host in one turn of the event loop, and their results."""
 
     def __init__(self, host: HostProcess) -> None:
         self._host = host
@@ -89,7 +89,7 @@ async def test_answers_of_a_batch_are_those_of_its_queries_alone_in_order(
     host: HostProcess, rows: int
 ) -> None:
     requests = [request(np.full((rows, 2), number)) for number in range(6)]
-    alone, together = Asked(host), Asked(host)
+    alone, together = Queries(host), Queries(host)
     for each in requests:
         alone.query(each)
     singles = await alone.ends()
@@ -101,54 +101,54 @@ async def test_answers_of_a_batch_are_those_of_its_queries_alone_in_order(
 
 
 async def test_queries_that_wait_are_computed_together(host: HostProcess) -> None:
-    asked = Asked(host)
+    queries = Queries(host)
     for number in range(8):
-        asked.query(request([[number, 1]]), GAINING)
-    batches = [end.tally.batch for end in await asked.ends()]
+        queries.query(request([[number, 1]]), GAINING)
+    batches = [end.tally.batch for end in await queries.ends()]
     assert batches == [8] * 8
 
 
-async def test_only_queries_of_one_kind_that_have_the_time_are_computed_together(
+async def test_only_queries_with_equal_keys_and_enough_time_share_a_batch(
     host: HostProcess,
 ) -> None:
-    asked = Asked(host)
-    asked.query(request([[0, 1]]), GAINING)
-    asked.query(request([[1, 1]]), GAINING)
-    asked.query(request([[2, 1]], "z"), GAINING)
-    asked.query(request([[3, 1]], "z"), GAINING)
-    asked.query(request([[4, 1]], "z"), GAINING, time.monotonic() + 1.15)
-    asked.query(request([[5, 1]], "z"))
-    batches = [end.tally.batch for end in await asked.ends()]
+    queries = Queries(host)
+    queries.query(request([[0, 1]]), GAINING)
+    queries.query(request([[1, 1]]), GAINING)
+    queries.query(request([[2, 1]], "z"), GAINING)
+    queries.query(request([[3, 1]], "z"), GAINING)
+    queries.query(request([[4, 1]], "z"), GAINING, time.monotonic() + 1.15)
+    queries.query(request([[5, 1]], "z"))
+    batches = [end.tally.batch for end in await queries.ends()]
     assert batches == [2, 2, 2, 2, 1, 1]
 
 
 async def test_query_with_wrong_tensors_fails_alone(host: HostProcess) -> None:
-    asked = Asked(host)
+    queries = Queries(host)
     for array in ([[1, 1]], [[2, 2]], [[3, 3, 3]], [[4, 4]]):
-        asked.query(request(array), GAINING)
-    ends = await asked.ends()
+        queries.query(request(array), GAINING)
+    ends = await queries.ends()
     assert [end.outcome for end in ends] == [
         *[Outcome.COMPLETED] * 2,
         Outcome.FAILED,
         Outcome.COMPLETED,
     ]
     assert ends[2].fault is Fault.BAD_INPUT
-    assert asked.order == [0, 1, 2, 3]
+    assert queries.order == [0, 1, 2, 3]
 
 
-async def test_query_that_was_called_off_is_in_no_batch(host: HostProcess) -> None:
-    asked = Asked(host)
-    runs = [asked.query(request([[number, 1]]), GAINING) for number in range(4)]
+async def test_stopped_query_is_in_no_batch(host: HostProcess) -> None:
+    queries = Queries(host)
+    runs = [queries.query(request([[number, 1]]), GAINING) for number in range(4)]
     host.stop_run(runs[1])
-    ends = await asked.ends()
+    ends = await queries.ends()
     assert [end.outcome is Outcome.STOPPED for end in ends] == [False, True, False, False]
     assert [end.tally.batch for end in ends if end.tally.done] == [1, 2, 2]
 
 
-async def test_engine_whose_rows_depend_on_each_other_is_found_out_and_run_alone(
+async def test_engine_with_dependent_rows_is_detected_and_not_batched(
     tmp_path: Path,
 ) -> None:
-    """Its definition is wrong: it gives all rows, and then all of them again."""
+    """The model returns all rows twice, contrary to its definition."""
     (tmp_path / "again").mkdir()
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size, 2])
@@ -163,19 +163,17 @@ async def test_engine_whose_rows_depend_on_each_other_is_found_out_and_run_alone
     )
     (tmp_path / "again" / "engine.toml").write_text("max_batch = 8\n")
     host = await HostProcess.start(tmp_path, Session(EngineName("again"), Configuration(1)))
-    asked = Asked(host)
+    queries = Queries(host)
     for number in range(4):
-        asked.query(request([[number, 1]]), GAINING)
-    answered = await asked.ends()
+        queries.query(request([[number, 1]]), GAINING)
+    answered = await queries.ends()
     await host.close()
     assert [end.tally.batch for end in answered] == [1] * 4
     first = [np.frombuffer(tensors(end)[0][2], np.float32).tolist() for end in answered]
     assert first == [[number, 1] * 2 for number in range(4)]
 
 
-async def test_engine_is_described_with_its_batch_or_refused_it(
-    batching: Path, models: Path
-) -> None:
+async def test_max_batch_is_described_or_refused(batching: Path, models: Path) -> None:
     shutil.copytree(models / "bytes", batching / "bytes")
     (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")
     engines = await Inventory(batching, batching / "cache").engines()

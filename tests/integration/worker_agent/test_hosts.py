@@ -1,4 +1,4 @@
-"""Real engine hosts under their agent's care: they die, hang, and make room for each other."""
+"""Pool of real engine hosts: crashes, hangs, eviction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOREVER = 10**12
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
-    """Run a range of samples; the future is its end."""
+    """Run a range of samples; return a future of the result."""
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     host.run_samples(0, count, lambda _: None, ended.set_result)
     return ended
@@ -41,7 +41,7 @@ def shared_memory() -> set[Path]:
     return set(Path("/dev/shm").iterdir())
 
 
-async def test_host_that_is_being_closed_takes_nothing_more(models: Path) -> None:
+async def test_closing_host_accepts_no_runs(models: Path) -> None:
     host = await HostProcess.start(models, TWICE)
     closing = asyncio.create_task(host.close())
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_host_that_is_being_closed_takes_nothing_more(models: Path) -> Non
 
 
 class Changes(list[SessionChange]):
-    """Writes down what the hosts tell of sessions."""
+    """Records session changes."""
 
     def states(self) -> list[tuple[Session, bool]]:
         return [(change.session, change.resident) for change in self]
@@ -82,7 +82,7 @@ async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostP
     assert last.tally.compute_s >= second.compute_s > first.compute_s
 
 
-async def test_run_that_has_not_begun_can_be_stopped(hosts: HostPool) -> None:
+async def test_waiting_run_can_be_stopped(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     first: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     second: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
@@ -94,7 +94,7 @@ async def test_run_that_has_not_begun_can_be_stopped(hosts: HostPool) -> None:
     assert (await second).tally.done == 0
 
 
-async def test_quick_queries_that_are_sent_together_are_answered_each_in_order(
+async def test_merged_quick_queries_are_answered_in_order(
     hosts: HostPool,
 ) -> None:
     host = await hosts.load(TWICE)
@@ -153,7 +153,7 @@ async def test_long_run_that_makes_progress_is_not_hung(hosts: HostPool) -> None
     assert (await ended).outcome is Outcome.STOPPED
 
 
-async def test_broken_model_is_told_and_nothing_else_suffers(
+async def test_broken_model_is_reported_and_other_sessions_load(
     hosts: HostPool, changes: Changes
 ) -> None:
     with pytest.raises(EngineUnusable, match="damaged"):
@@ -163,7 +163,7 @@ async def test_broken_model_is_told_and_nothing_else_suffers(
     assert not (await hosts.load(TWICE)).is_closed
 
 
-async def test_host_that_dies_while_loading_is_worth_another_try(models: Path) -> None:
+async def test_host_that_dies_while_loading_is_unavailable(models: Path) -> None:
     start = asyncio.create_task(HostProcess.start(models, TWICE))
     children: list[psutil.Process] = []
     while not children:
@@ -174,18 +174,18 @@ async def test_host_that_dies_while_loading_is_worth_another_try(models: Path) -
         await start
 
 
-async def test_load_that_takes_too_long_is_given_up(models: Path) -> None:
+async def test_load_times_out(models: Path) -> None:
     with pytest.raises(EngineUnusable, match="not loaded within"):
         await HostProcess.start(models, TWICE, load_timeout_s=0.01)
     assert psutil.Process().children() == []
 
 
-async def test_one_session_is_loaded_once_at_a_time(hosts: HostPool) -> None:
+async def test_concurrent_loads_of_a_session_share_a_host(hosts: HostPool) -> None:
     first, second = await asyncio.gather(hosts.load(TWICE), hosts.load(TWICE))
     assert first is second
 
 
-async def test_least_recently_used_idle_host_leaves_first(models: Path) -> None:
+async def test_least_recently_used_idle_host_is_evicted_first(models: Path) -> None:
     changes = Changes()
     hosts = HostPool(models, memory_bytes=1, on_change=changes.append)
     busy = await hosts.load(TWICE)
@@ -229,9 +229,7 @@ async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> N
     assert shared_memory() == before
 
 
-async def test_inventory_describes_engines_and_says_what_is_wrong(
-    models: Path, tmp_path: Path
-) -> None:
+async def test_inventory_describes_engines_and_their_faults(models: Path, tmp_path: Path) -> None:
     engines = await Inventory(models, tmp_path / "engines.json").engines()
     assert {name for name, engine in engines.items() if engine.fault} == {
         "truncated",
@@ -245,7 +243,7 @@ async def test_inventory_describes_engines_and_says_what_is_wrong(
     assert labelled.samples == 4
 
 
-async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
+async def test_cached_description_avoids_loading(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "engines.json"
@@ -262,7 +260,7 @@ async def test_engine_that_was_described_before_is_not_loaded_for_it_again(
     assert started == ["impossible", "truncated"]
 
 
-async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:
+async def test_invalid_cache_is_rebuilt(models: Path, tmp_path: Path) -> None:
     cache = tmp_path / "engines.json"
     cache.write_text('{"format": 1, "engines": {"x": {}}}')
     engines = await Inventory(models, cache).engines()
@@ -270,7 +268,7 @@ async def test_damaged_cache_is_made_anew(models: Path, tmp_path: Path) -> None:
     assert '{"x": {}}' not in cache.read_text()
 
 
-async def test_pinned_session_makes_no_room(models: Path) -> None:
+async def test_pinned_session_is_not_evicted(models: Path) -> None:
     hosts = HostPool(models, memory_bytes=1, pinned=[TWICE])
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
@@ -279,7 +277,7 @@ async def test_pinned_session_makes_no_room(models: Path) -> None:
     await hosts.close()
 
 
-async def test_idle_hosts_that_have_grown_above_the_budget_leave(
+async def test_idle_hosts_grown_above_the_budget_are_evicted(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = HostPool(models, memory_bytes=1 << 40)
@@ -291,7 +289,7 @@ async def test_idle_hosts_that_have_grown_above_the_budget_leave(
     await hosts.close()
 
 
-async def test_leaking_host_is_killed_and_no_other(
+async def test_only_the_leaking_host_is_killed(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = HostPool(models, memory_bytes=1 << 40)
@@ -309,7 +307,7 @@ async def test_leaking_host_is_killed_and_no_other(
     await hosts.close()
 
 
-async def test_lone_host_above_the_budget_stays_as_long_as_it_does_not_grow(models: Path) -> None:
+async def test_single_host_above_the_budget_stays_unless_it_grows(models: Path) -> None:
     hosts = HostPool(models, memory_bytes=1)
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
@@ -319,7 +317,7 @@ async def test_lone_host_above_the_budget_stays_as_long_as_it_does_not_grow(mode
     await ended
 
 
-async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
+async def test_retired_engine_completes_its_runs_and_is_reloaded(
     hosts: HostPool, changes: Changes
 ) -> None:
     old = await hosts.load(TWICE)
@@ -335,7 +333,7 @@ async def test_retired_engine_finishes_what_it_has_and_is_loaded_anew(
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
 
 
-async def test_host_dies_before_its_agent_where_memory_is_short(hosts: HostPool) -> None:
+async def test_host_is_killed_before_its_agent_when_out_of_memory(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     own, its = (int(_oom_score(pid)) for pid in (os.getpid(), host.pid))
     assert its >= own + 300
@@ -345,7 +343,7 @@ def _oom_score(pid: int) -> str:
     return Path(f"/proc/{pid}/oom_score").read_text()
 
 
-async def test_closing_does_not_wait_for_what_a_retired_host_still_has(models: Path) -> None:
+async def test_close_does_not_wait_for_runs_of_a_retired_host(models: Path) -> None:
     hosts = HostPool(models, memory_bytes=1 << 40)
     ended = run_samples(await hosts.load(TWICE), FOREVER)
     hosts.retire(TWICE.engine)

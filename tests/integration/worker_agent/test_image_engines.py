@@ -1,4 +1,4 @@
-"""Images in and answers out: a real engine host, then all the way through a gateway."""
+"""Images as inputs, in a real engine host and through a gateway."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def classified(request: oip.ModelInferRequest, count: int) -> oip.ModelInferRequ
 # --- the engine host ------------------------------------------------------------------------
 
 
-def test_images_give_what_their_tensors_give(colours: HostClient) -> None:
+def test_images_and_their_tensors_give_equal_outputs(colours: HostClient) -> None:
     image = picture("green", height=300, width=400)
     by_image = answer(colours, asked([image]))
     by_tensor = answer(colours, build_request("colours", {"input:0": preprocess_mobilenet(image)}))
@@ -84,7 +84,7 @@ def test_a_batch_of_jpeg_and_png_is_answered_image_by_image(colours: HostClient)
     assert response.outputs[0].datatype == "INT64"
 
 
-def test_tensors_and_classes_may_be_asked_for_together(colours: HostClient) -> None:
+def test_tensors_and_classes_may_be_requested_together(colours: HostClient) -> None:
     outputs = read_outputs(answer(colours, asked([picture("blue")], "classes", "p:0")))
 
     assert list(outputs) == ["classes", "p:0"]
@@ -104,17 +104,17 @@ def test_classification_gives_values_and_classes(colours: HostClient) -> None:
     ("image", "said"),
     [(b"no image", "not an image"), (b"", "not an image"), (picture("red")[:150], "image")],
 )
-def test_bad_image_is_the_clients_fault_and_hurts_nobody_else(
-    colours: HostClient, image: bytes, said: str
+def test_bad_image_is_bad_input_and_fails_alone(
+    colours: HostClient, image: bytes, expected: str
 ) -> None:
     ended, _ = colours.query(asked([picture("red"), image]).SerializeToString())
 
     assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
-    assert said in ended.detail
+    assert expected in ended.detail
     assert answer(colours, asked([picture("red")])).outputs
 
 
-def test_timings_come_apart_and_only_when_asked_for(colours: HostClient) -> None:
+def test_timings_are_separate_and_only_on_request(colours: HostClient) -> None:
     image = picture("red", height=1000, width=1500)
 
     timed = read_parameters(answer(colours, asked([image], synergai_timings=True)).parameters)
@@ -126,7 +126,7 @@ def test_timings_come_apart_and_only_when_asked_for(colours: HostClient) -> None
     assert not answer(colours, asked([image])).parameters
 
 
-def test_time_of_preparing_images_is_not_counted_as_computing(colours: HostClient) -> None:
+def test_preprocessing_is_not_counted_as_compute_time(colours: HostClient) -> None:
     image = picture("red", height=2000, width=3000)
     ended, response = colours.query(asked([image], synergai_timings=True).SerializeToString())
     timed = read_parameters(oip.ModelInferResponse.FromString(response).parameters)
@@ -134,7 +134,7 @@ def test_time_of_preparing_images_is_not_counted_as_computing(colours: HostClien
     assert ended.tally.compute_s == pytest.approx(int(timed["synergai_compute_us"]) / 1e6, abs=1e-6)
 
 
-def test_engine_whose_model_cannot_take_such_images_is_not_loaded(tmp_path: Path) -> None:
+def test_engine_whose_model_does_not_fit_its_preprocessing_is_not_loaded(tmp_path: Path) -> None:
     models = save_image_engines(tmp_path / "models")
     (models / "colours" / "engine.toml").write_text('preprocess = "ssd"\n')
 
@@ -142,7 +142,7 @@ def test_engine_whose_model_cannot_take_such_images_is_not_loaded(tmp_path: Path
         HostClient(models, Session(EngineName("colours"), Configuration(1)))
 
 
-def test_samples_are_labelled_with_classes_not_with_places_in_the_output(tmp_path: Path) -> None:
+def test_labels_are_classes_and_not_output_indices(tmp_path: Path) -> None:
     models = save_image_engines(tmp_path / "models")
     images = np.concatenate([preprocess_mobilenet(picture(name)) for name in ("red", "blue")])
     samples: dict[str, Any] = {"input:0": images, "labels": np.array([0, 1])}
@@ -157,7 +157,7 @@ def test_samples_are_labelled_with_classes_not_with_places_in_the_output(tmp_pat
 # --- through the gateway --------------------------------------------------------------------
 
 
-async def test_a_client_sends_photographs_and_gets_classes(fleet: LocalFleet) -> None:
+async def test_client_sends_images_and_gets_classes(fleet: LocalFleet) -> None:
     async with synergai.Client(fleet.address) as client:
         images = [picture("green"), picture("blue")]
         result = await client.infer("colours", {"input:0": images}, outputs=["classes"])
@@ -168,7 +168,7 @@ async def test_a_client_sends_photographs_and_gets_classes(fleet: LocalFleet) ->
             await client.infer("colours", {"input:0": [images]})
 
 
-async def test_a_client_streams_photographs_and_gets_boxes(fleet: LocalFleet) -> None:
+async def test_client_streams_images_and_gets_boxes(fleet: LocalFleet) -> None:
     queries = [{"image_tensor:0": [picture(name, ".png")]} for name in ("blue", "red")]
     async with synergai.Client(fleet.address) as client:
         results = client.stream("detector", queries, outputs=["boxes"])
@@ -179,7 +179,7 @@ async def test_a_client_streams_photographs_and_gets_boxes(fleet: LocalFleet) ->
     assert found[1][0].tolist() == pytest.approx([0, *BOX, 0.5, 1])
 
 
-async def test_the_plain_protocol_carries_images_and_classification(fleet: LocalFleet) -> None:
+async def test_images_and_classification_over_the_plain_protocol(fleet: LocalFleet) -> None:
     tensor = oip.ModelInferRequest.InferInputTensor(name="input:0", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(picture("blue"))
     request = oip.ModelInferRequest(model_name="colours", inputs=[tensor])
@@ -216,7 +216,7 @@ print(result.as_numpy("p:0")[0, 0].decode().partition(":")[2], result.as_numpy("
 """
 
 
-async def test_unmodified_tritonclient_sends_an_image_and_has_it_classified(
+async def test_unmodified_tritonclient_classifies_an_image(
     fleet: LocalFleet,
 ) -> None:
     process = await asyncio.create_subprocess_exec(
@@ -234,7 +234,7 @@ async def test_unmodified_tritonclient_sends_an_image_and_has_it_classified(
 async def loadgen(
     fleet: LocalFleet, engine: str, dataset: str, data: Path, *scenario: str
 ) -> tuple[int | None, str, str]:
-    """Exit code and output of the command in accuracy mode."""
+    """Run loadgen in accuracy mode; return exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "synergai", "loadgen", engine, "--target", fleet.address),
         *("--dataset", dataset, "--data", str(data), "--output", str(data / "logs")),
@@ -253,7 +253,7 @@ async def loadgen(
         ("detector", "coco", ["Server", "--rate", "100"], "mAP"),
     ],
 )
-async def test_accuracy_on_a_data_set_is_that_of_its_own_measure(
+async def test_accuracy_uses_the_measure_of_the_data_set(
     fleet: LocalFleet,
     tmp_path: Path,
     engine: str,

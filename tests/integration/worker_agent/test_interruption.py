@@ -1,4 +1,4 @@
-"""Queries that take longer than anybody waits."""
+"""Interruption of endless queries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def turns(count: int) -> bytes:
     return ModelInferRequest(inputs=[tensor], raw_input_contents=[content]).SerializeToString()
 
 
-async def test_query_that_is_stopped_while_it_computes_is_given_up_and_the_next_runs(
+async def test_stopped_long_query_is_interrupted_and_the_next_runs(
     endless: Path,
 ) -> None:
     host = await HostProcess.start(endless, Session(EngineName("turns"), Configuration(1)))

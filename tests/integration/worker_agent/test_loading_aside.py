@@ -1,4 +1,4 @@
-"""What goes on while an agent loads an engine."""
+"""Responsiveness of the agent while it loads an engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))
 SETUP_S = 1.0
 TICK_S = 0.01
-"""The emulated engine knows the age of its process to a tick of the kernel's clock."""
+"""Resolution of the process age that the emulated engine reads from the kernel."""
 
 
-async def test_load_holds_up_neither_the_agents_loop_nor_another_engine(tmp_path: Path) -> None:
+async def test_load_blocks_neither_the_event_loop_nor_another_engine(tmp_path: Path) -> None:
     for name in ("slow", "sum"):
         (tmp_path / name).mkdir()
     save_sum(tmp_path / "sum" / "model.tflite")

@@ -1,4 +1,4 @@
-"""Models whose weights lie in other files: their own folder's are used, others are refused."""
+"""Models with external weights, inside and outside of their folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_weights_outside_of_the_folder_are_refused(
         check_files(model)
 
 
-def test_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"\xff\xff\xff\xff")
     with pytest.raises(EngineUnusable, match="damaged, or not an ONNX model"):

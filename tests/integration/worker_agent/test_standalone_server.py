@@ -1,4 +1,4 @@
-"""The Open Inference Protocol as an agent serves it without a gateway."""
+"""The agent's own Open Inference Protocol server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def channel(agent: Agent) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def call(channel: Any, method: str, message: Any) -> Any:
-    """A unary call; bytes are sent as they are."""
+    """Make a unary call; bytes are sent unchanged."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
     response = getattr(oip, f"{method}Response")
     unary = channel.unary_unary(f"/{SERVICE}/{method}", response_deserializer=response.FromString)
@@ -91,7 +91,7 @@ async def test_inference_echoes_name_version_and_id(channel: grpc.aio.Channel) -
         (request(engine="truncated"), grpc.StatusCode.FAILED_PRECONDITION),
     ],
 )
-async def test_request_that_cannot_be_served_gets_its_code(
+async def test_failed_request_has_its_status_code(
     channel: grpc.aio.Channel, message: Any, code: grpc.StatusCode
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -99,7 +99,7 @@ async def test_request_that_cannot_be_served_gets_its_code(
     assert caught.value.code() is code
 
 
-async def test_stream_answers_each_message_in_order_and_errors_end_nothing(channel: Any) -> None:
+async def test_stream_responds_in_order_and_survives_errors(channel: Any) -> None:
     sent = [request([i, i]).SerializeToString() for i in range(100)]
     sent[10] = b"\xff\xff"
     sent[20] = request([1, 2, 3]).SerializeToString()
@@ -131,7 +131,7 @@ async def test_cancelled_stream_leaves_no_work(channel: Any, agent: Agent) -> No
     assert agent._runner.is_idle
 
 
-async def test_leaving_agent_refuses_new_requests(channel: grpc.aio.Channel, agent: Agent) -> None:
+async def test_draining_agent_refuses_new_requests(channel: grpc.aio.Channel, agent: Agent) -> None:
     await call(channel, "ModelInfer", request())
     agent.stop()
     await agent.wait_stopped()
@@ -141,7 +141,7 @@ async def test_leaving_agent_refuses_new_requests(channel: grpc.aio.Channel, age
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_fault_of_ours_answers_its_message_and_no_other(
+async def test_internal_error_fails_only_its_request(
     agent: Agent, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = agent._standalone._begin

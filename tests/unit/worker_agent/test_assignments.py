@@ -1,4 +1,4 @@
-"""The gateway's assignments as the agent keeps them."""
+"""Assignments of a registration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def an_engine(name: str) -> Engine:
     )
 
 
-class HostsThatNeverLoad:
+class NeverLoadingHosts:
     def get_resident(self, _session: object) -> None:
         return None
 
@@ -33,15 +33,15 @@ class HostsThatNeverLoad:
         return asyncio.get_running_loop().create_future()
 
 
-class HostsThatAreUp:
-    """One host for all, which writes down the terms of its queries."""
+class ResidentHosts:
+    """A single host that records the batching terms of its queries."""
 
     is_closed = False
 
     def __init__(self) -> None:
         self.terms: list[tuple[BatchTimes | None, float]] = []
 
-    def get_resident(self, _session: object) -> HostsThatAreUp:
+    def get_resident(self, _session: object) -> ResidentHosts:
         return self
 
     def load(self, _session: object) -> asyncio.Future[Any]:
@@ -67,11 +67,11 @@ class HostsThatAreUp:
         raise NotImplementedError
 
 
-async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() -> None:
+async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
-    outbox = MergingSendQueue(merge=True)
-    runner = Runner(HostsThatNeverLoad(), engines, lambda: 0.0)
-    assignments = Assignments(runner, outbox, [Configuration(1)])
+    queue = MergingSendQueue(merge=True)
+    runner = Runner(NeverLoadingHosts(), engines, lambda: 0.0)
+    assignments = Assignments(runner, queue, [Configuration(1)])
     one_thread = common_pb2.Configuration(threads=1)
     orders = [
         hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
@@ -84,9 +84,9 @@ async def test_assignments_that_end_while_others_are_abandoned_are_no_trouble() 
     assert runner.is_idle
 
 
-async def test_time_left_for_a_batch_is_counted_from_when_the_assignment_came() -> None:
+async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
     engines = {EngineName("good"): an_engine("good")}
-    hosts = HostsThatAreUp()
+    hosts = ResidentHosts()
     runner = Runner(hosts, engines, lambda: 0.0)
     assignments = Assignments(
         runner, MergingSendQueue(merge=True), [Configuration(1)], lambda: 100.0

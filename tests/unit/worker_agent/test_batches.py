@@ -1,4 +1,4 @@
-"""What is computed together, and that nobody loses by it."""
+"""Dynamic batching: which queries share a batch, and the effect on their deadlines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def build_batch(times: BatchTimes, limit: int, queries: list[Candidate]) -> list
 
 
 @given(TIMES, st.sampled_from([2, 4, 8, 64]), QUERIES)
-def test_batch_is_of_one_kind_and_no_larger_than_allowed(
+def test_batch_has_one_key_and_respects_the_limit(
     times: BatchTimes, limit: int, queries: list[Candidate]
 ) -> None:
     batch = build_batch(times, limit, queries)
@@ -61,9 +61,7 @@ def test_batch_is_of_one_kind_and_no_larger_than_allowed(
 
 
 @given(TIMES, QUERIES)
-def test_no_query_that_alone_would_be_in_time_is_late_by_its_batch(
-    times: BatchTimes, queries: list[Candidate]
-) -> None:
+def test_batching_makes_no_query_late(times: BatchTimes, queries: list[Candidate]) -> None:
     batch = build_batch(times, 64, queries)
     if batch:
         seconds = times.seconds(sum(query.rows for query in batch))
@@ -86,17 +84,17 @@ def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
     assert len(build_batch(times, 8, [ample, tight, *[ample] * 6])) == 4
 
 
-def test_query_that_is_late_anyhow_holds_nobody_back() -> None:
+def test_late_query_does_not_limit_the_batch() -> None:
     late, ample = Candidate(1, LARGE, 0.5), Candidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
 
 
-def test_batches_that_gain_nothing_are_not_made() -> None:
+def test_no_batch_without_a_gain_per_row() -> None:
     ample = Candidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
 
 
-def test_time_between_two_sizes_lies_between_theirs() -> None:
+def test_batch_times_are_interpolated() -> None:
     times = BatchTimes((1.0, 1.5, 2.0))
     assert [times.seconds(rows) for rows in (1, 2, 3, 4)] == [1.0, 1.5, 1.75, 2.0]
 
@@ -119,7 +117,7 @@ def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) ->
         assert np.array_equal(total, query["x"].sum(axis=1))
 
 
-def test_what_metadata_say_of_a_datatype_is_kept() -> None:
+def test_concatenation_keeps_dtype_metadata() -> None:
     marked = np.dtype("u2", metadata={"is": "bfloat16"})
     whole = concatenate([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])["x"]
     assert dict(whole.dtype.metadata or {}) == {"is": "bfloat16"}
@@ -138,7 +136,7 @@ def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, Any]) -> No
     assert batch_key({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
 
 
-def test_queries_differ_in_kind_by_shape_type_and_wanted_outputs() -> None:
+def test_batch_key_depends_on_shape_dtype_and_outputs() -> None:
     def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> BatchKey:
         found = batch_key({"x": np.zeros(shape, dtype)}, outputs)
         assert found is not None

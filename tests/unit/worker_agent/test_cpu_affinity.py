@@ -21,23 +21,23 @@ def on_cores(monkeypatch: pytest.MonkeyPatch, allowed: set[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: allowed)
 
 
-def test_every_thread_gets_a_core_of_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_thread_gets_an_allowed_core(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {7, 2, 5})
     assert thread_cores(2) == (2, 5)
     assert thread_cores(3) == (2, 5, 7)
 
 
-def test_one_thread_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_thread_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {0, 1})
     assert thread_cores(1) == ()
 
 
-def test_more_threads_than_cores_are_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {3})
     assert thread_cores(2) == ()
 
 
-def test_threads_started_in_the_block_get_the_cores_in_turn(
+def test_new_threads_are_pinned_round_robin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: dict[int, set[int]] = {}
@@ -49,7 +49,7 @@ def test_threads_started_in_the_block_get_the_cores_in_turn(
     assert given == {10: {4}, 20: {6}, 30: {4}}
 
 
-def test_threads_stay_where_they_are_without_cores_for_them() -> None:
+def test_new_threads_are_not_pinned_without_cores() -> None:
     stop = threading.Event()
     with pin_new_threads(()):
         thread = threading.Thread(target=stop.wait)
@@ -59,19 +59,21 @@ def test_threads_stay_where_they_are_without_cores_for_them() -> None:
     thread.join()
 
 
-def test_cores_pass_through_a_command_unchanged() -> None:
+def test_cores_round_trip_through_the_command_line() -> None:
     assert parse_cores(format_cores((0, 2, 3))) == (0, 2, 3)
     assert parse_cores(format_cores(())) == ()
 
 
-def test_no_engine_has_more_threads_than_it_is_kept_to_cores() -> None:
+def test_thread_counts_above_the_number_of_cores_are_refused() -> None:
     check_thread_counts((1, 2), (4, 5))
     check_thread_counts((8,), ())
     with pytest.raises(InvalidInput, match="an engine with 3 threads needs 3 cores, not 2"):
         check_thread_counts((1, 3), (4, 5))
 
 
-def test_where_none_of_the_cores_is_online_all_are_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_cores_are_used_if_none_of_the_given_is_online(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     before = os.sched_getaffinity(0)
     restrict_to((8000, 8001))
     assert os.sched_getaffinity(0) == before

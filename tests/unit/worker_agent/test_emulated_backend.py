@@ -1,4 +1,4 @@
-"""An emulated engine keeps to its schedule, on a clock that only sleeping moves."""
+"""The emulated backend on a fake clock that only sleeping advances."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_process_that_took_long_enough_to_start_does_not_sleep(model: Path, cl
     assert not clock.sleeps
 
 
-def test_queries_take_their_time_and_give_back_what_came(model: Path, clock: Clock) -> None:
+def test_queries_take_the_configured_time_and_echo_the_input(model: Path, clock: Clock) -> None:
     engine = backend(model, clock)
     began = clock.now
     (answer,) = engine.run(INPUTS, ["y"])
@@ -87,7 +87,7 @@ def test_queries_take_their_time_and_give_back_what_came(model: Path, clock: Clo
     assert clock.now - began == pytest.approx(10 * 0.004)
 
 
-def test_what_a_query_is_late_the_next_ones_make_up_for(model: Path, clock: Clock) -> None:
+def test_late_query_shortens_the_next_ones(model: Path, clock: Clock) -> None:
     engine = backend(model, clock)
     began = clock.now
     run(engine, 1)
@@ -104,7 +104,7 @@ def test_short_queries_share_a_sleep(model: Path, clock: Clock) -> None:
     assert min(clock.sleeps) >= LEAD_S
 
 
-def test_idleness_is_not_made_up_for(model: Path, clock: Clock) -> None:
+def test_idle_time_is_not_caught_up(model: Path, clock: Clock) -> None:
     engine = backend(model, clock)
     clock.now += 60.0
     began = clock.now
@@ -113,7 +113,7 @@ def test_idleness_is_not_made_up_for(model: Path, clock: Clock) -> None:
     assert clock.now - began == pytest.approx(5 * 0.004)
 
 
-def test_job_has_the_pace_that_the_file_says(model: Path, clock: Clock) -> None:
+def test_job_runs_at_the_pace_in_the_file(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("slow 1.5\nfast 0.5\n")
     engine = loaded_ahead(model, clock)
     for job, factor in (("fast", 0.5), ("slow", 1.5)):
@@ -124,7 +124,7 @@ def test_job_has_the_pace_that_the_file_says(model: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("factor", "age_s"), [(1.5, 0.5), (0.9, 0.5), (1.0, 2.2), (1.2, 3.0)])
-def test_job_that_loads_the_engine_takes_its_own_setup_in_all(
+def test_setup_of_the_loading_job_is_scaled_by_its_pace(
     model: Path, clock: Clock, factor: float, age_s: float
 ) -> None:
     (model.parent / PACES_FILE).write_text(f"job {factor}\n")
@@ -154,9 +154,7 @@ def test_engine_that_was_loaded_ahead_costs_no_setup(model: Path, clock: Clock) 
     assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
 
 
-def test_pace_that_comes_a_moment_later_counts_from_the_first_query(
-    model: Path, clock: Clock
-) -> None:
+def test_pace_written_late_applies_from_the_first_query(model: Path, clock: Clock) -> None:
     paces = model.parent / PACES_FILE
     paces.write_text("late 2")  # as half a line is read while it is being written
 
@@ -172,7 +170,7 @@ def test_pace_that_comes_a_moment_later_counts_from_the_first_query(
     assert clock.now - began == pytest.approx(10 * 0.004 * 2.5)
 
 
-def test_job_without_a_pace_is_waited_for_only_a_moment(model: Path, clock: Clock) -> None:
+def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("other 2.0\n")
     engine = backend(model, clock)
     began = clock.now
@@ -183,7 +181,7 @@ def test_job_without_a_pace_is_waited_for_only_a_moment(model: Path, clock: Cloc
     assert clock.sleeps[-1] == pytest.approx(0.004)
 
 
-def test_it_is_told_of_jobs(model: Path, clock: Clock) -> None:
+def test_backend_is_job_aware(model: Path, clock: Clock) -> None:
     assert isinstance(backend(model, clock), JobAware)
 
 
@@ -199,13 +197,13 @@ def test_it_is_told_of_jobs(model: Path, clock: Clock) -> None:
         "[[configurations]]\nthreads = 2\nquery_s = 1\nsetup_s = 0",
     ],
 )
-def test_what_is_no_emulated_model_is_refused(model: Path, clock: Clock, text: str) -> None:
+def test_invalid_model_file_is_refused(model: Path, clock: Clock, text: str) -> None:
     model.write_text(text)
     with pytest.raises(EngineUnusable, match=r"model\.toml"):
         backend(model, clock)
 
 
-def test_damaged_paces_are_refused(model: Path, clock: Clock) -> None:
+def test_invalid_paces_file_is_refused(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("job slowly\n")
     engine = backend(model, clock)
     with pytest.raises(EngineUnusable, match=PACES_FILE):

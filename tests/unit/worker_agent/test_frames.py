@@ -1,4 +1,4 @@
-"""The language of agent and engine host."""
+"""Frame codec and arena."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(st.lists(MESSAGES, max_size=5), st.integers(1, 40))
-def test_messages_arrive_as_sent_however_the_stream_is_cut(
-    messages: list[Message], size: int
-) -> None:
+def test_messages_round_trip_in_chunks_of_any_size(messages: list[Message], size: int) -> None:
     stream = b"".join(message.encode() for message in messages)
     decoder = Decoder()
     received = [
@@ -78,16 +76,14 @@ def test_messages_arrive_as_sent_however_the_stream_is_cut(
     assert received == messages
 
 
-def test_messages_that_are_not_looked_at_yet_are_kept() -> None:
+def test_decoder_keeps_messages_that_were_not_consumed() -> None:
     decoder = Decoder()
     first = next(decoder.feed(StopRun(1).encode() + StopRun(2).encode()))
     assert (first, *decoder.feed(b"")) == (StopRun(1), StopRun(2))
 
 
 @given(st.binary(max_size=60), st.sampled_from([*range(20), 255]), st.sampled_from([0, 3, 255]))
-def test_frame_with_any_body_is_a_message_or_invalid_input(
-    body: bytes, kind: int, slot: int
-) -> None:
+def test_arbitrary_frame_is_a_message_or_invalid_input(body: bytes, kind: int, slot: int) -> None:
     frame = struct.pack("<IBBxxQ", len(body), kind, slot, 7) + body
     try:
         (message,) = Decoder().feed(frame)
@@ -109,13 +105,13 @@ def arena() -> Arena:
     return Arena()
 
 
-def test_arena_gives_back_what_was_put(arena: Arena) -> None:
+def test_arena_round_trip(arena: Arena) -> None:
     place = arena.put(b"tensor")
     assert arena.read(place) == b"tensor"
     arena.close()
 
 
-def test_response_may_take_the_place_of_its_request(arena: Arena) -> None:
+def test_response_may_overwrite_its_request(arena: Arena) -> None:
     place = arena.put(b"a long request")
     assert arena.read(arena.write(place.slot, [b"an ", b"answer"])) == b"an answer"
     arena.close()
@@ -129,7 +125,7 @@ def test_arena_has_room_until_all_slots_are_taken(arena: Arena) -> None:
     arena.close()
 
 
-def test_arena_grows_on_both_sides_and_what_is_in_it_stays(arena: Arena) -> None:
+def test_arena_grows_on_both_sides_and_keeps_its_contents(arena: Arena) -> None:
     places = [arena.put(bytes([slot])) for slot in range(SLOTS)]
     theirs = Arena(os.dup(arena.fd))
     theirs.grow(SLOTS + 2)
@@ -144,13 +140,13 @@ def test_arena_grows_on_both_sides_and_what_is_in_it_stays(arena: Arena) -> None
 @pytest.mark.parametrize(
     "place", [ArenaRef(SLOTS, 1), ArenaRef(-1, 1), ArenaRef(0, -1), ArenaRef(0, SLOT_BYTES + 1)]
 )
-def test_place_outside_of_the_arena_is_refused(arena: Arena, place: ArenaRef) -> None:
+def test_reference_outside_of_the_arena_is_refused(arena: Arena, place: ArenaRef) -> None:
     with pytest.raises(ValueError, match="outside of the arena"):
         arena.view(place)
     arena.close()
 
 
-def test_time_to_decode_a_large_frame_grows_with_its_size_and_not_with_its_square() -> None:
+def test_time_to_decode_a_large_frame_is_linear_in_its_size() -> None:
     frame, piece, decoder = RunQuery(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
     begin = time.process_time()
     messages = [

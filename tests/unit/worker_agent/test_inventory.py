@@ -1,4 +1,4 @@
-"""What the inventory makes of a model directory that changes; models are not loaded."""
+"""The inventory of a changing model directory, without loading models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE, TWO = EngineName("one"), EngineName("two")
 
 
 class Loads(list[EngineName]):
-    """Stands in for the loading of models, and writes down which."""
+    """Replaces the loading of models and records their names."""
 
     async def __call__(self, definition: EngineDefinition) -> Description:
         self.append(definition.name)
@@ -61,13 +61,13 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_nothing_changes_where_nothing_happens(inventory: Inventory, loads: Loads) -> None:
+async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
     assert list(await inventory.engines()) == [ONE]
     assert await inventory.poll_changes() == {}
     assert loads == [ONE]
 
 
-async def test_new_engine_is_described_once_its_files_are_still(
+async def test_new_engine_is_described_once_its_files_are_stable(
     inventory: Inventory, models: Path, loads: Loads
 ) -> None:
     await inventory.engines()
@@ -81,7 +81,7 @@ async def test_new_engine_is_described_once_its_files_are_still(
     assert loads == [ONE, TWO]
 
 
-async def test_engine_with_another_file_is_described_anew(
+async def test_engine_with_a_changed_file_is_described_again(
     inventory: Inventory, models: Path
 ) -> None:
     before = (await inventory.engines())[ONE]
@@ -92,16 +92,14 @@ async def test_engine_with_another_file_is_described_anew(
     assert after.digest != before.digest
 
 
-async def test_engine_that_has_gone_is_told_once(inventory: Inventory, models: Path) -> None:
+async def test_removed_engine_is_reported_once(inventory: Inventory, models: Path) -> None:
     await inventory.engines()
     (models / "one" / "model.onnx").unlink()
     (models / "one").rmdir()
     assert [await inventory.poll_changes() for _ in range(3)] == [{}, {ONE: None}, {}]
 
 
-async def test_engine_that_comes_back_is_described_again(
-    inventory: Inventory, models: Path
-) -> None:
+async def test_restored_engine_is_described_again(inventory: Inventory, models: Path) -> None:
     await inventory.engines()
     (models / "one").rename(models / ".one")
     await inventory.poll_changes()
@@ -111,7 +109,7 @@ async def test_engine_that_comes_back_is_described_again(
     assert list(await inventory.poll_changes()) == [ONE]
 
 
-async def test_file_that_becomes_damaged_is_a_fault(inventory: Inventory, models: Path) -> None:
+async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> None:
     await inventory.engines()
     put(models, "one", b"")
     await inventory.poll_changes()
@@ -120,9 +118,7 @@ async def test_file_that_becomes_damaged_is_a_fault(inventory: Inventory, models
     assert "0 bytes" in engine.fault
 
 
-async def test_fault_can_be_told_whatever_files_are_called(
-    inventory: Inventory, models: Path
-) -> None:
+async def test_fault_is_valid_utf8_for_any_file_name(inventory: Inventory, models: Path) -> None:
     for file in (b"\xff.onnx", b"\x1b[31m.onnx"):
         (models / "one" / os.fsdecode(file)).write_bytes(b"")
 
@@ -132,7 +128,7 @@ async def test_fault_can_be_told_whatever_files_are_called(
     engine_to_proto(engine).SerializeToString()
 
 
-async def test_engines_are_told_where_nothing_can_be_kept_of_them(
+async def test_engines_are_described_without_a_writable_cache(
     models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
@@ -140,7 +136,7 @@ async def test_engines_are_told_where_nothing_can_be_kept_of_them(
     assert not (await inventory.engines())[ONE].fault
 
 
-async def test_what_is_kept_of_engines_is_of_those_that_are_there(
+async def test_cache_contains_only_present_engines(
     inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     put(models, "two", b"other")
@@ -155,7 +151,7 @@ async def test_what_is_kept_of_engines_is_of_those_that_are_there(
     assert loads == [ONE, TWO, ONE]
 
 
-async def test_what_another_agent_is_just_writing_is_left_alone(
+async def test_temporary_file_of_another_agent_is_left_alone(
     inventory: Inventory, tmp_path: Path
 ) -> None:
     (tmp_path / "engines.new").write_text("half")
@@ -164,7 +160,7 @@ async def test_what_another_agent_is_just_writing_is_left_alone(
     assert names_in(tmp_path) == {"models", "engines.json", "engines.new"}
 
 
-async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
+async def test_watch_continues_after_the_directory_was_missing(
     inventory: Inventory, models: Path
 ) -> None:
     def take_away() -> None:
@@ -187,10 +183,10 @@ async def test_watch_goes_on_where_the_directory_is_away_for_a_while(
             step()
 
     await inventory.engines()
-    told: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 5.0, lambda *change: told.put_nowait(change), pause)
+    changes: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
+    watch = ModelDirectoryWatch(inventory, 5.0, lambda *change: changes.put_nowait(change), pause)
     task = asyncio.create_task(watch.run())
-    name, engine = await told.get()
+    name, engine = await changes.get()
     task.cancel()
     assert name == TWO
     assert engine is not None

@@ -1,4 +1,4 @@
-"""What a host does around its model, with a model that only remembers what it was given."""
+"""Pre- and post-processing with a fake model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """Takes MobileNet's images as integers."""
+    """A quantised model with MobileNet's inputs."""
 
     inputs = (TensorSpec("image", "UINT8", (-1, 224, 224, 3)),)
     outputs = (TensorSpec("p", "FP32", (-1, 1001)), TensorSpec("more", "FP32", (-1,)))
@@ -68,7 +68,7 @@ def images(*colours: str) -> dict[str, Any]:
     return {"image": np.array([picture(colour) for colour in colours], object)}
 
 
-def test_images_are_written_in_the_steps_of_a_quantised_model(processing: Processing) -> None:
+def test_images_are_quantised_for_a_quantised_model(processing: Processing) -> None:
     tensor = processing.preprocess(images("red", "blue"))["image"]
 
     assert tensor.shape == (2, 224, 224, 3)
@@ -84,7 +84,7 @@ def test_decoder_uses_the_configurations_threads(processing: Processing) -> None
     assert cv2.getNumThreads() == 1
 
 
-def test_tensors_pass_as_they_are(processing: Processing) -> None:
+def test_tensors_are_not_preprocessed(processing: Processing) -> None:
     inputs = {"image": np.zeros((1, 224, 224, 3), np.uint8)}
 
     assert processing.preprocess(inputs) is inputs
@@ -99,14 +99,14 @@ def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
         processing.preprocess(images("red"))
 
 
-def test_only_what_the_answer_needs_is_computed(processing: Processing) -> None:
+def test_only_required_outputs_are_computed(processing: Processing) -> None:
     assert processing.outputs_to_compute(asking()) == ["p", "more"]
     assert processing.outputs_to_compute(asking("more")) == ["more"]
     assert processing.outputs_to_compute(asking("classes")) == ["p"]
     assert processing.outputs_to_compute(asking("p", "classes", "more")) == ["p", "more"]
 
 
-def test_answer_has_what_was_asked_for_in_that_order(processing: Processing) -> None:
+def test_response_has_the_requested_outputs_in_order(processing: Processing) -> None:
     computed = {"p": np.eye(1001, dtype=np.float32)[[3]], "more": np.zeros(1, np.float32)}
 
     outputs = processing.requested_outputs(asking("more", "classes"), computed)
@@ -116,7 +116,7 @@ def test_answer_has_what_was_asked_for_in_that_order(processing: Processing) -> 
     assert processing.requested_outputs(asking(), computed) is computed
 
 
-def test_engine_without_either_answers_as_its_model_does(threads: int) -> None:
+def test_engine_without_processing_returns_the_model_outputs(threads: int) -> None:
     processing = Processing(engine(Model(), preprocess="", postprocess=""), Model(), threads)
 
     assert processing.predicted_class([np.array([[0.1, 0.9]])]) == 1

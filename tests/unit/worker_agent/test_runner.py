@@ -1,4 +1,4 @@
-"""The order in which work runs, and what is said of it; on hosts that only write down."""
+"""Order and reports of work items on fake hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def engine(name: str, fault: str = "") -> Engine:
 
 @dataclass
 class FakeHost:
-    """Keeps runs open until the test ends them."""
+    """Keeps runs in flight until the test ends them."""
 
     room: int = 8
     is_closed: bool = False
@@ -108,21 +108,21 @@ class FakeHosts:
     async def loaded(self, session: Session) -> FakeHost:
         host = self.hosts[session] = FakeHost()
         self.loads.pop(session).set_result(host)
-        await callbacks()
+        await run_callbacks()
         return host
 
     async def failed(self, session: Session, error: Exception) -> None:
         self.loads.pop(session).set_exception(error)
-        await callbacks()
+        await run_callbacks()
 
 
-async def callbacks() -> None:
-    """Let the event loop call who waits for a future."""
+async def run_callbacks() -> None:
+    """Run pending callbacks of the event loop."""
     await asyncio.sleep(0)
 
 
-class Note:
-    """Writes down what is reported."""
+class RecordingHandler:
+    """Records the reports."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[Any, ...]] = []
@@ -164,7 +164,7 @@ def hosts() -> FakeHosts:
 
 @pytest.fixture
 def host(hosts: FakeHosts) -> FakeHost:
-    """The host of `DIGITS`, which is resident."""
+    """The resident host of `DIGITS`."""
     hosts.hosts[DIGITS] = FakeHost()
     return hosts.hosts[DIGITS]
 
@@ -177,26 +177,26 @@ def runner(hosts: FakeHosts, clock: Clock) -> Runner:
 
 def add(
     runner: Runner, session: Session = DIGITS, *, queries: int = 0, count: int = 10, first: int = 0
-) -> tuple[WorkItem, Note]:
+) -> tuple[WorkItem, RecordingHandler]:
     """Add a range of `count` samples or, if it has `queries`, as many requests."""
-    note = Note()
+    handler = RecordingHandler()
     work = WorkItem(
         session=session,
-        handler=note,
+        handler=handler,
         requests=[b"request"] * queries,
         first=first,
         count=queries or count,
     )
     runner.add(work)
-    return work, note
+    return work, handler
 
 
 def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
-    _, note = add(runner, first=5)
+    _, handler = add(runner, first=5)
     assert host.runs[1][2:] == (5, 10)
     host.progress(1, 4)
     host.end(1, done=10)
-    assert note.lines == [
+    assert handler.lines == [
         ("started", 0.0),
         ("progressed", 4, []),
         ("COMPLETED", 10, [], "UNSPECIFIED"),
@@ -207,19 +207,19 @@ def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
 def test_single_query_on_a_resident_engine_reports_only_its_end(
     runner: Runner, host: FakeHost
 ) -> None:
-    _, note = add(runner, queries=1)
+    _, handler = add(runner, queries=1)
     host.end(1)
-    assert note.lines == [("COMPLETED", 1, [b"response 1"], "UNSPECIFIED")]
+    assert handler.lines == [("COMPLETED", 1, [b"response 1"], "UNSPECIFIED")]
 
 
 async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
     runner: Runner, hosts: FakeHosts, clock: Clock
 ) -> None:
-    _, note = add(runner, queries=1)
+    _, handler = add(runner, queries=1)
     clock.now += 2.5
     host = await hosts.loaded(DIGITS)
     host.end(1)
-    assert note.lines[0] == ("started", 2.5)
+    assert handler.lines[0] == ("started", 2.5)
 
 
 def test_work_for_the_same_host_is_fed_without_waiting(runner: Runner, host: FakeHost) -> None:
@@ -237,7 +237,7 @@ def test_second_work_starts_only_when_the_first_has_ended(runner: Runner, host: 
     assert second.lines == [("started", 0.0)]
 
 
-def test_work_on_another_host_waits_until_the_first_is_quiet(
+def test_work_on_another_host_waits_until_the_first_is_idle(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     other = hosts.hosts[DIGITS_2] = FakeHost()
@@ -249,7 +249,7 @@ def test_work_on_another_host_waits_until_the_first_is_quiet(
     assert len(other.runs) == 1
 
 
-async def test_loading_waits_until_the_machine_is_free(
+async def test_loading_waits_until_the_running_work_has_ended(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     add(runner)
@@ -259,7 +259,7 @@ async def test_loading_waits_until_the_machine_is_free(
     assert list(hosts.loads) == [DIGITS_2]
 
 
-def test_work_never_overtakes(runner: Runner, hosts: FakeHosts, host: FakeHost) -> None:
+def test_work_runs_in_order(runner: Runner, hosts: FakeHosts, host: FakeHost) -> None:
     hosts.hosts[DIGITS_2] = FakeHost()
     add(runner)
     add(runner, DIGITS_2)
@@ -269,13 +269,13 @@ def test_work_never_overtakes(runner: Runner, hosts: FakeHosts, host: FakeHost) 
 
 def test_queries_wait_for_room_in_the_host(runner: Runner, host: FakeHost) -> None:
     host.room = 2
-    _, note = add(runner, queries=3)
+    _, handler = add(runner, queries=3)
     assert len(host.runs) == 2
     host.end(1)
     assert len(host.runs) == 2
     host.end(2)
     host.end(3)
-    assert note.lines[-1] == (
+    assert handler.lines[-1] == (
         "COMPLETED",
         3,
         [b"response 1", b"response 2", b"response 3"],
@@ -283,15 +283,15 @@ def test_queries_wait_for_room_in_the_host(runner: Runner, host: FakeHost) -> No
     )
 
 
-def test_responses_are_reported_at_intervals_and_each_once(
+def test_responses_are_reported_at_intervals_exactly_once(
     runner: Runner, host: FakeHost, clock: Clock
 ) -> None:
-    _, note = add(runner, queries=3)
+    _, handler = add(runner, queries=3)
     host.end(1)
     clock.now += 2 * REPORT_INTERVAL
     host.end(2)
     host.end(3)
-    assert note.lines == [
+    assert handler.lines == [
         ("started", 0.0),
         ("progressed", 2, [b"response 1", b"response 2"]),
         ("COMPLETED", 3, [b"response 3"], "UNSPECIFIED"),
@@ -299,91 +299,91 @@ def test_responses_are_reported_at_intervals_and_each_once(
 
 
 def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: FakeHost) -> None:
-    _, note = add(runner, queries=2)
+    _, handler = add(runner, queries=2)
     on_ended = host.runs.pop(1)[0]
     on_ended(RunEnded(1, Outcome.COMPLETED, Tally(1), bytes(REPORT_BYTES)))
-    assert note.lines[-1][:2] == ("progressed", 1)
+    assert handler.lines[-1][:2] == ("progressed", 1)
 
 
-def test_responses_that_do_not_fit_one_report_go_in_two_and_one_that_never_fits_fails(
+def test_responses_are_split_over_reports_and_an_oversized_one_fails(
     hosts: FakeHosts, host: FakeHost, clock: Clock
 ) -> None:
     engines = {EngineName("digits"): engine("digits")}
-    _, note = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
+    _, handler = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
     for run, size in ((1, 6), (2, 6), (3, 11)):
         on_ended = host.runs.pop(run)[0]
         on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1), bytes(size)))
-    assert note.lines[1:] == [
+    assert handler.lines[1:] == [
         ("progressed", 1, [bytes(6)]),
         ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
     ]
-    assert note.detail == "the response has 11 bytes; at most 10 can be sent"
+    assert handler.detail == "the response has 11 bytes; at most 10 can be sent"
 
 
 def test_stop_of_waiting_work_ends_it_at_once(runner: Runner, host: FakeHost) -> None:
     host.room = 1
     add(runner, queries=1)
-    work, note = add(runner, queries=1)
+    work, handler = add(runner, queries=1)
     runner.stop(work)
-    assert note.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
+    assert handler.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
     assert len(host.runs) == 1
 
 
-def test_stop_of_running_work_is_passed_to_the_host_and_keeps_what_is_done(
+def test_stop_of_running_work_is_passed_to_the_host_and_keeps_its_progress(
     runner: Runner, host: FakeHost
 ) -> None:
-    work, note = add(runner)
+    work, handler = add(runner)
     runner.stop(work)
     assert host.stopped == [1]
     host.end(1, Outcome.STOPPED, done=6)
-    assert note.lines[-1] == ("STOPPED", 6, [], "UNSPECIFIED")
+    assert handler.lines[-1] == ("STOPPED", 6, [], "UNSPECIFIED")
 
 
-def test_stopped_work_is_fed_no_further(runner: Runner, host: FakeHost) -> None:
+def test_no_queries_of_stopped_work_are_fed(runner: Runner, host: FakeHost) -> None:
     host.room = 1
-    work, note = add(runner, queries=3)
+    work, handler = add(runner, queries=3)
     runner.stop(work)
     host.end(1)
-    assert note.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
+    assert handler.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
     assert not host.runs
 
 
 def test_queries_after_a_stopped_one_do_not_count(runner: Runner, host: FakeHost) -> None:
-    """A stop may reach the host between two of a work's queries."""
-    work, note = add(runner, queries=3)
+    """A stop may reach the host between two queries of a work item."""
+    work, handler = add(runner, queries=3)
     runner.stop(work)
     host.end(1)
     host.end(2, Outcome.STOPPED)
     host.end(3)
-    assert note.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
+    assert handler.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
 
 
 async def test_stop_while_loading_ends_the_work_and_not_the_load(
     runner: Runner, hosts: FakeHosts
 ) -> None:
-    work, note = add(runner)
+    work, handler = add(runner)
     runner.stop(work)
-    assert note.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
+    assert handler.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
     _, second = add(runner)
     host = await hosts.loaded(DIGITS)
     host.end(1, done=10)
     assert second.lines[-1][0] == "COMPLETED"
 
 
-def test_stop_of_ended_work_is_harmless(runner: Runner, host: FakeHost) -> None:
-    work, note = add(runner, queries=1)
+def test_stop_of_ended_work_is_a_no_op(runner: Runner, host: FakeHost) -> None:
+    work, handler = add(runner, queries=1)
     host.end(1)
     runner.stop(work)
-    assert len(note.lines) == 1
+    assert len(handler.lines) == 1
 
 
 def test_failed_query_stops_the_rest_of_its_work(runner: Runner, host: FakeHost) -> None:
-    _, note = add(runner, queries=3)
+    _, handler = add(runner, queries=3)
     host.end(1)
     host.end(2, Outcome.FAILED, fault=Fault.BAD_INPUT)
     assert host.stopped == [3]
     host.end(3)
-    assert note.lines[-1] == ("FAILED", 1, [b"response 1"], "BAD_INPUT")
+    assert handler.lines[-1] == ("FAILED", 1, [b"response 1"], "BAD_INPUT")
 
 
 @pytest.mark.parametrize(
@@ -393,8 +393,8 @@ def test_work_for_an_engine_that_cannot_run_fails_at_once(
     runner: Runner, host: FakeHost, session: Session, fault: str
 ) -> None:
     add(runner)
-    _, note = add(runner, session)
-    assert note.lines == [("FAILED", 0, [], fault)]
+    _, handler = add(runner, session)
+    assert handler.lines == [("FAILED", 0, [], fault)]
     assert len(host.runs) == 1
 
 
@@ -406,20 +406,20 @@ def test_work_for_an_engine_that_cannot_run_fails_at_once(
         (OSError("no memory"), "HOST_DIED"),
     ],
 )
-async def test_load_that_fails_fails_its_work_and_the_next_goes_on(
+async def test_failed_load_fails_its_work_and_the_next_runs(
     runner: Runner, hosts: FakeHosts, error: Exception, fault: str
 ) -> None:
-    _, note = add(runner)
+    _, handler = add(runner)
     _, second = add(runner, DIGITS_2)
     await hosts.failed(DIGITS, error)
-    assert note.lines == [("FAILED", 0, [], fault)]
-    assert "memory" not in note.detail
+    assert handler.lines == [("FAILED", 0, [], fault)]
+    assert "memory" not in handler.detail
     host = await hosts.loaded(DIGITS_2)
     host.end(1, done=10)
     assert second.lines[-1][0] == "COMPLETED"
 
 
-async def test_dead_host_fails_all_that_ran_on_it_and_is_loaded_again(
+async def test_dead_host_fails_its_work_and_is_loaded_again(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     _, first = add(runner)
@@ -436,7 +436,7 @@ async def test_dead_host_fails_all_that_ran_on_it_and_is_loaded_again(
     assert third.lines[-1][0] == "COMPLETED"
 
 
-def test_abandoned_work_is_stopped_and_reported_to_nobody(runner: Runner, host: FakeHost) -> None:
+def test_abandoned_work_is_stopped_without_a_report(runner: Runner, host: FakeHost) -> None:
     _, running = add(runner)
     _, waiting = add(runner, DIGITS_2)
     before = [list(running.lines), list(waiting.lines)]
@@ -459,13 +459,13 @@ def test_work_after_an_abandoned_one_still_waits_for_its_host(
     assert other.runs
 
 
-def test_idleness_is_told(hosts: FakeHosts, host: FakeHost, clock: Clock) -> None:
-    told: list[bool] = []
+def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: Clock) -> None:
+    calls: list[bool] = []
     engines = {EngineName("digits"): engine("digits")}
-    busy = Runner(hosts, engines, clock, lambda: told.append(busy.is_idle))
+    busy = Runner(hosts, engines, clock, lambda: calls.append(busy.is_idle))
     add(busy)
     add(busy)
     host.end(1, done=10)
-    assert told == []
+    assert calls == []
     host.end(2, done=10)
-    assert told == [True]
+    assert calls == [True]

@@ -1,4 +1,4 @@
-"""What an agent's operator can choose, and what is chosen for them."""
+"""Settings of the agent and their defaults."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
     assert AgentSettings().configurations() == expected
 
 
-def test_threads_are_sorted_and_each_counts_once() -> None:
+def test_thread_counts_are_sorted_and_unique() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
     assert settings.configurations() == (Configuration(1), Configuration(4))
 
 
-def test_engines_that_are_kept_to_cores_have_no_more_threads_than_those() -> None:
+def test_thread_counts_are_limited_by_the_given_cores() -> None:
     kept = AgentSettings.load({"cores": "2-4"})
     assert kept.configurations() == (Configuration(1), Configuration(2), Configuration(3))
     with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):

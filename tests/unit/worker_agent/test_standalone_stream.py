@@ -1,4 +1,4 @@
-"""Rules of a stream of inference requests to an agent itself."""
+"""Request streams of the agent's own server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FakeRunner:
-    """Its work is a future, which the test completes."""
+    """Its work items are futures that the test completes."""
 
     def __init__(self) -> None:
         self.work: list[asyncio.Future[bytes]] = []
@@ -62,7 +62,7 @@ async def arriving(
 
 
 async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list[tuple[str, str]]:
-    """Id and status of each answer; the status is empty where nothing went wrong."""
+    """Return id and status of each response; the status is empty on success."""
     stream = RequestStream(runner.begin, cast("Runner", runner))
     found = []
     async with aclosing(stream.responses(arriving(messages))) as responses:
@@ -73,20 +73,20 @@ async def answered(runner: FakeRunner, *messages: oip.ModelInferRequest) -> list
     return found
 
 
-async def test_request_that_fails_is_named(runner: FakeRunner) -> None:
+async def test_failed_request_keeps_its_id(runner: FakeRunner) -> None:
     assert await answered(runner, request("a", "nothing")) == [("a", "NOT_FOUND")]
 
 
-async def test_request_called_off_stops_and_is_answered_as_such(runner: FakeRunner) -> None:
+async def test_cancelled_request_stops_and_is_answered_as_cancelled(runner: FakeRunner) -> None:
     assert await answered(runner, request("a"), cancel_request("a")) == [("a", "CANCELLED")]
 
 
-async def test_cancellation_of_unknown_request_is_ignored(runner: FakeRunner) -> None:
+async def test_cancelling_an_unknown_request_is_a_no_op(runner: FakeRunner) -> None:
     messages = [cancel_request("a"), request("a", "nothing"), cancel_request("a")]
     assert await answered(runner, *messages) == [("a", "NOT_FOUND")]
 
 
-async def test_stream_that_is_left_abandons_what_is_under_way(runner: FakeRunner) -> None:
+async def test_closed_stream_abandons_requests_in_flight(runner: FakeRunner) -> None:
     reading = asyncio.create_task(answered(runner, request("a"), request("b")))
     for _ in range(10):
         await asyncio.sleep(0)

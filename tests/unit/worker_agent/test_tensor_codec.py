@@ -1,4 +1,4 @@
-"""Arrays to responses and back, in every datatype and in both forms."""
+"""Round trip of arrays through responses, raw and typed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def response(to: ModelInferRequest, outputs: dict[str, Any]) -> ModelInferRespon
 
 
 @given(st.dictionaries(st.sampled_from("abc"), TENSORS | TEXTS, min_size=1), st.booleans())
-def test_outputs_arrive_as_they_were_in_the_form_that_was_asked_for(
-    outputs: dict[str, Any], binary: bool
-) -> None:
+def test_outputs_round_trip_in_the_requested_form(outputs: dict[str, Any], binary: bool) -> None:
     got = response(request(binary=binary), outputs)
     assert (got.model_name, got.model_version, got.id) == ("m", "1", "7")
     assert len(got.raw_output_contents) == (len(outputs) if binary else 0)
@@ -46,24 +44,24 @@ def test_outputs_arrive_as_they_were_in_the_form_that_was_asked_for(
         np.testing.assert_array_equal(arrived[name], array)
 
 
-def test_bit_patterns_of_bfloat16_are_sent_as_such() -> None:
+def test_bfloat16_is_sent_as_bit_patterns() -> None:
     got = response(request(binary=None), {"y": np.array([1, 2], BFLOAT16_BITS)})
     assert got.outputs[0].datatype == "BF16"
     assert got.raw_output_contents == [b"\1\0\2\0"]
 
 
-def test_contents_are_raw_unless_asked_otherwise() -> None:
+def test_contents_are_raw_by_default() -> None:
     got = response(request(binary=None), {"y": np.zeros(2, np.float16)})
     assert got.outputs[0].datatype == "FP16"
     assert got.raw_output_contents == [b"\0" * 4]
 
 
-def test_datatype_without_typed_contents_cannot_be_asked_for_so() -> None:
+def test_datatype_without_typed_contents_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'y' is FP16"):
         write_response(request(binary=False), "1", {"y": np.zeros(2, np.float16)})
 
 
-def test_form_must_be_true_or_false() -> None:
+def test_binary_parameter_must_be_a_bool() -> None:
     asking = request(binary=None)
     asking.parameters["binary_data_output"].int64_param = 0
     with pytest.raises(InvalidInput, match="true or false"):
