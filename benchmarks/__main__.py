@@ -1,6 +1,6 @@
 """Measure SynergAI in comparison with bare gRPC and plain ONNX Runtime.
 
-python -m benchmarks [identity] [photographs] [large] [batching] [--rounds N] [--write FILE] …
+python -m benchmarks [identity] [mobilenet] [large] [batching] [--rounds N] [--write FILE] …
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Part:
 
 PARTS: Final = {
     "identity": Part(identity.measure, 1.0),
-    "photographs": Part(mobilenet.measure, 3.0),
+    "mobilenet": Part(mobilenet.measure, 3.0),
     "large": Part(large_requests.measure, 1.0),
     "batching": Part(batching.measure, 1.0),
 }

@@ -9,7 +9,7 @@ from benchmarks.call_patterns import STREAM_3, UNARY_1, probes
 from benchmarks.interleaving import Probe, measure_interleaved
 from benchmarks.report import Comparison, Section
 from benchmarks.servers import AGENT, GATEWAY, PINNED, PLAIN, JobProbe, run_plain_onnx, run_synergai
-from benchmarks.workloads import photograph
+from benchmarks.workloads import mobilenet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +20,11 @@ NO_REQUESTS = "no requests"
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     """Measure a plain loop, agent, gateway, and a job of samples."""
-    workload, models = photograph(), folder / "models"
+    workload, models = mobilenet(), folder / "models"
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
-        servers = stack.enter_context(run_synergai(folder / "photographs", models))
-        pinned = stack.enter_context(
-            run_synergai(folder / "photographs-pinned", models, pinned=True)
-        )
+        servers = stack.enter_context(run_synergai(folder / "mobilenet", models))
+        pinned = stack.enter_context(run_synergai(folder / "mobilenet-pinned", models, pinned=True))
         plain = await stack.enter_async_context(run_plain_onnx(workload.engine, models))
         probes_to_run = [
             Probe(row=PLAIN, column=NO_REQUESTS, measure=plain.measure),

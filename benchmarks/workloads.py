@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 WIDTH: Final = 1024
 LAYERS: Final = 12
 """Of `layers`: 50 MB of weights, more than a core's caches hold."""
-PHOTOGRAPH: Final = (1, 3, 224, 224)
-"""Shape of MobileNet's input; 602,112 bytes of FP32."""
+IMAGE_SHAPE: Final = (1, 3, 224, 224)
+"""Shape of MobileNet's input; 602,112 bytes in FP32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ def identity() -> Workload:
     )
 
 
-def photograph() -> Workload:
+def mobilenet() -> Workload:
     """Return a request to MobileNet with one image of noise."""
-    image = np.random.default_rng(0).uniform(-1, 1, PHOTOGRAPH).astype(np.float32)
+    image = np.random.default_rng(0).uniform(-1, 1, IMAGE_SHAPE).astype(np.float32)
     return Workload(
         engine="onnx_mobilenet_op11",
         request=_request("onnx_mobilenet_op11", "input:0", image),
@@ -69,7 +69,7 @@ def photograph() -> Workload:
 
 def large() -> Workload:
     """Return a request of one image to a model that returns its first element."""
-    values = np.arange(np.prod(PHOTOGRAPH), dtype=np.float32)
+    values = np.arange(np.prod(IMAGE_SHAPE), dtype=np.float32)
     return Workload(
         engine="first_element",
         request=_request("first_element", "x", values),

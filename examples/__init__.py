@@ -1,1 +1,1 @@
-"""Things to try, each a command of its own."""
+"""Runnable examples."""

@@ -20,7 +20,7 @@ from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section
 from benchmarks.servers import GATEWAY, PINNED, SynergaiServers
-from benchmarks.workloads import Workload, identity, photograph
+from benchmarks.workloads import Workload, identity, mobilenet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         title="MobileNet",
-        workload=photograph(),
+        workload=mobilenet(),
         seconds=2.0,
         compared=(
             (UNARY_1, "median_ms", 1.0, None),

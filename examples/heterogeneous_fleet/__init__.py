@@ -1,1 +1,1 @@
-"""One machine plays three unlike workers, and deadlines decide in which power mode they run."""
+"""One machine emulates three heterogeneous workers; deadlines determine their power modes."""

@@ -1,4 +1,4 @@
-"""Profile, serve, and let deadlines switch power modes."""
+"""``python -m examples.heterogeneous_fleet``: run the example."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def run(models: Path, directory: Path) -> list[Round]:
-    """Play the fleet in `directory`; what was asked in each round, and what became of it.
+    """Profile and serve with files in `directory`; return the rounds of jobs.
 
     Raises:
-        SynergaiError: it cannot be played here, or something of it failed.
+        SynergaiError: the machine lacks a prerequisite, or a step failed.
     """
-    workers.check_control_groups()
+    workers.check_cgroups()
     with step(f"1. Profiles of {len(workers.WORKERS)} workers in two power modes each"):
         if not is_built(workers.ENGINE, models):
             build(workers.ENGINE, models)
@@ -54,38 +54,36 @@ def _show_profiles(dictionary: Path) -> None:
             f"{format_rate(entry.qps)} queries per second, {format_joules(entry.joules)} each, "
             f"loaded in {format_seconds(entry.t_pre_s)}"
         )
-    console.print(
-        "[dim]The energy follows from a power that is declared for each mode, not measured.[/]"
-    )
+    console.print("[dim]The energy is derived from a declared power of each mode, not measured.[/]")
 
 
-def _show(played: list[Round]) -> None:
-    for number, each in enumerate(played, 1):
+def _show(finished: list[Round]) -> None:
+    for number, each in enumerate(finished, 1):
         console.print(f"\n[bold]Round {number}[/]")
         console.print(report.jobs_table(each.jobs, each.results))
         for worker in each.workers:
             switched = (
                 f"its last switch took {format_seconds(worker.switch_s)}"
                 if worker.switch_s
-                else "it has not been switched yet"
+                else "it has not been switched"
             )
             console.print(f"  {worker.id} is in {worker.power_mode}; {switched}")
-    results = [result for each in played for result in each.results]
+    results = [result for each in finished for result in each.results]
     met = sum(not result.violated for result in results)
     console.print(f"\nDeadlines met: {met} of {len(results)}")
 
 
 def main() -> None:
-    """Run the example.
+    """Run the example and print its results.
 
     Raises:
-        SynergaiError: a step was not possible.
+        SynergaiError: a step failed.
     """
-    directory = Path("runs") / time.strftime("unlike-fleet-%Y%m%d-%H%M%S")
+    directory = Path("runs") / time.strftime("heterogeneous-fleet-%Y%m%d-%H%M%S")
     directory.mkdir(parents=True)
-    played = run(Path("models"), directory)
+    finished = run(Path("models"), directory)
     _show_profiles(directory / "dictionary.db")
-    _show(played)
+    _show(finished)
     console.print(f"Files: {directory}")
 
 

@@ -1,7 +1,7 @@
-"""Three rounds of jobs: deadlines with time to spare, then tight ones, then time to spare again.
+"""Three rounds of jobs: loose deadlines, tight ones, and loose ones again.
 
-How much is asked, and until when, follows from what was just profiled, so that it is neither
-trivial on a fast machine nor hopeless on a slow one.
+Job sizes and deadlines are derived from the measured profiles, so that they suit fast and slow
+machines.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _LOOSE_S: Final = 1.0
 _TIGHT_S: Final = 8.0
-"""Work of a job, in seconds of the fastest worker in its fast mode."""
+"""Size of a job, in seconds of the fastest worker in its fast mode."""
 _LOOSE_QOS_S: Final = 60.0
-_TIGHT_SHARE: Final = 0.8
-"""QoS time of a tight job, as a part of what it would take the fastest of the frugal modes."""
+_TIGHT_FRACTION: Final = 0.8
+"""QoS time of a tight job, as a fraction of its duration in the fastest frugal mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Jobs that were submitted together, and what became of them and of the fleet."""
+    """Jobs submitted together, their results, and the workers afterwards."""
 
     jobs: list[PlannedJob]
     results: list[JobStatus]
@@ -38,18 +38,18 @@ class Round:
 
 
 def planned(dictionary: ConfigurationDictionary) -> list[list[PlannedJob]]:
-    """The jobs of each round."""
+    """Return the jobs of each round."""
     cloud = WORKERS[0]
     profile = dictionary.row(ENGINE, cloud.worker_class)
     fast_qps, frugal_qps = (profile[Configuration(1, m)].qps for m in (cloud.fast, cloud.frugal))
     loose = PlannedJob(ENGINE, max(1, round(_LOOSE_S * fast_qps)), _LOOSE_QOS_S, "loose")
     queries = max(1, round(_TIGHT_S * fast_qps))
-    tight = PlannedJob(ENGINE, queries, _TIGHT_SHARE * queries / frugal_qps, "tight")
+    tight = PlannedJob(ENGINE, queries, _TIGHT_FRACTION * queries / frugal_qps, "tight")
     return [[loose] * len(WORKERS), [tight] * 2, [loose] * len(WORKERS)]
 
 
 async def run(client: Client, jobs: list[PlannedJob]) -> Round:
-    """Submit the jobs of a round together, and wait until all have ended."""
+    """Submit the jobs of a round together and wait for all of them."""
     handles = [await client.submit(job.engine, queries=job.queries, qos=job.qos) for job in jobs]
     results = await asyncio.gather(*(handle.wait() for handle in handles))
     return Round(jobs, list(results), await client.workers())

@@ -1,4 +1,4 @@
-"""The three workers that one machine plays, and how they are profiled and started."""
+"""The three emulated workers: definition, profiling and start."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ENGINE: Final = EngineName("onnx_digits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedWorker:
-    """A kind of worker, played by a part of this machine's processor.
+class EmulatedWorker:
+    """A worker class, emulated with a CPU share of this machine.
 
     Attributes:
         fast: the power mode with the larger share.
@@ -35,48 +35,48 @@ class PlayedWorker:
 
     @property
     def id(self) -> str:
-        """The worker's name in the fleet."""
+        """Worker id in the fleet."""
         return f"{self.worker_class}-1"
 
     @property
     def modes(self) -> str:
-        """Both modes; the first is in force from the start."""
+        """Both modes; the first is the initial one."""
         return f"{self.frugal},{self.fast}"
 
 
-# Together the fast ones leave a part of two cores to the gateway.
+# The fast modes together leave part of two cores to the gateway.
 WORKERS: Final = (
-    PlayedWorker(worker_class=WorkerClass("cloud"), fast="0.8cpu", frugal="0.3cpu"),
-    PlayedWorker(worker_class=WorkerClass("board"), fast="0.5cpu", frugal="0.2cpu"),
-    PlayedWorker(worker_class=WorkerClass("gadget"), fast="0.25cpu", frugal="0.12cpu"),
+    EmulatedWorker(worker_class=WorkerClass("cloud"), fast="0.8cpu", frugal="0.3cpu"),
+    EmulatedWorker(worker_class=WorkerClass("board"), fast="0.5cpu", frugal="0.2cpu"),
+    EmulatedWorker(worker_class=WorkerClass("gadget"), fast="0.25cpu", frugal="0.12cpu"),
 )
 FAST_MODES: Final = frozenset(worker.fast for worker in WORKERS)
 
 
 def declared_watts(mode: str) -> float:
-    """The power that a mode is declared to take: more than in proportion to its speed.
+    """Return the declared power of a mode, which grows faster than its speed.
 
-    So do clocks and voltages that rise together. It is no measurement: a share of a processor
-    has no meter of its own.
+    The shape follows that of dynamic voltage and frequency scaling. It is not a measurement: a
+    CPU share has no meter.
     """
     return 0.2 + 20.0 * parse_share(mode).cpus ** 2
 
 
-def check_control_groups() -> None:
-    """Check that this machine lets us give processes a share of its processor.
+def check_cgroups() -> None:
+    """Check that CPU time can be limited on this machine.
 
     Raises:
-        NotSupported: it does not; the message says what is missing.
+        NotSupported: it cannot; the message has the reason.
     """
     command = (sys.executable, "-m", "worker_agent.power.cgroup", "--cpus", "0.5", "--", "true")
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         reason = tried.stderr.strip().removeprefix("error: ") or "no reason was given"
-        raise NotSupported(f"this example needs control groups, and root's rights: {reason}")
+        raise NotSupported(f"this example needs permission to create cgroups: {reason}")
 
 
 def profile(models: Path, run: Path) -> Path:
-    """Profile all workers in both modes, side by side as they will serve; the dictionary.
+    """Profile all workers concurrently in both modes; return the path of the dictionary.
 
     Raises:
         SynergaiError: a measurement failed.
@@ -87,7 +87,7 @@ def profile(models: Path, run: Path) -> Path:
     if failed:
         raise SynergaiError(f"profiling {', '.join(failed)} failed; the logs are in {run}")
     for worker in WORKERS:
-        entries = load_dictionary(_profile_of(worker, run))
+        entries = load_dictionary(_profile_path(worker, run))
         add_to_dictionary(
             dictionary,
             [
@@ -99,11 +99,11 @@ def profile(models: Path, run: Path) -> Path:
 
 
 def start(fleet: LocalFleet, models: Path, dictionary: Path) -> None:
-    """Start the gateway, which saves energy where deadlines allow it, and the three agents."""
+    """Start the gateway with the energy objective, and the three agents."""
     fleet.start_gateway(
         [
             *("--dictionary", str(dictionary), "--objective", "energy", "--heartbeat-s", "0.2"),
-            # What a switch is taken to cost until one was seen; a board takes longer.
+            # Initial estimate of a switch's duration, until one has been observed.
             *("--mode-switch-s", "0.5"),
         ]
     )
@@ -117,18 +117,18 @@ def start(fleet: LocalFleet, models: Path, dictionary: Path) -> None:
     fleet.wait_for_workers(len(WORKERS))
 
 
-def _start_profile(worker: PlayedWorker, models: Path, run: Path) -> subprocess.Popen[bytes]:
+def _start_profile(worker: EmulatedWorker, models: Path, run: Path) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
         *("--engines", ENGINE, "--threads", "1", "--worker-class", worker.worker_class),
         *("--power", "cgroup", "--modes", f"{worker.fast},{worker.frugal}"),
         *("--queries", "20", "--min-duration", "1"),
-        *("--dictionary", str(_profile_of(worker, run))),
+        *("--dictionary", str(_profile_path(worker, run))),
         *("--output", str(run / "profile" / worker.worker_class)),
     ]
     with (run / f"profile-{worker.worker_class}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def _profile_of(worker: PlayedWorker, run: Path) -> Path:
+def _profile_path(worker: EmulatedWorker, run: Path) -> Path:
     return run / f"{worker.worker_class}.db"

@@ -1,10 +1,10 @@
-"""Kill gateway and agents at random, and show that nothing accepted is lost or done twice.
+"""Kill gateway and agents at random; check that no accepted query is lost or recorded twice.
 
     python tests/acceptance/crashes.py --kills 200 --jobs 2000 --seed 1
 
-Jobs are submitted all the while, each with an idempotency key, and again under the same key
-whenever an answer did not come. In the end every job that was acknowledged has to have ended
-well, and the ranges recorded for it have to cover its queries exactly once.
+Jobs are submitted concurrently, each with an idempotency key, and retried under the same key
+until they are acknowledged. At the end, every acknowledged job must have succeeded, and its
+executions must cover its queries exactly once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ENGINE = "onnx_identity"
 AGENTS = ("left", "right")
 
 
-def faults(job: jobs_pb2.Job, queries: int) -> list[str]:
-    """What is wrong with an ended job that asked for `queries` queries; nothing if all is well."""
+def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
+    """Return the errors of a finished job of `queries` queries."""
     found = []
     if job.state != jobs_pb2.JOB_STATE_SUCCEEDED:
         state = jobs_pb2.JobState.Name(job.state)
@@ -54,46 +54,46 @@ def faults(job: jobs_pb2.Job, queries: int) -> list[str]:
 
 @dataclass(slots=True)
 class Submitted:
-    """What was acknowledged: job ids and their sizes, by idempotency key."""
+    """Acknowledged jobs: ids and numbers of queries by idempotency key."""
 
     jobs: dict[str, tuple[str, int]] = field(default_factory=dict)
-    twice: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
 
     def acknowledge(self, key: str, job_id: str, queries: int) -> None:
-        """Note an acknowledgement; another id under the same key is a fault."""
+        """Record an acknowledgement; a second id under the same key is an error."""
         before = self.jobs.setdefault(key, (job_id, queries))
         if before[0] != job_id:
-            self.twice.append(f"key {key} was given two jobs: {before[0]} and {job_id}")
+            self.duplicates.append(f"key {key} was given two jobs: {before[0]} and {job_id}")
 
 
 def submit_all(
     address: str, sizes: Iterable[int], submitted: Submitted, pace_s: float, rng: random.Random
 ) -> None:
-    """Submit one job per size, again and again until it is acknowledged; some of them twice."""
-    with grpc.insecure_channel(address, options=_PATIENT) as channel:
+    """Submit one job per size, retrying until it is acknowledged; submit some of them twice."""
+    with grpc.insecure_channel(address, options=_RECONNECT_OPTIONS) as channel:
         stub = jobs_pb2_grpc.JobsStub(channel)
         for number, queries in enumerate(sizes):
             key = f"crash-{number}"
             request = jobs_pb2.SubmitRequest(
                 spec=jobs_pb2.JobSpec(engine=ENGINE, queries=queries), idempotency_key=key
             )
-            times = 2 if rng.random() < 0.1 else 1
-            while times:
+            submissions = 2 if rng.random() < 0.1 else 1
+            while submissions:
                 try:
                     job = stub.Submit(request, timeout=5.0)
                 except grpc.RpcError:
                     time.sleep(0.05)
                     continue
                 submitted.acknowledge(key, job.id, queries)
-                times -= 1
+                submissions -= 1
             time.sleep(pace_s)
 
 
 def wait_for_all(address: str, submitted: Submitted, timeout_s: float) -> list[str]:
-    """Wait until every acknowledged job has ended; return what is wrong with them."""
-    found = list(submitted.twice)
+    """Wait until every acknowledged job has finished; return the errors."""
+    found = list(submitted.duplicates)
     deadline = time.monotonic() + timeout_s
-    with grpc.insecure_channel(address, options=_PATIENT) as channel:
+    with grpc.insecure_channel(address, options=_RECONNECT_OPTIONS) as channel:
         stub = jobs_pb2_grpc.JobsStub(channel)
         for key, (job_id, queries) in submitted.jobs.items():
             while True:
@@ -105,7 +105,7 @@ def wait_for_all(address: str, submitted: Submitted, timeout_s: float) -> list[s
                         break
                     job = None
                 if job is not None and job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
-                    found += faults(job, queries)
+                    found += find_errors(job, queries)
                     break
                 if time.monotonic() > deadline:
                     found.append(f"{job_id} ({key}): stuck")
@@ -114,11 +114,14 @@ def wait_for_all(address: str, submitted: Submitted, timeout_s: float) -> list[s
     return found
 
 
-_PATIENT = [("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+_RECONNECT_OPTIONS = [
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
 
 
 def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
-    """Do it; return what was found wrong."""
+    """Run the test; return the errors."""
     rng = random.Random(seed)
     sizes = [rng.randint(1, 4000) for _ in range(jobs)]
     submitted = Submitted()
@@ -158,19 +161,19 @@ def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Run it from the command line."""
+    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", type=Path, help="keep logs here instead of a temporary one")
+    parser.add_argument("--directory", type=Path, help="keep logs in this directory")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         found = run(arguments.kills, arguments.jobs, arguments.seed, directory)
     for line in found:
         print(line)
-    print(f"{arguments.kills} kills, {arguments.jobs} jobs: {len(found)} lost, stuck or done twice")
+    print(f"{arguments.kills} kills, {arguments.jobs} jobs: {len(found)} errors")
     return 1 if found else 0
 
 

@@ -1,7 +1,7 @@
-"""Debian in a folder, of this machine's processor or of another one, with SynergAI installed.
+"""A Debian root directory with SynergAI, for this machine's architecture or an emulated one.
 
-Packages come from the mirror that apt is configured with, wheels from where pip finds them. What
-takes long is kept in the user's cache folder between runs.
+Packages come from apt's mirror, wheels from pip's index. Debian roots are cached in the user's
+cache directory.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ CPU part\t: 0x004
 CPU revision\t: 0
 
 """
-"""One of an Xavier's, as Linux describes it."""
+"""One core of a Jetson Xavier in ``/proc/cpuinfo``."""
 _GLIBC: Final = ("2_28", "2_27", "2_26", "2_17")
 
 
-class Missing(Exception):
-    """What this machine lacks for the test, and how to get it."""
+class MissingPrerequisite(Exception):
+    """A missing prerequisite of the test, and how to install it."""
 
 
-def need_programs(packages: dict[str, str]) -> None:
-    """Check for programs; `packages` names Debian's package for each.
+def require_programs(packages: dict[str, str]) -> None:
+    """Check for root and for programs; `packages` maps each program to its Debian package.
 
     Raises:
-        Missing: one is not there, or we are not root.
+        Missing: a program is missing, or the user is not root.
     """
     if os.geteuid() != 0:
-        raise Missing("root's rights are needed to make a Debian root")
+        raise MissingPrerequisite("creating a Debian root needs root")
     lacking = [package for program, package in packages.items() if shutil.which(program) is None]
     if lacking:
-        raise Missing(f"apt-get install {' '.join(lacking)}")
+        raise MissingPrerequisite(f"apt-get install {' '.join(lacking)}")
 
 
 @dataclass(frozen=True, slots=True)
 class DebianRoot:
-    """A folder with Debian in it.
+    """A Debian root directory.
 
     Attributes:
-        path: the folder.
-        architecture: Debian's name for its processor.
-        emulator: the program that runs its programs; empty if this machine can.
+        path: the directory.
+        architecture: Debian's name of the architecture.
+        emulator: user-mode emulator for its programs; empty for a native root.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class DebianRoot:
     emulator: str = ""
 
     def create(self, packages: Sequence[str]) -> None:
-        """Unpack Debian, unless that was done before.
+        """Unpack Debian unless it is cached.
 
         Raises:
             Missing: the mirror cannot be used.
@@ -86,22 +86,24 @@ class DebianRoot:
         ]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode != 0:
-            raise Missing(f"debootstrap failed: {made.stdout.strip().splitlines()[-1:]}")
+            raise MissingPrerequisite(
+                f"debootstrap failed: {made.stdout.strip().splitlines()[-1:]}"
+            )
         if self.emulator:
-            # Configuring packages would run their scripts in the emulator, for minutes; Python
+            # Only unpack: package scripts would run for minutes in the emulator, and Python
             # needs no configuration.
             for package in sorted(self.path.glob("var/cache/apt/archives/*.deb")):
                 _run(["dpkg-deb", "-x", str(package), str(self.path)])
         done.touch()
 
     def command(self, *command: str, environment: Sequence[str] = ()) -> list[str]:
-        """The command that runs another one inside, with nothing of our environment."""
+        """Return the command line that runs `command` in the root, with a clean environment."""
         clean = ["/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
         inside = [*clean, *environment, *command]
         if not self.emulator:
             return ["chroot", str(self.path), *inside]
-        # It translates each exec as well, so that nothing of the kernel's has to be configured.
-        # Runtimes look for their processor in /proc/cpuinfo, and fall over one of another kind.
+        # proot also translates exec calls, so that binfmt_misc need not be configured. Runtimes
+        # read /proc/cpuinfo and fail on one of another architecture.
         cpuinfo = self.path.with_suffix(".cpuinfo")
         cpuinfo.write_text("".join(map(_A_CORE.format, range(os.cpu_count() or 1))))
         binds = [f"--bind={path}" for path in ("/dev", "/proc", "/sys", f"{cpuinfo}:/proc/cpuinfo")]
@@ -136,7 +138,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def _mirror() -> list[str]:
-    """What apt is configured with for the release; nothing, for debootstrap's default, if not."""
+    """Return apt's mirror of the release; empty (debootstrap's default) if it has none."""
     targets = ["apt-get", "indextargets", "--format", "$(SITE)", f"Codename: {RELEASE}"]
     found = subprocess.run(targets, capture_output=True, text=True, check=False)
     return found.stdout.split()[:1]

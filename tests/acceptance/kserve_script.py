@@ -1,7 +1,7 @@
-"""KServe's unmodified inference client against the gateway named by the first argument.
+"""Test of KServe's unmodified inference client against the gateway at the address `argv[1]`.
 
-It runs in an environment of its own: KServe wants an older protobuf, and its stubs and ours
-register the same package.
+It runs in a separate environment: KServe needs an older protobuf, and its stubs register the
+same protobuf package as SynergAI's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALUES = np.arange(3, dtype=np.float32)
 
 
 async def code_of(call: Awaitable[object]) -> str:
-    """The status code's name with which a call fails; empty if it does not."""
+    """Return the name of the status code of a failed call; empty if it succeeds."""
     try:
         await call
     except grpc.aio.AioRpcError as failure:
@@ -33,7 +33,7 @@ async def code_of(call: Awaitable[object]) -> str:
 
 
 async def infer(address: str) -> None:
-    """Raw and typed requests, and what is told of engines that are not there."""
+    """Send raw and typed requests, and one to an unknown engine."""
     async with InferenceGRPCClient(address, timeout=20) as client:
         assert await client.is_server_live()
         assert await client.is_server_ready()
@@ -48,11 +48,11 @@ async def infer(address: str) -> None:
                 output = response.outputs[0]
                 assert isinstance(output, InferOutput)
                 np.testing.assert_array_equal(output.as_numpy(), VALUES)
-        assert await code_of(client.infer(InferRequest("nobody", [tensor]))) == "NOT_FOUND"
+        assert await code_of(client.infer(InferRequest("unknown", [tensor]))) == "NOT_FOUND"
 
 
 def control(address: str) -> None:
-    """Load and unload, whose messages are KServe's own."""
+    """Unload and load an engine with KServe's repository extension."""
     name = {"model_name": ENGINE}
     with grpc.insecure_channel(address) as channel:
         stub = GRPCInferenceServiceStub(channel)

@@ -1,11 +1,10 @@
-"""Feeds an agent mutated model files of every format, and looks whether it lives on.
+"""Feed an agent mutated model files of every format; check that it survives.
 
     python tests/acceptance/mutated_models.py --count 1000
 
-Mutants are dropped into the model directory of a running agent, a batch at a time. Each has to end
-as an engine that is served or refused with a reason; those that are served get two queries each,
-which may fail. After each batch the sound engine has to answer, and the agent has to be the same
-process as before.
+Mutants are added in batches to the model directory of a running agent. Each must become an engine
+that is either served or rejected with a reason; a served mutant gets two queries, which may fail.
+After each batch, the valid engine must still work, and the agent must be the same process.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from tests.tiny_tflite import save_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SOUND: Final = "sound"
-BATCH: Final = 50
-MUTANT_S: Final = 90.0
-"""How long a mutant may take to become an engine or a fault: the inspection's limit and more."""
+VALID: Final = "valid"
+BATCH_SIZE: Final = 50
+MUTANT_TIMEOUT_S: Final = 90.0
+"""Timeout for the inspection of a mutant, longer than the agent's own limit."""
 FORMATS: Final = {
     "onnx": "model.onnx",
     "tflite": "model.tflite",
@@ -48,7 +47,7 @@ FORMATS: Final = {
 
 
 def originals(folder: Path) -> dict[str, bytes]:
-    """A sound file of each format, with weights."""
+    """Return a valid model of each format, with weights."""
     weights = helper.make_tensor("w", TensorProto.FLOAT, [8, 8], np.ones(64))
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in ("x", "y"))
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]
@@ -89,14 +88,14 @@ def _repeat(content: bytearray, generator: random.Random) -> None:
 
 
 def _number(content: bytearray, generator: random.Random) -> None:
-    """A plausible place for a length, an index or a dimension gets an extreme one."""
+    """Replace an aligned word, possibly a length, index or dimension, by an extreme value."""
     at = generator.randrange(0, max(1, len(content) - 4), 4)
     extremes = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x10000, len(content))
     content[at : at + 4] = generator.choice(extremes).to_bytes(4, "little")
 
 
 MUTATIONS: Final[Sequence[Callable[[bytearray, random.Random], None]]] = (
-    # More of what a reader may take for sound.
+    # Weighted towards mutations that a parser may accept.
     _flip,
     _flip,
     _flip,
@@ -108,31 +107,31 @@ MUTATIONS: Final[Sequence[Callable[[bytearray, random.Random], None]]] = (
 
 
 class Campaign:
-    """One fleet, and what has become of the mutants so far."""
+    """A fleet and the outcomes of the mutants."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._models = folder / "models"
         self._originals = originals(folder)
         self._generator = random.Random(seed)
         self._fleet = LocalFleet(folder / "fleet")
-        (self._models / SOUND).mkdir(parents=True)
-        (self._models / SOUND / "model.onnx").write_bytes(self._originals["onnx"])
-        self.ends: collections.Counter[tuple[str, str]] = collections.Counter()
+        (self._models / VALID).mkdir(parents=True)
+        (self._models / VALID / "model.onnx").write_bytes(self._originals["onnx"])
+        self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def run(self, count: int) -> None:
-        """Try `count` mutants."""
+        """Test `count` mutants."""
         with self._fleet as fleet:
             fleet.start_gateway()
             options = ("--models-look-s", "0.2", "--hang-timeout-s", "10", "--threads", "1")
             fleet.start_agent("worker", models=self._models, options=options)
             fleet.wait_for_workers(1)
             agent = fleet.agents["worker"]
-            for first in range(0, count, BATCH):
+            for first in range(0, count, BATCH_SIZE):
                 begin = time.monotonic()
-                self._batch(first, min(BATCH, count - first))
+                self._batch(first, min(BATCH_SIZE, count - first))
                 if agent.poll() is not None:
                     raise SystemExit(f"the agent died; see {fleet.log('worker')}")
-                done, took = min(first + BATCH, count), time.monotonic() - begin
+                done, took = min(first + BATCH_SIZE, count), time.monotonic() - begin
                 print(f"{done:5,} mutants, the last batch in {took:.0f} s", flush=True)
             log = fleet.log("worker").read_text()
             self.hosts_died = log.count("died by signal") + log.count("and was killed")
@@ -151,27 +150,27 @@ class Campaign:
         for name, fault in self._faults(names).items():
             kind = name.partition("-")[0]
             if fault:
-                self.ends[kind, "refused"] += 1
+                self.outcomes[kind, "refused"] += 1
             else:
-                self.ends[kind, self._query(name)] += 1
-        if (end := self._query(SOUND)) != "served":
-            raise SystemExit(f"the sound engine is not served any more: {end}")
+                self.outcomes[kind, self._query(name)] += 1
+        if (end := self._query(VALID)) != "served":
+            raise SystemExit(f"the valid engine is no longer served: {end}")
         for name in names:
             shutil.rmtree(self._models / name)
 
     def _faults(self, names: Sequence[str]) -> dict[str, str]:
-        """What the gateway knows of the engines' faults, once it knows all of them."""
-        give_up_at = time.monotonic() + MUTANT_S * len(names)
+        """Wait until the gateway lists all engines; return their faults."""
+        deadline = time.monotonic() + MUTANT_TIMEOUT_S * len(names)
         with grpc.insecure_channel(self._fleet.address) as channel:
             fleet = fleet_pb2_grpc.FleetStub(channel)
-            while time.monotonic() < give_up_at:
+            while time.monotonic() < deadline:
                 answer = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=30.0)
                 known = {each.name: each.fault for w in answer.workers for each in w.engines}
                 if all(name in known for name in names):
                     return {name: known[name] for name in names}
                 time.sleep(0.2)
         missing = [name for name in names if name not in known]
-        raise SystemExit(f"no word of {', '.join(missing)}; see {self._fleet.log('worker')}")
+        raise SystemExit(f"{', '.join(missing)} not listed; see {self._fleet.log('worker')}")
 
     def _query(self, engine: str) -> str:
         async def job() -> Any:
@@ -187,7 +186,7 @@ class Campaign:
 
 
 def main() -> None:
-    """Run, print what became of the mutants, and fail if the agent did."""
+    """Run, print the outcomes, and fail if the agent died."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
@@ -195,7 +194,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="synergai-mutants-") as folder:
         campaign = Campaign(Path(folder), options.seed)
         campaign.run(options.count)
-        for (kind, end), number in sorted(campaign.ends.items()):
+        for (kind, end), number in sorted(campaign.outcomes.items()):
             print(f"{kind:8} {end:24} {number:5,}")
         print(
             f"{options.count:,} mutated files, {campaign.hosts_died} engine hosts died, "

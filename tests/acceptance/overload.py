@@ -1,11 +1,11 @@
-"""Ask a gateway for more than its workers can do, and show that what it does do stays useful.
+"""Overload a gateway; check that its goodput stays near the capacity.
 
     python tests/acceptance/overload.py --seconds 10
 
-An emulated engine answers 40 queries per second, so that neither the asking nor the answering
-processes are the limit. Requests come at random instants at 1, 2, 5 and 10 times of what the
-workers can do. At each load the goodput has to stay near its peak, refusals have to come at once,
-and the scheduler's event log must show no request that was dispatched after its deadline.
+An emulated engine serves 40 queries per second, so that neither client nor servers are the
+bottleneck. Poisson arrivals at 1, 2, 5 and 10 times the capacity of the workers. At each load,
+goodput must stay near its peak, rejections must be immediate, and the scheduler's event log must
+have no request that was dispatched after its deadline.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from synergai.testing import LocalFleet
 ENGINE = "slow"
 QUERY_S = 0.025
 DEADLINE_MS = 500.0
-TIMES = (1, 2, 5, 10)
+FACTORS = (1, 2, 5, 10)
 
 ATTEMPTS = 3
-"""At a load: this machine may have other things to do, and then sends late."""
+"""Per load: on a busy machine, the load generator may send late."""
 GOODPUT_SHARE = 0.9
 REJECTION_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     """One load, as a multiple of the capacity, and the report of ``synergai load``."""
 
-    times: float
+    factor: float
     report: dict[str, Any]
 
     @property
     def goodput(self) -> float:
-        """Answers in time per second."""
+        """Responses within the deadline per second."""
         return float(self.report["goodput"])
 
     @property
     def rejection_s(self) -> float:
-        """What 99 % of the refusals took at most; 0 without any."""
+        """99th percentile of the time to a rejection; 0 without any."""
         return float(self.report["rejection_s"].get("99.0", 0.0))
 
     def row(self) -> str:
-        """The point as a line of a table."""
+        """Return the point as a row of the table."""
         report = self.report
         latency_ms = 1e3 * report["latency_s"].get("99.0", float("nan"))
         return (
-            f"{self.times:>4g}x {report['offered']:>8.1f} {self.goodput:>8.1f} "
+            f"{self.factor:>4g}x {report['offered']:>8.1f} {self.goodput:>8.1f} "
             f"{report['rejected']:>8,} {1e3 * self.rejection_s:>8.1f} {report['expired']:>8,} "
             f"{report['late']:>6,} {report['failed']:>6,} {latency_ms:>8.0f} "
             f"{1e3 * report['send_delay']['max_s']:>8.1f}"
@@ -72,30 +72,30 @@ HEADING = (
 )
 
 
-def faults(points: list[Point], log: Path) -> list[str]:
-    """What is wrong with the answers at these loads, and with the gateway's event log."""
+def find_errors(points: list[LoadPoint], log: Path) -> list[str]:
+    """Return the errors at these loads and in the gateway's event log."""
     found = []
     peak = max(point.goodput for point in points)
     for point in points:
-        name = f"at {point.times:g} times the capacity"
-        # Random arrivals at the capacity are now and then fewer than it.
+        name = f"at {point.factor:g} times the capacity"
+        # Random arrivals at the capacity may be fewer than the capacity.
         reachable = min(peak, float(point.report["offered"]))
         if point.goodput < GOODPUT_SHARE * reachable:
             found.append(
                 f"{name} the goodput is {point.goodput:.1f}/s, "
-                f"{point.goodput / reachable:.1%} of the {reachable:.1f}/s that it can be"
+                f"{point.goodput / reachable:.1%} of the reachable {reachable:.1f}/s"
             )
         if point.rejection_s > REJECTION_S:
-            found.append(f"{name} refusals take {point.rejection_s:.3f} s at the 99th percentile")
+            found.append(f"{name} rejections take {point.rejection_s:.3f} s at the 99th percentile")
         if point.report["failed"]:
             found.append(f"{name} requests failed: {point.report['first_failure']}")
         if not point.report["valid"]:
-            found.append(f"{name} requests were sent late: the run says nothing")
+            found.append(f"{name} requests were sent late: the run is invalid")
     return found + dispatched_expired(log)
 
 
 def dispatched_expired(log: Path) -> list[str]:
-    """The requests that were dispatched although their deadline was over or they had expired."""
+    """Return errors for requests dispatched after their deadline or expiry."""
     found = []
     deadlines: dict[str, float] = {}
     expired: set[str] = set()
@@ -116,7 +116,7 @@ def dispatched_expired(log: Path) -> list[str]:
 
 
 def write_engine(directory: Path) -> None:
-    """A model directory with the emulated engine, and a dictionary that knows it."""
+    """Create a model directory with the emulated engine, and its configuration dictionary."""
     folder = directory / "models" / ENGINE
     folder.mkdir(parents=True)
     (folder / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
@@ -135,7 +135,7 @@ def write_engine(directory: Path) -> None:
 
 
 def start(fleet: LocalFleet, directory: Path, log: Path, workers: int) -> None:
-    """Start a gateway and agents for what `write_engine` wrote."""
+    """Start a gateway and agents with the engine of `write_engine`."""
     dictionary = str(directory / "dictionary.db")
     fleet.start_gateway(["--dictionary", dictionary, "--event-log", str(log)])
     for number in range(workers):
@@ -145,7 +145,7 @@ def start(fleet: LocalFleet, directory: Path, log: Path, workers: int) -> None:
 
 
 def load(address: str, *options: str) -> dict[str, Any]:
-    """What ``synergai load`` reports."""
+    """Run ``synergai load``; return its report."""
     command = [
         *(sys.executable, "-m", "synergai", "load", ENGINE, "--target", address),
         *("--deadline-ms", str(DEADLINE_MS), "--late-ms", "25", "--json", *options),
@@ -155,45 +155,45 @@ def load(address: str, *options: str) -> dict[str, Any]:
     return report
 
 
-def measure(address: str, times: float, capacity: float, seconds: float) -> Point:
-    """One load; once more if the requests were sent late."""
-    options = ("--rate", str(times * capacity), "--duration", str(seconds))
+def measure(address: str, factor: float, capacity: float, seconds: float) -> LoadPoint:
+    """Measure one load; repeat if requests were sent late."""
+    options = ("--rate", str(factor * capacity), "--duration", str(seconds))
     for _ in range(ATTEMPTS):
-        point = Point(times, load(address, *options))
+        point = LoadPoint(factor, load(address, *options))
         if point.report["valid"]:
             break
     return point
 
 
 def run(seconds: float, directory: Path, workers: int = 1) -> list[str]:
-    """Do it; return what was found wrong."""
+    """Run the test; return the errors."""
     write_engine(directory)
     log = directory / "events.jsonl"
     with LocalFleet(directory / "run") as fleet:
         start(fleet, directory, log, workers)
         capacity = workers / QUERY_S
-        print(f"capacity: {capacity:g} requests/s, to be answered within {DEADLINE_MS:g} ms")
+        print(f"capacity: {capacity:g} requests/s, deadline {DEADLINE_MS:g} ms")
         print(HEADING, flush=True)
         points = []
-        for times in TIMES:
-            points.append(measure(fleet.address, times, capacity, seconds))
+        for factor in FACTORS:
+            points.append(measure(fleet.address, factor, capacity, seconds))
             print(points[-1].row(), flush=True)
-    return faults(points, log)
+    return find_errors(points, log)
 
 
 def main() -> int:
-    """Run it from the command line."""
+    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each load")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--directory", type=Path, help="keep logs here instead of a temporary one")
+    parser.add_argument("--directory", type=Path, help="keep logs in this directory")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         found = run(arguments.seconds, directory, arguments.workers)
     for line in found:
         print(line)
-    print("nothing is wrong" if not found else f"{len(found)} faults")
+    print(f"{len(found)} errors")
     return 1 if found else 0
 
 

@@ -1,12 +1,12 @@
-"""Send many requests through a gateway and show that its memory stays flat.
+"""Send many requests through a gateway; check that its memory does not grow.
 
     python tests/acceptance/soak.py --requests 1000000
     python tests/acceptance/soak.py --requests 20000 --elements 150528    # 602 kB each way
 
-Requests go over one stream, 16 under way. The resident memory of gateway, agent and engine host is
-sampled a hundred times; what it grows by from the second fifth on, per request, must stay below a
-limit that is far less than any object takes. Also printed: what each takes before the first
-request. ``--minutes`` ends earlier, Ctrl-C at any time, both with a verdict on what was seen.
+Requests are sent over one stream, 16 in flight. The resident memory of gateway, agent and engine
+host is sampled a hundred times; after the first fifth, its growth per request must stay below the
+size of the smallest object. The memory before the first request is printed as well. ``--minutes``
+or Ctrl-C end the run early, with a verdict on the samples taken.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ AGENT = "worker"
 IN_FLIGHT = 16
 SAMPLES = 100
 WARM_UP = 0.2
-"""Share of the samples that does not count: pools and caches fill."""
+"""Fraction of the samples that is ignored, while pools and caches fill."""
 IDLE_LIMITS_MB = {"gateway": 80.0, "agent": 60.0}
 GROWTH_LIMIT_BYTES = 8.0
 """Per request; the smallest Python object takes 16."""
 NOISE_BYTES = 2e6
-"""What memory may grow by altogether, however few requests there were."""
+"""Allowed total growth, for runs with few requests."""
 MB = 1e6
-_LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Resident bytes by process, after so many requests."""
+    """Resident bytes by process after a number of requests."""
 
     requests: int
     rss: Mapping[str, int]
 
 
 def growth(samples: Sequence[Sample], process: str) -> float:
-    """Bytes per request: the median slope between all pairs of samples (Theil and Sen).
+    """Return bytes per request, as the median slope between all pairs of samples (Theil-Sen).
 
-    A step that happens once, such as another arena of the allocator, does not move it.
+    A single step, such as a new arena of the allocator, does not affect it.
     """
     return statistics.median(
         (later.rss[process] - earlier.rss[process]) / (later.requests - earlier.requests)
@@ -68,11 +68,13 @@ def growth(samples: Sequence[Sample], process: str) -> float:
     )
 
 
-def faults(idle: Mapping[str, int], samples: Sequence[Sample], request_bytes: int = 0) -> list[str]:
-    """What is wrong: a process that grows, or one that takes too much before the first request.
+def find_errors(
+    idle: Mapping[str, int], samples: Sequence[Sample], request_bytes: int = 0
+) -> list[str]:
+    """Return an error for each process that grows, or needs too much before the first request.
 
-    What the C library keeps of freed buffers comes and goes by as many messages as are under way,
-    so that large requests are allowed that much on top.
+    The C library keeps freed buffers of up to as many messages as are in flight, which is added
+    to the allowed growth for large requests.
     """
     found = [
         f"{process}: {idle[process] / MB:.1f} MB before the first request, limit {limit:g}"
@@ -81,7 +83,7 @@ def faults(idle: Mapping[str, int], samples: Sequence[Sample], request_bytes: in
     ]
     counted = samples[int(len(samples) * WARM_UP) :]
     if len(counted) < 2:
-        return [*found, "too few samples to say whether memory grows"]
+        return [*found, "too few samples to detect growth"]
     requests = counted[-1].requests - counted[0].requests
     noise = NOISE_BYTES + 2 * IN_FLIGHT * request_bytes
     limit = max(GROWTH_LIMIT_BYTES, noise / requests)
@@ -93,7 +95,7 @@ def faults(idle: Mapping[str, int], samples: Sequence[Sample], request_bytes: in
 
 
 def processes(fleet: LocalFleet) -> dict[str, psutil.Process]:
-    """Gateway, agent and, once there is one, the engine host."""
+    """Return the processes of gateway, agent and, once it exists, the engine host."""
     assert fleet.gateway is not None
     agent = psutil.Process(fleet.agents[AGENT].pid)
     hosts = [("engine host", child) for child in agent.children()]
@@ -101,20 +103,20 @@ def processes(fleet: LocalFleet) -> dict[str, psutil.Process]:
 
 
 def resident(watched: Mapping[str, psutil.Process]) -> dict[str, int]:
-    """Resident bytes of each."""
+    """Return the resident bytes of each process."""
     return {name: process.memory_info().rss for name, process in watched.items()}
 
 
 def request(elements: int) -> bytes:
-    """So many FP32 ones for the identity engine."""
+    """Return a request of `elements` FP32 ones for the identity engine."""
     message = oip.ModelInferRequest(model_name=ENGINE)
     message.inputs.add(name="x", datatype="FP32", shape=[elements])
     message.raw_input_contents.append(b"\0\0\x80\x3f" * elements)
     return message.SerializeToString()
 
 
-async def send(address: str, data: bytes, count: int) -> None:
-    """Send so many requests over one stream, and look at every answer."""
+async def send_requests(address: str, data: bytes, count: int) -> None:
+    """Send `count` requests over one stream and check every response."""
     free = asyncio.Semaphore(IN_FLIGHT)
 
     async def requests() -> AsyncIterator[bytes]:
@@ -122,47 +124,47 @@ async def send(address: str, data: bytes, count: int) -> None:
             await free.acquire()
             yield data
 
-    async with grpc.aio.insecure_channel(address, options=_LARGE) as channel:
+    async with grpc.aio.insecure_channel(address, options=_UNLIMITED) as channel:
         method: Any = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             response_deserializer=oip.ModelStreamInferResponse.FromString,
         )
         call = method(requests())
-        answered = 0
+        received = 0
         try:
-            async for answer in call:
-                if answer.error_message:
-                    raise SystemExit(f"request {answered + 1}: {answer.error_message}")
-                answered += 1
+            async for response in call:
+                if response.error_message:
+                    raise SystemExit(f"request {received + 1}: {response.error_message}")
+                received += 1
                 free.release()
         finally:
             call.cancel()
-    if answered != count:
-        raise SystemExit(f"{answered} answers to {count} requests")
+    if received != count:
+        raise SystemExit(f"{received} responses to {count} requests")
 
 
 def soak(fleet: LocalFleet, data: bytes, count: int, minutes: float, samples: list[Sample]) -> None:
-    """Send the requests in portions; a sample after each."""
+    """Send the requests in portions, with a sample after each."""
     deadline = time.monotonic() + minutes * 60.0
     portion = max(1, count // SAMPLES)
     done = 0
     while done < count and time.monotonic() < deadline:
         began = time.monotonic()
-        uvloop.run(send(fleet.address, data, portion))
+        uvloop.run(send_requests(fleet.address, data, portion))
         done += portion
         samples.append(Sample(done, resident(processes(fleet))))
         if len(samples) % 10 == 0:
-            pace = portion / (time.monotonic() - began)
+            rate = portion / (time.monotonic() - began)
             memory = ", ".join(f"{n} {b / MB:.1f} MB" for n, b in samples[-1].rss.items())
-            print(f"{done:,} requests, {pace:,.0f}/s: {memory}", flush=True)
+            print(f"{done:,} requests, {rate:,.0f}/s: {memory}", flush=True)
 
 
 def main() -> int:
-    """Run it from the command line."""
+    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")
-    parser.add_argument("--minutes", type=float, default=60.0, help="end after so long")
+    parser.add_argument("--minutes", type=float, default=60.0, help="time limit")
     arguments = parser.parse_args()
     data = request(arguments.elements)
     samples: list[Sample] = []
@@ -177,10 +179,10 @@ def main() -> int:
             print("idle: " + ", ".join(f"{n} {b / MB:.1f} MB" for n, b in idle.items()))
             with contextlib.suppress(KeyboardInterrupt):
                 soak(fleet, data, arguments.requests, arguments.minutes, samples)
-    found = faults(idle, samples, len(data))
+    found = find_errors(idle, samples, len(data))
     for line in found:
         print(line)
-    print(f"{samples[-1].requests if samples else 0:,} requests: {len(found)} faults")
+    print(f"{samples[-1].requests if samples else 0:,} requests: {len(found)} errors")
     return 1 if found else 0
 
 

@@ -1,6 +1,6 @@
-"""The agent on ARM64: its aarch64 wheels in a Debian of that processor, under user-mode emulation.
+"""The agent on ARM64: its aarch64 wheels in a Debian root under user-mode emulation.
 
-The emulated agent serves queries through a gateway that runs on this machine.
+The emulated agent serves queries through a gateway that runs natively.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from synergai import Client
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
-from tests.acceptance.debian_root import CACHE, PROGRAMS, DebianRoot, Missing, need_programs
+from tests.acceptance.debian_root import (
+    CACHE,
+    PROGRAMS,
+    DebianRoot,
+    MissingPrerequisite,
+    require_programs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 EMULATOR: Final = "qemu-aarch64-static"
 ENGINE: Final = EngineName("onnx_digits")
 JOIN_S: Final = 300.0
-"""An emulated agent describes its engines, each in a host of its own, before it joins."""
+"""Long, because the emulated agent inspects each engine in an engine host before it registers."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +43,10 @@ def root() -> DebianRoot:
     root = DebianRoot(CACHE / "acceptance" / "arm64", "arm64", EMULATOR)
     packages = {"debootstrap": "debootstrap", EMULATOR: "qemu-user-static", "proot": "proot"}
     try:
-        need_programs({**packages, "dpkg-deb": "dpkg"})
+        require_programs({**packages, "dpkg-deb": "dpkg"})
         root.create(("python3", "python3-venv"))
-    except Missing as missing:
-        pytest.skip(str(missing))
+    except MissingPrerequisite as error:
+        pytest.skip(str(error))
     began = time.monotonic()
     root.install("agent,onnxruntime", "aarch64")
     print(f"\ninstalled from aarch64 wheels in {time.monotonic() - began:.0f} s")
@@ -49,25 +55,25 @@ def root() -> DebianRoot:
     return root
 
 
-async def ask(address: str) -> tuple[float, float]:
-    """Seconds to the first answer, loading included, and the rate of a job."""
+async def measure(address: str) -> tuple[float, float]:
+    """Return the seconds to the first response, including loading, and the rate of a job."""
     async with Client(address) as client:
         engine = await client.engine(ENGINE)
         shape = [max(1, size) for size in engine.inputs[0].shape]
         began = time.monotonic()
-        answer = await client.infer(ENGINE, {engine.inputs[0].name: np.zeros(shape, np.float32)})
+        result = await client.infer(ENGINE, {engine.inputs[0].name: np.zeros(shape, np.float32)})
         first_s = time.monotonic() - began
-        assert all(np.isfinite(output).all() for output in answer.outputs.values())
+        assert all(np.isfinite(output).all() for output in result.outputs.values())
         job = await (await client.submit(ENGINE, queries=450, qos=120.0)).wait()
     assert job.labelled == 450
-    assert job.correct / job.labelled > 0.95  # as on this machine, in which it was trained
+    assert job.correct / job.labelled > 0.95  # the same accuracy as without emulation
     assert job.actual_s
     return first_s, job.queries_done / job.actual_s
 
 
 @contextlib.contextmanager
 def running_agent(root: DebianRoot, hub: str, log: Path) -> Iterator[psutil.Popen]:
-    """An emulated agent, dialling `hub`."""
+    """Run an emulated agent that connects to `hub`."""
     command = root.command(
         *(f"{PROGRAMS}/synergai", "agent", "--gateway", hub, "--models", "/models"),
         *("--state", "/var/lib/agent", "--worker-id", "arm", "--worker-class", "arm64"),
@@ -78,13 +84,13 @@ def running_agent(root: DebianRoot, hub: str, log: Path) -> Iterator[psutil.Pope
     try:
         yield proot
     finally:
-        for process in proot.children(recursive=True):  # it passes on no signals itself
+        for process in proot.children(recursive=True):  # proot does not forward signals
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
         proot.wait(30)
 
 
-def test_an_arm64_agent_serves_queries_through_a_gateway_on_this_machine(
+def test_an_arm64_agent_serves_queries_through_a_native_gateway(
     root: DebianRoot, tmp_path: Path
 ) -> None:
     with LocalFleet(tmp_path / "fleet") as fleet:
@@ -95,8 +101,8 @@ def test_an_arm64_agent_serves_queries_through_a_gateway_on_this_machine(
             joined_s = time.monotonic() - began
             (agent,) = proot.children()
             idle_mb = agent.memory_info().rss / 2**20
-            first_s, rate = asyncio.run(ask(fleet.address))
+            first_s, rate = asyncio.run(measure(fleet.address))
     print(
-        f"\njoined after {joined_s:.1f} s with {idle_mb:.0f} MB, the emulator's included; "
-        f"first answer after {first_s:.1f} s; {rate:,.0f} queries/s"
+        f"\nregistered after {joined_s:.1f} s with {idle_mb:.0f} MB, including the emulator; "
+        f"first response after {first_s:.1f} s; {rate:,.0f} queries/s"
     )

@@ -1,4 +1,4 @@
-"""Shares of the processor, measured; needs the right to make control groups."""
+"""CPU shares, measured; needs permission to create cgroups."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
-def test_a_command_gets_the_share_of_a_core_that_it_was_given(share: float) -> None:
+def test_a_command_gets_its_share_of_a_core(share: float) -> None:
     burn = [sys.executable, "-c", BURN]
     done = subprocess.run(
         [*RUN, "--cpus", str(share), "--", *burn], capture_output=True, text=True, check=True
     )
     print(f"\n{share}: {float(done.stdout):.3f}")
-    # On a busy machine it may get less, but never more.
+    # It may get less on a busy machine, but never more.
     assert 0.5 * share < float(done.stdout) < 1.05 * share
 
 
-def test_a_commands_cores_status_and_signals_are_its_own() -> None:
+def test_a_command_keeps_its_exit_status_and_receives_signals() -> None:
     cores = [sys.executable, "-c", "import os; print(os.sched_getaffinity(0)); raise SystemExit(7)"]
     done = subprocess.run(
         [*RUN, "--cpus", "1", "--cpuset", "0", "--", *cores],
@@ -64,7 +64,7 @@ def test_a_commands_cores_status_and_signals_are_its_own() -> None:
         assert process.wait(10) == -signal.SIGTERM
 
 
-def test_a_group_goes_with_its_command_however_that_ends() -> None:
+def test_a_group_is_removed_even_if_its_command_is_killed() -> None:
     before = set(leftovers())
     with subprocess.Popen([*RUN, "--cpus", "1", "--", "sleep", "60"]) as process:
         assert eventually(lambda: set(leftovers()) != before)
@@ -72,7 +72,7 @@ def test_a_group_goes_with_its_command_however_that_ends() -> None:
     assert eventually(lambda: set(leftovers()) <= before)
 
 
-def test_modes_slow_this_process_and_what_it_starts() -> None:
+def test_modes_limit_the_process_and_its_children() -> None:
     power = CpuShareController(Files(), ["1cpu", "0.2cpu"])
     try:
         power.switch("0.2cpu")

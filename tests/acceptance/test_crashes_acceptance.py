@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_two_hundred_kills_lose_nothing_and_do_nothing_twice() -> None:
+def test_two_hundred_kills_neither_lose_nor_duplicate_queries() -> None:
     script = Path(__file__).with_name("crashes.py")
     command = [sys.executable, str(script), "--kills", "200", "--jobs", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""One machine plays three unlike workers, and a tight deadline switches a power mode."""
+"""The example of a heterogeneous fleet: tight deadlines switch power modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def modes_of(each: Round) -> list[str]:
 
 def test_loose_deadlines_keep_frugal_modes_and_tight_ones_switch(tmp_path: Path) -> None:
     try:
-        workers.check_control_groups()
+        workers.check_cgroups()
     except NotSupported as error:
         pytest.skip(str(error))
     loose, tight, loose_again = run(tmp_path / "models", tmp_path)
@@ -37,13 +37,13 @@ def test_loose_deadlines_keep_frugal_modes_and_tight_ones_switch(tmp_path: Path)
     assert not any(result.violated for each in (loose, loose_again) for result in each.results)
 
 
-def test_a_machine_without_control_groups_is_told_what_is_missing(
+def test_the_error_without_cgroups_has_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess([], 1, "", "error: cannot make a control group: …")
+        return subprocess.CompletedProcess([], 1, "", "error: cannot create a cgroup: …")
 
     monkeypatch.setattr(subprocess, "run", refused)
     monkeypatch.chdir(tmp_path)
     assert run_steps(main) == 1
-    assert "needs control groups, and root's rights: cannot make" in capsys.readouterr().out
+    assert "needs permission to create cgroups: cannot create" in capsys.readouterr().out

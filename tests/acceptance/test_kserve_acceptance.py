@@ -1,4 +1,4 @@
-"""KServe's inference client works unmodified; its many dependencies get an environment for it."""
+"""KServe's unmodified inference client, in an environment of its own for its dependencies."""
 
 from __future__ import annotations
 

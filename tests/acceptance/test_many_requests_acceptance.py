@@ -1,4 +1,4 @@
-"""Ten thousand requests at once, of one client, through a real fleet."""
+"""Ten thousand concurrent requests of one client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTS = 10_000
 ENGINE = "onnx_identity"
 
 
-async def test_ten_thousand_requests_at_once_are_all_answered_rightly(tmp_path: Path) -> None:
+async def test_ten_thousand_concurrent_requests_get_correct_results(tmp_path: Path) -> None:
     build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "run") as fleet:
         fleet.start_gateway()
@@ -29,8 +29,8 @@ async def test_ten_thousand_requests_at_once_are_all_answered_rightly(tmp_path: 
             await client.infer(ENGINE, {"x": np.zeros(1, np.float32)})
             before = psutil.Process().memory_info().rss
             values = np.arange(REQUESTS, dtype=np.float32)
-            asked = [client.infer(ENGINE, {"x": value.reshape(1)}) for value in values]
-            results = await asyncio.gather(*asked)
+            requests = [client.infer(ENGINE, {"x": value.reshape(1)}) for value in values]
+            results = await asyncio.gather(*requests)
         grown_mib = (psutil.Process().memory_info().rss - before) / (1 << 20)
     assert [result["y"][0] for result in results] == values.tolist()
     print(f"{grown_mib:.0f} MiB")

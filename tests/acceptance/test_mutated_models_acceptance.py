@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_agent_outlives_a_thousand_mutated_models() -> None:
+def test_agent_survives_a_thousand_mutated_models() -> None:
     script = Path(__file__).with_name("mutated_models.py")
     command = [sys.executable, str(script), "--count", "1000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_ten_times_the_capacity_leaves_the_goodput_and_refuses_the_rest_at_once() -> None:
+def test_goodput_holds_at_ten_times_the_capacity_and_rejections_are_immediate() -> None:
     script = Path(__file__).with_name("overload.py")
     command = [sys.executable, str(script), "--seconds", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

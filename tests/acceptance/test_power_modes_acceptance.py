@@ -1,4 +1,4 @@
-"""A worker is switched to the power mode that work was planned for; needs control groups."""
+"""Switching of a worker to the planned power mode; needs permission to create cgroups."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def modes_of(job: dict[str, Any]) -> list[str]:
     return [execution["configuration"]["power_mode"] for execution in job["executions"]]
 
 
-def test_work_runs_in_the_mode_that_it_was_planned_for(tmp_path: Path) -> None:
+def test_a_job_runs_in_the_planned_mode(tmp_path: Path) -> None:
     zoo.build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway()

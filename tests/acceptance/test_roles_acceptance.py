@@ -1,4 +1,4 @@
-"""Fresh environments with the agent and one runtime alone; each serves a query."""
+"""New environments with the agent and a single runtime; each serves a query."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 60 << 20
-"""What an agent may keep resident while no engine is loaded."""
-# With what is installed in it the environment asks its own agent, over bare gRPC.
-ASK = """
+MAX_IDLE_BYTES = 60 << 20
+"""Maximum resident memory of an agent without a loaded engine."""
+# The client uses bare gRPC, which is all that the new environment has.
+CLIENT = """
 import sys, grpc
 channel = grpc.insecure_channel(sys.argv[1])
 call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -54,7 +54,7 @@ def save_onnx(path: Path) -> None:
 
 
 def environment(folder: Path, *requirements: str, constrained: bool = True) -> Path:
-    """A new virtual environment; returns its interpreter."""
+    """Create a virtual environment; return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     constraints = ["-c", str(ROOT / "constraints.txt")] if constrained else []
@@ -78,7 +78,7 @@ def models(tmp_path: Path) -> Path:
 def running_agent(
     python: Path, models: Path, state: Path
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """An agent that nobody but the test knows of: its address, and its process."""
+    """Run an agent without a gateway; yield its address and process."""
     ready = state.with_suffix(".json")
     command = [str(python), "-m", "synergai", "agent", "--models", str(models)]
     command += ["--gateway", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--state", str(state)]
@@ -96,12 +96,12 @@ def running_agent(
 
 
 def bare_environment() -> dict[str, str]:
-    """Ours without what would let a new environment see this checkout."""
+    """Return the environment variables without PYTHONPATH, which would expose this checkout."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def served(python: Path, models: Path, engine: str, tensor: str, state: Path) -> list[float]:
-    """What the engine makes of [1, 2], asked of an agent that runs with `python`."""
+def infer(python: Path, models: Path, engine: str, tensor: str, state: Path) -> list[float]:
+    """Return the engine's output for [1, 2], served by an agent that runs with `python`."""
     array = np.array([[1, 2]], np.float32)
     described = oip.ModelInferRequest.InferInputTensor(
         name=tensor, datatype="FP32", shape=array.shape
@@ -110,8 +110,8 @@ def served(python: Path, models: Path, engine: str, tensor: str, state: Path) ->
         model_name=engine, inputs=[described], raw_input_contents=[array.tobytes()]
     )
     with running_agent(python, models, state) as (address, _):
-        asked = [str(python), "-c", ASK, address, request.SerializeToString().hex()]
-        answer = subprocess.run(asked, check=True, capture_output=True, timeout=120)
+        command = [str(python), "-c", CLIENT, address, request.SerializeToString().hex()]
+        answer = subprocess.run(command, check=True, capture_output=True, timeout=120)
     response = oip.ModelInferResponse.FromString(answer.stdout)
     values: list[float] = np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
     return values
@@ -120,35 +120,35 @@ def served(python: Path, models: Path, engine: str, tensor: str, state: Path) ->
 @pytest.mark.parametrize(
     ("runtime", "tensor"), [("onnxruntime", "x"), ("tflite", "x"), ("tensorflow", "a")]
 )
-def test_agent_with_one_runtime_alone_serves_a_query(
+def test_agent_with_a_single_runtime_serves_a_query(
     wheel: Path, models: Path, tmp_path: Path, runtime: str, tensor: str
 ) -> None:
     python = environment(tmp_path / "venv", f"synergai[agent,{runtime}] @ file://{wheel}")
-    assert served(python, models, runtime, tensor, tmp_path / "state") == [2.0, 4.0]
+    assert infer(python, models, runtime, tensor, tmp_path / "state") == [2.0, 4.0]
 
 
-def test_engine_whose_runtime_is_not_installed_says_what_to_install(
+def test_fault_of_an_engine_without_its_runtime_names_the_extra(
     wheel: Path, models: Path, tmp_path: Path
 ) -> None:
     python = environment(tmp_path / "venv", f"synergai[agent] @ file://{wheel}")
     with running_agent(python, models, tmp_path / "state") as (_, agent):
         resident: int = psutil.Process(agent.pid).memory_info().rss
     print(f"an agent without an engine loaded: {resident / (1 << 20):.1f} MB")
-    assert resident <= MOST_BYTES
+    assert resident <= MAX_IDLE_BYTES
     code = (
         "import asyncio, pathlib, sys; from worker_agent.inventory.inventory import Inventory; "
         "engines = asyncio.run(Inventory(*map(pathlib.Path, sys.argv[1:])).engines()); "
         "print(*(engine.fault for engine in engines.values()), sep='\\n')"
     )
-    asked = [str(python), "-c", code, str(models), str(tmp_path / "engines.json")]
-    told = subprocess.run(asked, check=True, capture_output=True, text=True, cwd=tmp_path)
+    command = [str(python), "-c", code, str(models), str(tmp_path / "engines.json")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     for runtime in ("onnxruntime", "tflite", "tensorflow"):
-        assert f"install synergai[{runtime}]" in told.stdout
+        assert f"install synergai[{runtime}]" in done.stdout
 
 
-def test_oldest_onnx_runtime_that_is_promised_serves_a_query(
+def test_oldest_supported_onnx_runtime_serves_a_query(
     wheel: Path, models: Path, tmp_path: Path
 ) -> None:
     requirements = ("onnxruntime==1.18.*", "numpy<2", f"synergai[agent] @ file://{wheel}")
     python = environment(tmp_path / "venv", *requirements, constrained=False)
-    assert served(python, models, "onnxruntime", "x", tmp_path / "state") == [2.0, 4.0]
+    assert infer(python, models, "onnxruntime", "x", tmp_path / "state") == [2.0, 4.0]

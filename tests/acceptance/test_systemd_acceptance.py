@@ -1,4 +1,4 @@
-"""The units as systemd itself judges them; needs systemd-analyze 252 or newer."""
+"""Verification of the units by systemd-analyze, version 252 or newer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """The units, with programs where they say that these are."""
+    """Directory with the units, adapted to existing dummy programs."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("synergai", "synergai-power"):
@@ -35,13 +35,13 @@ def units(tmp_path: Path) -> Path:
     return folder
 
 
-def test_systemd_finds_nothing_wrong_with_any_unit(units: Path) -> None:
+def test_units_are_valid(units: Path) -> None:
     done = analyze("verify", *map(str, sorted(units.iterdir())))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_systemd_finds_what_is_wrong_with_a_damaged_unit(units: Path) -> None:
-    """The oracle's own control."""
+def test_an_invalid_unit_is_detected(units: Path) -> None:
+    """Check the method of the test above."""
     unit = units / "synergai-gateway.service"
     unit.write_text(unit.read_text().replace("Type=notify", "Type=telepathy"))
     done = analyze("verify", str(unit))
@@ -49,7 +49,7 @@ def test_systemd_finds_what_is_wrong_with_a_damaged_unit(units: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*EXPOSURE, "synergai-power@.service"])
-def test_a_service_is_exposed_no_more_than_it_must_be(units: Path, name: str) -> None:
+def test_exposure_of_a_service_is_limited(units: Path, name: str) -> None:
     done = analyze("security", "--offline=true", "--no-pager", str(units / name))
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
     assert found, done.stderr

@@ -1,7 +1,7 @@
-"""Gateway and agent under a booted systemd: started, killed, and back again.
+"""Gateway and agent under systemd: started, killed and restarted.
 
-Boots Debian in a container of systemd-nspawn with a network of its own. Where that cannot be done,
-the reason for skipping says what stood in the way.
+Boots Debian in a systemd-nspawn container with a private network; skips with the reason where
+that is not possible.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.acceptance.debian_root import (
     CHECKOUT,
     PROGRAMS,
     DebianRoot,
-    Missing,
-    need_programs,
+    MissingPrerequisite,
+    require_programs,
 )
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ BOOT_S: Final = 60.0
 LOG: Final = "console.log"
 
 
-class Machine:
-    """A booted container. A context manager: leaving powers it off.
+class Container:
+    """A booted container. As a context manager, boots it and powers it off.
 
     Raises:
-        Missing: on entering, if it does not come up.
+        Missing: on entering, if it does not boot.
     """
 
     def __init__(self, root: DebianRoot, log: Path) -> None:
@@ -47,11 +47,11 @@ class Machine:
         self._log = log
         self._leader = 0
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> Container:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    # This machine's own service manager, if it has one, need not know of it.
+                    # Independent of this machine's own service manager, if any.
                     *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit"),
                     *("--private-network", "--console=read-only", "--machine=synergai-acceptance"),
                     *("--directory", str(self._root.path), "--boot"),
@@ -77,7 +77,7 @@ class Machine:
             self._process.wait()
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command inside; its output."""
+        """Run a command in the container; return its output."""
         enter = ["nsenter", f"--target={self._leader}", "--all", "/usr/bin/env", "-i"]
         path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
         done = subprocess.run([*enter, path, *command], capture_output=True, text=True, check=False)
@@ -92,14 +92,16 @@ class Machine:
         while state not in ("running", "degraded"):  # getty may fail without a terminal
             if self._process.poll() is not None or time.monotonic() > deadline:
                 text = self._log.read_text("utf-8", "replace").strip().splitlines()
-                raise Missing(f"systemd-nspawn did not boot ({state or 'no answer'}): {text[-3:]}")
+                raise MissingPrerequisite(
+                    f"systemd-nspawn did not boot ({state or 'no answer'}): {text[-3:]}"
+                )
             time.sleep(0.2)
             self._leader = self._find_leader()
             if self._leader:
                 state = self.run("systemctl", "is-system-running", check=False)
 
     def _find_leader(self) -> int:
-        """Process id, outside, of the container's own first process."""
+        """Return the process id, on the host, of the container's init process."""
         children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
         done = subprocess.run(["cat", children], capture_output=True, text=True, check=False)
         found = done.stdout.split()
@@ -107,22 +109,22 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     root = DebianRoot(CACHE / "acceptance" / "systemd", "amd64")
     needed = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
     try:
-        need_programs({**needed, "nsenter": "util-linux", "dpkg-deb": "dpkg"})
+        require_programs({**needed, "nsenter": "util-linux", "dpkg-deb": "dpkg"})
         root.create(PACKAGES)
         root.install("gateway,agent,onnxruntime,client", "x86_64")
         _prepare(root)
-        with Machine(root, tmp_path_factory.mktemp("boot") / LOG) as booted:
+        with Container(root, tmp_path_factory.mktemp("boot") / LOG) as booted:
             yield booted
-    except Missing as missing:
-        pytest.skip(str(missing))
+    except MissingPrerequisite as error:
+        pytest.skip(str(error))
 
 
 def _prepare(root: DebianRoot) -> None:
-    """Leave nothing of an earlier run, and put an engine and the gateway's unit in."""
+    """Remove files of an earlier run; add an engine and the gateway's unit."""
     for left in ("etc/synergai", "var/lib/synergai-agent", "var/lib/private/synergai-gateway"):
         shutil.rmtree(root.path / left, ignore_errors=True)
     for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
@@ -139,40 +141,45 @@ def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
     return condition()
 
 
-def shown(machine: Machine, service: str, name: str) -> str:
-    return machine.run("systemctl", "show", "--value", f"--property={name}", service)
+def unit_property(container: Container, service: str, name: str) -> str:
+    return container.run("systemctl", "show", "--value", f"--property={name}", service)
 
 
-def serves(machine: Machine) -> bool:
-    """Whether a job goes through gateway and agent."""
+def job_succeeds(container: Container) -> bool:
+    """Return whether a job submitted to the gateway succeeds."""
     submit = [f"{PROGRAMS}/synergai", "submit", "onnx_identity", "--queries", "100"]
-    answer = machine.run(*submit, "--watch", "--json", check=False)
+    answer = container.run(*submit, "--watch", "--json", check=False)
     return bool(answer) and json.loads(answer)["state"] == "succeeded"
 
 
-def test_both_services_start_serve_and_come_back_after_a_kill(machine: Machine) -> None:
-    machine.run("systemctl", "enable", "--now", "synergai-gateway.service")
+def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
+    container.run("systemctl", "enable", "--now", "synergai-gateway.service")
     install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
-    machine.run(*install, "--class", "container", "--power", "none", "--programs", PROGRAMS)
-    assert [shown(machine, service, "ActiveState") for service in SERVICES] == ["active"] * 2
-    assert eventually(lambda: serves(machine))
+    container.run(*install, "--class", "container", "--power", "none", "--programs", PROGRAMS)
+    assert [unit_property(container, service, "ActiveState") for service in SERVICES] == [
+        "active"
+    ] * 2
+    assert eventually(lambda: job_succeeds(container))
 
     for service in SERVICES:
-        before = shown(machine, service, "MainPID")
-        machine.run("systemctl", "kill", "--signal=KILL", service)
+        before = unit_property(container, service, "MainPID")
+        container.run("systemctl", "kill", "--signal=KILL", service)
         began = time.monotonic()
 
         def is_back(service: str = service, before: str = before) -> bool:
-            pid = shown(machine, service, "MainPID")
-            return shown(machine, service, "ActiveState") == "active" and pid not in ("0", before)
+            pid = unit_property(container, service, "MainPID")
+            return unit_property(container, service, "ActiveState") == "active" and pid not in (
+                "0",
+                before,
+            )
 
         assert eventually(is_back)
-        assert shown(machine, service, "NRestarts") == "1"
+        assert unit_property(container, service, "NRestarts") == "1"
         print(f"\n{service}: back after {time.monotonic() - began:.1f} s")
-        assert eventually(lambda: serves(machine))
+        assert eventually(lambda: job_succeeds(container))
 
 
-def test_the_agent_is_taken_out_again(machine: Machine) -> None:
-    machine.run(f"{PROGRAMS}/synergai", "agent", "uninstall", "--purge")
-    assert shown(machine, "synergai-agent", "LoadState") == "not-found"
-    assert machine.run("sh", "-c", "ls /etc/systemd/system | grep -c agent", check=False) == "0"
+def test_the_agent_is_uninstalled(container: Container) -> None:
+    container.run(f"{PROGRAMS}/synergai", "agent", "uninstall", "--purge")
+    assert unit_property(container, "synergai-agent", "LoadState") == "not-found"
+    assert container.run("sh", "-c", "ls /etc/systemd/system | grep -c agent", check=False) == "0"

@@ -1,8 +1,8 @@
-"""The twelve engines at full size: built, loaded by the agent's engine host, and shown photographs.
+"""The twelve full-size engines: built, loaded by an engine host, and run on photographs.
 
-They are built into a folder of their own; if ``SYNERGAI_TWELVE`` names a model directory, what it
-lacks is built into that. Every engine gets the same encoded images: 20 views of the photographs
-that it was calibrated on, and 40 random parts that it was not. ``pytest -s`` shows the figures.
+They are built into the model directory ``SYNERGAI_TWELVE``, unless they exist there, or into a
+temporary one. Every engine gets the same encoded images: 20 views of the photographs used for its
+calibration, and 40 random crops that were not. ``pytest -s`` shows the figures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TWELVE = [each.name for each in PUBLISHED]
 PARTS = 20
-UNSEEN_SEED = 1  # the calibration's parts are those of seed 0
+UNSEEN_SEED = 1  # calibration uses seed 0
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def answers(models: Path) -> dict[EngineName, Answers]:
 
 
 def ask(models: Path, name: EngineName, images: list[bytes]) -> Answers:
-    """What an engine answers to each image, by the outputs' names without TensorFlow's index."""
+    """Return the outputs for all images, by names without TensorFlow's index."""
     found: list[Answers] = []
     with HostClient(models, Session(name, Configuration(1))) as host:
         (taken,) = host.ready.inputs
@@ -74,7 +74,7 @@ def ask(models: Path, name: EngineName, images: list[bytes]) -> Answers:
 
 
 def probabilities(answers: Answers) -> NDArray[Any]:
-    """The output with a value per class; int8's are not scaled, which no order depends on."""
+    """Return the output with a value per class; int8 outputs are unscaled, but keep the order."""
     (found,) = (array for array in answers.values() if array.shape[1:] == (1001,))
     return found
 
@@ -86,7 +86,7 @@ def probabilities(answers: Answers) -> NDArray[Any]:
         ("onnx_mobilenet_op11", ("onnx_mobilenet_op8", "tf_mobilenet", "tfl_mobilenet")),
     ],
 )
-def test_exact_classifiers_give_the_same_probabilities(
+def test_float_classifiers_agree_in_probabilities(
     answers: dict[EngineName, Answers], first: str, others: tuple[str, ...]
 ) -> None:
     expected = probabilities(answers[EngineName(first)])
@@ -97,7 +97,7 @@ def test_exact_classifiers_give_the_same_probabilities(
 
 
 @pytest.mark.parametrize("name", ["tfl_mobilenet_q", "tf_mobilenet_q"])
-def test_eight_bits_decide_as_the_exact_network_does(
+def test_quantised_classifiers_agree_with_the_float_network(
     answers: dict[EngineName, Answers], name: str
 ) -> None:
     expected = probabilities(answers[EngineName("tfl_mobilenet")]).argmax(axis=1)
@@ -123,16 +123,14 @@ def test_detectors_find_the_same_objects(
 
 
 @pytest.mark.parametrize("name", ["tf_mobilenet", "tfl_mobilenet_q", "onnx_ssd_op8"])
-def test_building_again_gives_the_same_bytes(models: Path, tmp_path: Path, name: str) -> None:
+def test_builds_are_reproducible(models: Path, tmp_path: Path, name: str) -> None:
     again = zoo.build(name, tmp_path)
 
     (first,) = (models / name).glob(again.file.name)
     assert digest(again.file) == digest(first)
 
 
-async def test_all_twelve_are_served_through_a_gateway_on_the_photographs(
-    models: Path, tmp_path: Path
-) -> None:
+async def test_all_twelve_serve_photographs_through_a_gateway(models: Path, tmp_path: Path) -> None:
     with LocalFleet(tmp_path) as fleet:
         fleet.start_gateway()
         fleet.start_agent("all", models=models)

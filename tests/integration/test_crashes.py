@@ -47,8 +47,8 @@ def test_kills_lose_no_query_and_record_none_twice(tmp_path: Path) -> None:
     ],
 )
 def test_check_finds_every_planted_fault(job: jobs_pb2.Job, fault: str) -> None:
-    assert any(fault in line for line in crashes().faults(job, 10))
+    assert any(fault in line for line in crashes().find_errors(job, 10))
 
 
 def test_check_accepts_a_job_recorded_once() -> None:
-    assert crashes().faults(a_job((5, 5), (0, 5)), 10) == []
+    assert crashes().find_errors(a_job((5, 5), (0, 5)), 10) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[1] / "acceptance" / "mutated_models.py"
 
 
-def test_agent_outlives_a_few_mutated_models() -> None:
+def test_agent_survives_a_few_mutated_models() -> None:
     command = [sys.executable, str(SCRIPT), "--count", "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
