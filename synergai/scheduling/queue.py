@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import EngineName
-    from synergai.scheduling.state import JobRecord
+    from synergai.scheduling.state import JobRecord, LaneKey, Level
 
 Entry: TypeAlias = "tuple[float, int, JobRecord]"
-Level: TypeAlias = tuple[int, bool]
-"""Sorts before the rank: the negated priority, then whether the tenant is over its share."""
 CostBounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
 """Least setup and least seconds per query on any available worker, by engine."""
 
@@ -83,7 +81,7 @@ class JobQueue:
     """Waiting jobs by level, engine and rank."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[Level, EngineName], Lane] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -107,7 +105,7 @@ class JobQueue:
         if lane is None:
             lane = self._lanes[key] = Lane(*key)
         lane.add(record)
-        record.lane = lane
+        record.lane = key
         self._size += 1
 
     def remove(self, record: JobRecord) -> None:
@@ -116,13 +114,14 @@ class JobQueue:
         Raises:
             ValueError: the job is not queued.
         """
-        lane = record.lane
-        if lane is None:
+        key = record.lane
+        if key is None:
             raise ValueError(f"job {record.job.id} is not queued")
+        lane = self._lanes[key]
         lane.remove(record)
         record.lane = None
         if not lane.entries:
-            del self._lanes[lane.level, lane.engine]
+            del self._lanes[key]
         self._size -= 1
 
     def engines(self) -> set[EngineName]:

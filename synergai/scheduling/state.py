@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
 
@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, EngineName, Job, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.events import Assignment, SchedulingSettings, Worker
-    from synergai.scheduling.queue import Lane
     from synergai.scheduling.ranges import Ranges
+
+Level: TypeAlias = tuple[int, bool]
+"""Sorts before the rank: the negated priority, then whether the tenant is over its share."""
+LaneKey: TypeAlias = "tuple[Level, EngineName]"
+"""A lane of the job queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +83,7 @@ class JobRecord:
         faults: number of failed assignments.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
         rank: the policy's order key; lower goes first.
-        lane: where it is queued; None while it is not.
+        lane: where it is queued; None while it is not queued.
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
         removed: it has left the system; results of its leases are discarded.
@@ -93,7 +97,7 @@ class JobRecord:
     faults: int = 0
     latest_start: float = math.inf
     rank: float = 0.0
-    lane: Lane | None = None
+    lane: LaneKey | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
     removed: bool = False
@@ -107,6 +111,16 @@ class JobRecord:
     def assignable(self) -> int:
         """Queries that can be assigned now."""
         return self.pending.available(self.ready)
+
+    @property
+    def queued(self) -> bool:
+        """Whether it is in the job queue."""
+        return self.lane is not None
+
+    @property
+    def over_share(self) -> bool:
+        """Whether it is queued behind others of its priority, its tenant being over its share."""
+        return self.lane is not None and self.lane[0][1]
 
 
 @dataclass(slots=True, eq=False)

@@ -83,7 +83,7 @@ class WaitQueue:
 
     def withdraw(self, job: JobRecord) -> None:
         """Remove the job from the queue if it is queued."""
-        if job.lane is not None:
+        if job.queued:
             self.queue.remove(job)
 
     # --- order --------------------------------------------------------------------------
@@ -151,5 +151,5 @@ class WaitQueue:
 
 def _is_current(entry: tuple[float, int, JobRecord]) -> bool:
     latest_start, _, job = entry
-    waits = job.lane is not None and job.latest_start == latest_start
-    return waits and not job.done and not job.leases
+    unchanged = job.queued and job.latest_start == latest_start
+    return unchanged and not job.done and not job.leases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,16 @@ def test_parts_that_stand_side_by_side_do_not_import_each_other(part: str) -> No
     for path in sources(f"synergai/{part}"):
         others = {m.split(".")[1] for m in imports(path) if m.startswith("synergai.")}
         assert others.isdisjoint(APART[part]), path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("package", ["synergai/scheduling", "synergai/simulator"])
+def test_modules_have_no_import_cycle(package: str) -> None:
+    paths = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in sources(package)
+    }
+    graph = {module: imports(path) & (paths.keys() - {module}) for module, path in paths.items()}
+    TopologicalSorter(graph).prepare()
 
 
 def test_scheduling_core_is_pure() -> None:

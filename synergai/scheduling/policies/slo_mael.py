@@ -59,7 +59,7 @@ class SloMael:
         self._bindings = {
             job_id: (job, worker)
             for job_id, (job, worker) in self._bindings.items()
-            if job.lane is not None
+            if job.queued
             and view.workers.get(worker.id) is worker
             and not worker.draining
             and self._predefined.estimate(view, job, worker) is not None

@@ -136,5 +136,4 @@ def setup_left_s(lease: Lease, now: float) -> float:
 
 
 def _importance(job: JobRecord) -> float:
-    behind = job.lane is not None and job.lane.level[1]
-    return _IMPORTANCE ** (job.job.priority - (1 if behind else 0))
+    return _IMPORTANCE ** (job.job.priority - job.over_share)
