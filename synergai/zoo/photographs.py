@@ -64,6 +64,11 @@ def augmented_views(photograph: Photograph) -> list[NDArray[np.uint8]]:
     return [view for part in parts for view in (part, part[:, ::-1])]
 
 
+def all_views() -> list[NDArray[np.uint8]]:
+    """Return the `augmented_views` of all photographs, in their order."""
+    return [view for photograph in load_photographs() for view in augmented_views(photograph)]
+
+
 def random_crops(photograph: Photograph, count: int, seed: int = 0) -> list[NDArray[np.uint8]]:
     """Return seeded random squares: uint8 [side, side, 3], RGB."""
     generator = random.Random(seed)

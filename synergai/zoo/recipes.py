@@ -95,12 +95,7 @@ def _tensorflow(name: str, architecture: str, model_format: str, remark: str = "
 RECIPES: Final = {
     recipe.name: recipe
     for recipe in (
-        _onnx("resnet50", 8),
-        _onnx("resnet50", 11),
-        _onnx("mobilenet", 8),
-        _onnx("mobilenet", 11),
-        _onnx("ssd", 8),
-        _onnx("ssd", 11),
+        *(_onnx(architecture, opset) for architecture in TITLES for opset in (8, 11)),
         Recipe(
             name=EngineName("onnx_digits"),
             title="handwritten digits, a small CNN, opset 11",

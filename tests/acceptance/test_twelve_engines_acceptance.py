@@ -24,7 +24,7 @@ from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
 from synergai.zoo.fetch.published import PUBLISHED
-from synergai.zoo.photographs import augmented_views, load_photographs, random_crops
+from synergai.zoo.photographs import all_views, load_photographs, random_crops
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(models: Path) -> dict[EngineName, Answers]:
-    images = [view for photograph in load_photographs() for view in augmented_views(photograph)]
+    images = all_views()
     for photograph in load_photographs():
         images += random_crops(photograph, PARTS, UNSEEN_SEED)
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images]

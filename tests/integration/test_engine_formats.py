@@ -19,7 +19,7 @@ from synergai.zoo.builders.onnx_models import onnx_model
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import SsdMobileNet
 from synergai.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFormat, export_models
-from synergai.zoo.photographs import augmented_views, load_photographs
+from synergai.zoo.photographs import all_views
 from worker_agent.backends.tflite import TfliteBackend
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ for name in sys.argv[2:]:
 
 def images_of(network: Architecture) -> NDArray[Any]:
     family = replace(FAMILIES[network.family], size=network.size)
-    seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
-    return np.stack([prepare(family, view) for view in seen])
+    return np.stack([prepare(family, view) for view in all_views()])
 
 
 class Formats:

@@ -9,7 +9,7 @@ from synergai.models.preprocess import FAMILIES, ImageInput, prepare
 from synergai.models.samples import write_samples
 from synergai.zoo.builders.architectures import ARCHITECTURES, calibrated_weights
 from synergai.zoo.builders.onnx_graph import MODEL_FILE, write_model
-from synergai.zoo.photographs import augmented_views, load_photographs
+from synergai.zoo.photographs import all_views
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,6 @@ def build_tensorflow(
     weights = calibrated_weights(network, lambda share: on_progress(share * CALIBRATION_SHARE))
     on_progress(CALIBRATION_SHARE)
     target = folder / (TFLITE_FILE if model_format.startswith("tflite") else SAVED_MODEL)
-    seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
     (quantisation,) = tensorflow_process.export_models(
         [
             tensorflow_process.ModelExport(
@@ -60,7 +59,7 @@ def build_tensorflow(
                 weights=weights,
                 model_format=model_format,
                 target=target,
-                images=[prepare(FAMILIES[architecture], view) for view in seen],
+                images=[prepare(FAMILIES[architecture], view) for view in all_views()],
             )
         ]
     )
@@ -72,5 +71,5 @@ def _write_views(
 ) -> None:
     """Write the views of the photographs as the model's sample set."""
     (spec,) = describe(model).contents.inputs
-    seen = [view for photograph in load_photographs() for view in augmented_views(photograph)]
-    write_samples(folder, {spec.name: ImageInput(family, spec, quantisation).to_tensor(seen)})
+    images = ImageInput(family, spec, quantisation).to_tensor(all_views())
+    write_samples(folder, {spec.name: images})
