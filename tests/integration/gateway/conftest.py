@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, Unpack
 
 import grpc
 import pytest
@@ -25,8 +25,24 @@ from synergai.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from pathlib import Path
+
+    from tests.message_fields import ProgressFields, RequestFactory, RequestFields
+
+    ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
+    WorkCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.WorkReports, hub_pb2.WorkOrders]
+    InferStream: TypeAlias = grpc.aio.StreamStreamCall[
+        oip.ModelInferRequest, oip.ModelStreamInferResponse
+    ]
+    NewAgent: TypeAlias = Callable[[str], "FakeAgent"]
+    Connect: TypeAlias = Callable[[Gateway], Awaitable[tuple["Caller", "FakeAgent"]]]
+
+    class PendingCall(Awaitable[object], Protocol):
+        """A call or task that a test waits for."""
+
+        def cancel(self) -> bool: ...
+
 
 ECHO = "echo"
 
@@ -95,15 +111,14 @@ class FakeAgent:
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.channel: Any = grpc.aio.insecure_channel(
+        self.channel = grpc.aio.insecure_channel(
             hub_address,
             options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
         )
-        stub = hub_pb2_grpc.HubStub(self.channel)
-        self._open_control: Any = stub.Control
-        self._open_work: Any = stub.Work
-        self.control: Any = None
-        self.work: Any = None
+        self._hub = hub_pb2_grpc.HubStub(self.channel)
+        self.control: ControlCall
+        self.work: WorkCall
+        self._calls: list[grpc.aio.Call] = []
         self.connection_id = ""
         self.work_port = 0
 
@@ -115,9 +130,12 @@ class FakeAgent:
         await self.disconnect()
 
     async def connect(self) -> None:
-        self.control = self._open_control()
+        self.control = self._hub.Control()
+        self._calls.append(self.control)
         await self.control.write(hub_pb2.AgentControl(register=self.register))
-        registered = (await self.control.read()).registered
+        answer = await self.control.read()
+        assert isinstance(answer, hub_pb2.GatewayControl)
+        registered = answer.registered
         self.heartbeat_s = registered.heartbeat_s
         self.connection_id = registered.session
         self.work_port = registered.work_port
@@ -127,7 +145,8 @@ class FakeAgent:
 
     async def reopen_work(self) -> None:
         """Open a work stream; the gateway closes an earlier one."""
-        self.work = self._open_work(metadata=[("synergai-session", self.connection_id)])
+        self.work = self._hub.Work(metadata=[("synergai-session", self.connection_id)])
+        self._calls.append(self.work)
         self._spawn(self._read_orders(self.work))
 
     async def disconnect(self) -> None:
@@ -135,9 +154,8 @@ class FakeAgent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for call in (self.control, self.work):
-            if call is not None:
-                call.cancel()
+        for call in self._calls:
+            call.cancel()
         await self.channel.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -169,13 +187,15 @@ class FakeAgent:
         outcome: hub_pb2.Outcome.ValueType = hub_pb2.OUTCOME_COMPLETED,
         fault: hub_pb2.Fault.ValueType = hub_pb2.FAULT_UNSPECIFIED,
         detail: str = "",
-        **progress: Any,
+        **progress: Unpack[ProgressFields],
     ) -> None:
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         ended = hub_pb2.Ended(progress=report, outcome=outcome, fault=fault, detail=detail)
         await self.report(hub_pb2.WorkReports(ended=[ended]))
 
-    async def progress(self, assignment: hub_pb2.Assignment, **progress: Any) -> None:
+    async def progress(
+        self, assignment: hub_pb2.Assignment, **progress: Unpack[ProgressFields]
+    ) -> None:
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         await self.report(hub_pb2.WorkReports(progress=[report]))
 
@@ -183,7 +203,7 @@ class FakeAgent:
         async with self._writing:  # gRPC allows one write per stream at a time
             await self.work.write(reports)
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -194,7 +214,7 @@ class FakeAgent:
 
     async def _read_control(self) -> None:
         try:
-            while (order := await self.control.read()) is not grpc.aio.EOF:
+            while isinstance(order := await self.control.read(), hub_pb2.GatewayControl):
                 match order.WhichOneof("message"):
                     case "load":
                         self.loads.append(order.load.session)
@@ -211,7 +231,7 @@ class FakeAgent:
         changed = hub_pb2.SessionChanged(session=session, resident=resident, fault=self.cannot_load)
         await self.control.write(hub_pb2.AgentControl(session_changed=changed))
 
-    async def _read_orders(self, work: Any) -> None:
+    async def _read_orders(self, work: WorkCall) -> None:
         try:
             async for orders in work:
                 self.stops.update(orders.stops)
@@ -245,12 +265,12 @@ class Caller:
     """A client of the gateway's public services."""
 
     def __init__(self, address: str) -> None:
-        self.channel: Any = grpc.aio.insecure_channel(
+        self.channel = grpc.aio.insecure_channel(
             address, options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
         )
-        self.oip: Any = oip_grpc.GRPCInferenceServiceStub(self.channel)
-        self.jobs: Any = jobs_pb2_grpc.JobsStub(self.channel)
-        self.fleet: Any = fleet_pb2_grpc.FleetStub(self.channel)
+        self.oip = oip_grpc.GRPCInferenceServiceStub(self.channel)
+        self.jobs = jobs_pb2_grpc.JobsStub(self.channel)
+        self.fleet = fleet_pb2_grpc.FleetStub(self.channel)
 
     async def profile(self, qps: float = 1000.0) -> None:
         """Add a profile of the engine, so that the gateway does not measure it first."""
@@ -286,14 +306,14 @@ class Caller:
         while not condition((await self.workers(1))[0]):  # noqa: ASYNC110 - polls the gateway's state
             await asyncio.sleep(0.005)
 
-    async def failure(self, call: Any) -> grpc.aio.AioRpcError:
+    async def failure(self, call: PendingCall) -> grpc.aio.AioRpcError:
         """Return the error of a call that must fail."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asyncio.wait_for(_finish(call), 10)
         return caught.value
 
 
-async def _finish(call: Any) -> None:
+async def _finish(call: PendingCall) -> None:
     try:
         await call
     finally:
@@ -334,26 +354,28 @@ async def agent(gateway: Gateway, caller: Caller) -> AsyncIterator[FakeAgent]:
 
 
 @pytest.fixture
-def new_agent(gateway: Gateway) -> Callable[[str], FakeAgent]:
+def new_agent(gateway: Gateway) -> NewAgent:
     """Return a factory of further agents, to be entered as contexts."""
     return lambda worker_id: FakeAgent(gateway.hub_address, worker_id)
 
 
-def infer_request(values: int = 1, **fields: Any) -> oip.ModelInferRequest:
-    request = oip.ModelInferRequest(
-        **{"model_name": ECHO, "raw_input_contents": [b"\0\0\x80\x3f" * values], **fields}
-    )
+def infer_request(values: int = 1, **fields: Unpack[RequestFields]) -> oip.ModelInferRequest:
+    usual: RequestFields = {
+        "model_name": ECHO,
+        "raw_input_contents": [b"\0\0\x80\x3f" * values],
+    }
+    request = oip.ModelInferRequest(**(usual | fields))
     request.inputs.add(name="x", datatype="FP32", shape=[values])
     return request
 
 
 @pytest.fixture
-def a_request() -> Callable[..., oip.ModelInferRequest]:
+def a_request() -> RequestFactory:
     return infer_request
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Callable[[Gateway], Awaitable[tuple[Caller, FakeAgent]]]]:
+async def connect() -> AsyncIterator[Connect]:
     """Return a function that connects a caller and an agent to a gateway of the test."""
     async with contextlib.AsyncExitStack() as stack:
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from tests.calls import raw_unary
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.server import Gateway
-    from synergai.oip import inference_pb2 as oip
+    from tests.integration.gateway.conftest import Caller, FakeAgent
+    from tests.message_fields import RequestFactory
 
-    Requests = Callable[..., oip.ModelInferRequest]
 
 METHODS = [
     *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),
@@ -41,13 +41,13 @@ def damaged(message: bytes, rng: random.Random) -> bytes:
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("seed", range(4))
 async def test_damaged_message_is_never_a_fault_of_ours(
-    caller: Any, a_request: Requests, seed: int
+    caller: Caller, a_request: RequestFactory, seed: int
 ) -> None:
     rng = random.Random(seed)
     message = a_request(3, id="a", model_version="1").SerializeToString()
 
     async def code_of(data: bytes) -> grpc.StatusCode:
-        call = caller.channel.unary_unary(rng.choice(METHODS))(data, timeout=5)
+        call = raw_unary(caller.channel, rng.choice(METHODS))(data, timeout=5)
         try:
             await call
         except grpc.aio.AioRpcError as error:
@@ -66,7 +66,7 @@ async def test_damaged_message_is_never_a_fault_of_ours(
 
 
 async def test_storm_of_cancellations_leaves_nothing_behind(
-    agent: Any, caller: Any, gateway: Gateway, a_request: Requests
+    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     calls = [caller.oip.ModelInfer(a_request(), timeout=20) for _ in range(300)]
@@ -78,4 +78,4 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert gateway._app.admission.bytes == 0
     await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
     agent.answer = agent.complete
-    assert await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents

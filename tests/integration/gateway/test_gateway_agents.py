@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
-from synergai.v1 import common_pb2, hub_pb2, jobs_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
+from tests.calls import raw_requests, raw_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from synergai.oip import inference_pb2 as oip
+    from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
+    from tests.message_fields import ProgressFields, RequestFactory
 
-    Requests = Callable[..., oip.ModelInferRequest]
 
-
-async def submit(caller: Any, queries: int = 10) -> str:
+async def submit(caller: Caller, queries: int = 10) -> str:
     spec = jobs_pb2.JobSpec(engine="echo", queries=queries)
     job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=5)
     job_id: str = job.id
     return job_id
 
 
-async def ended(caller: Any, job_id: str) -> jobs_pb2.Job:
+async def ended(caller: Caller, job_id: str) -> jobs_pb2.Job:
     call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
     try:
         jobs = [job async for job in call]
@@ -49,7 +50,7 @@ async def ended(caller: Any, job_id: str) -> jobs_pb2.Job:
     ],
 )
 async def test_impossible_report_closes_the_agents_connection(
-    agent: Any, caller: Any, new_agent: Any, progress: dict[str, Any]
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent, progress: ProgressFields
 ) -> None:
     async def answer(assignment: hub_pb2.Assignment) -> None:
         await agent.end(assignment, **progress)
@@ -65,19 +66,19 @@ async def test_impossible_report_closes_the_agents_connection(
 
 
 async def test_job_fails_after_repeated_impossible_reports(
-    agent: Any, caller: Any, new_agent: Any
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     job_id = await submit(caller)
     await ended(caller, job_id)
 
-    async def overreport(broken: Any, assignment: hub_pb2.Assignment) -> None:
+    async def overreport(broken: FakeAgent, assignment: hub_pb2.Assignment) -> None:
         await broken.end(assignment, done=assignment.count + 1)
 
     await agent.disconnect()
     job_id = await submit(caller)
     for number in range(3):
         broken = new_agent(f"broken-{number}")
-        broken.answer = lambda assignment, broken=broken: overreport(broken, assignment)
+        broken.answer = partial(overreport, broken)
         async with broken:
             await asyncio.wait_for(broken.ended.wait(), 5)
     job = await ended(caller, job_id)
@@ -87,7 +88,7 @@ async def test_job_fails_after_repeated_impossible_reports(
 
 @pytest.mark.parametrize("responses", [[], [b"\x08"], [b"", b""]])
 async def test_invalid_response_is_not_passed_on(
-    agent: Any, caller: Any, a_request: Requests, responses: list[bytes]
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, responses: list[bytes]
 ) -> None:
     async def answer(assignment: hub_pb2.Assignment) -> None:
         await agent.end(assignment, done=1, responses=responses)
@@ -100,7 +101,7 @@ async def test_invalid_response_is_not_passed_on(
 
 
 async def test_report_on_an_assignment_that_is_not_in_flight_is_ignored(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     async def twice(assignment: hub_pb2.Assignment) -> None:
         unknown = hub_pb2.Assignment(id=assignment.id + 1000)
@@ -110,12 +111,12 @@ async def test_report_on_an_assignment_that_is_not_in_flight_is_ignored(
 
     agent.answer = twice
     for _ in range(3):
-        assert await caller.oip.ModelInfer(a_request(), timeout=5)
+        assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
     assert not agent.gone
 
 
 async def test_job_of_a_lost_worker_resumes_after_its_last_report(
-    agent: Any, caller: Any, new_agent: Any
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     reported = asyncio.Event()
 
@@ -140,7 +141,7 @@ async def test_job_of_a_lost_worker_resumes_after_its_last_report(
 
 
 async def test_silent_worker_is_lost_and_its_job_run_on_another(
-    new_agent: Any, caller: Any
+    new_agent: NewAgent, caller: Caller
 ) -> None:
     silent = new_agent("silent")
     silent.heartbeats = False
@@ -158,7 +159,7 @@ async def test_silent_worker_is_lost_and_its_job_run_on_another(
 
 
 async def test_newer_registration_replaces_the_older(
-    agent: Any, caller: Any, new_agent: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
     async with new_agent("w1") as newer:
         await asyncio.wait_for(agent.ended.wait(), 5)
@@ -169,7 +170,9 @@ async def test_newer_registration_replaces_the_older(
         assert not agent.assignments
 
 
-async def test_reopened_work_stream_gets_the_unfinished_queries(agent: Any, caller: Any) -> None:
+async def test_reopened_work_stream_gets_the_unfinished_queries(
+    agent: FakeAgent, caller: Caller
+) -> None:
     agent.answer = agent.hold
     job_id = await submit(caller)
     await agent.until(lambda: len(agent.assignments) == 1)
@@ -181,7 +184,7 @@ async def test_reopened_work_stream_gets_the_unfinished_queries(agent: Any, call
 
 
 async def test_draining_worker_gets_no_assignments(
-    agent: Any, caller: Any, new_agent: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
     await agent.control.write(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
     async with new_agent("w2"):
@@ -191,28 +194,46 @@ async def test_draining_worker_gets_no_assignments(
     assert not agent.assignments
 
 
+def registration(
+    protocol_version: int = 1,
+    worker_id: str = "w1",
+    worker_class: str = "test",
+    engines: Sequence[common_pb2.Engine] = (),
+    sessions: Sequence[common_pb2.Session] = (),
+    configurations: Sequence[common_pb2.Configuration] = (),
+) -> hub_pb2.Register:
+    return hub_pb2.Register(
+        protocol_version=protocol_version,
+        worker_id=worker_id,
+        worker_class=worker_class,
+        engines=engines,
+        sessions=sessions,
+        configurations=configurations,
+    )
+
+
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("register", "code"),
     [
-        ({"protocol_version": 9}, "UNIMPLEMENTED"),
-        ({"worker_id": "../etc"}, "INVALID_ARGUMENT"),
-        ({"worker_id": ""}, "INVALID_ARGUMENT"),
-        ({"worker_class": "a b"}, "INVALID_ARGUMENT"),
-        ({"engines": [common_pb2.Engine(name="x")]}, "INVALID_ARGUMENT"),
-        ({"engines": [common_pb2.Engine(name="/x", fault="f")]}, "INVALID_ARGUMENT"),
-        ({"engines": [common_pb2.Engine(name="x", fault="f")] * 2}, "INVALID_ARGUMENT"),
-        ({"sessions": [common_pb2.Session(engine="other")]}, "INVALID_ARGUMENT"),
-        ({"configurations": [common_pb2.Configuration(threads=9999)]}, "INVALID_ARGUMENT"),
+        (registration(protocol_version=9), "UNIMPLEMENTED"),
+        (registration(worker_id="../etc"), "INVALID_ARGUMENT"),
+        (registration(worker_id=""), "INVALID_ARGUMENT"),
+        (registration(worker_class="a b"), "INVALID_ARGUMENT"),
+        (registration(engines=[common_pb2.Engine(name="x")]), "INVALID_ARGUMENT"),
+        (registration(engines=[common_pb2.Engine(name="/x", fault="f")]), "INVALID_ARGUMENT"),
+        (registration(engines=[common_pb2.Engine(name="x", fault="f")] * 2), "INVALID_ARGUMENT"),
+        (registration(sessions=[common_pb2.Session(engine="other")]), "INVALID_ARGUMENT"),
+        (
+            registration(configurations=[common_pb2.Configuration(threads=9999)]),
+            "INVALID_ARGUMENT",
+        ),
     ],
 )
 async def test_impossible_registration_is_refused(
-    new_agent: Any, change: dict[str, Any], code: str
+    new_agent: NewAgent, register: hub_pb2.Register, code: str
 ) -> None:
     agent = new_agent("w1")
-    register = hub_pb2.Register(**{"protocol_version": 1, "worker_id": "w1", **change})
-    if not register.worker_class and "worker_class" not in change:
-        register.worker_class = "test"
-    call = agent.channel.stream_stream("/synergai.v1.Hub/Control")(
+    call = raw_stream(agent.channel, "/synergai.v1.Hub/Control")(
         iter([hub_pb2.AgentControl(register=register).SerializeToString()]), timeout=5
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -226,9 +247,9 @@ async def test_impossible_registration_is_refused(
     "first",
     [hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat()).SerializeToString(), b"", b"\x08"],
 )
-async def test_first_message_must_register(new_agent: Any, first: bytes) -> None:
+async def test_first_message_must_register(new_agent: NewAgent, first: bytes) -> None:
     agent = new_agent("w1")
-    call = agent.channel.stream_stream("/synergai.v1.Hub/Control")(iter([first]), timeout=5)
+    call = raw_stream(agent.channel, "/synergai.v1.Hub/Control")(iter([first]), timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))
     call.cancel()
@@ -236,9 +257,9 @@ async def test_first_message_must_register(new_agent: Any, first: bytes) -> None
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_work_stream_needs_a_connection_id(new_agent: Any) -> None:
+async def test_work_stream_needs_a_connection_id(new_agent: NewAgent) -> None:
     agent = new_agent("w1")
-    call = agent.channel.stream_stream("/synergai.v1.Hub/Work")(
+    call = raw_stream(agent.channel, "/synergai.v1.Hub/Work")(
         iter([]), metadata=[("synergai-session", "guessed")], timeout=5
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -248,10 +269,10 @@ async def test_work_stream_needs_a_connection_id(new_agent: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_malformed_report_closes_the_connection(agent: Any, caller: Any) -> None:
-    call = agent.channel.stream_stream(
-        "/synergai.v1.Hub/Work", response_deserializer=hub_pb2.WorkOrders.FromString
-    )(iter([b"\x08"]), metadata=[("synergai-session", agent.connection_id)], timeout=5)
+async def test_malformed_report_closes_the_connection(agent: FakeAgent, caller: Caller) -> None:
+    call = raw_requests(agent.channel, "/synergai.v1.Hub/Work", hub_pb2.WorkOrders.FromString)(
+        iter([b"\x08"]), metadata=[("synergai-session", agent.connection_id)], timeout=5
+    )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))
     call.cancel()
@@ -259,7 +280,9 @@ async def test_malformed_report_closes_the_connection(agent: Any, caller: Any) -
     await caller.workers(0)
 
 
-async def test_session_of_an_unregistered_engine_is_a_violation(agent: Any, caller: Any) -> None:
+async def test_session_of_an_unregistered_engine_is_a_violation(
+    agent: FakeAgent, caller: Caller
+) -> None:
     changed = hub_pb2.SessionChanged(session=common_pb2.Session(engine="other"), resident=True)
     await agent.control.write(hub_pb2.AgentControl(session_changed=changed))
     await asyncio.wait_for(agent.ended.wait(), 5)
@@ -268,7 +291,7 @@ async def test_session_of_an_unregistered_engine_is_a_violation(agent: Any, call
 
 
 async def test_engine_that_breaks_is_no_longer_served(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     broken = common_pb2.Engine()
     broken.CopyFrom(agent.register.engines[0])
@@ -280,15 +303,21 @@ async def test_engine_that_breaks_is_no_longer_served(
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_sessions_are_listed_while_resident(agent: Any, caller: Any) -> None:
+def lists_sessions(worker: fleet_pb2.Worker, *, expected: bool) -> bool:
+    return bool(worker.sessions) is expected
+
+
+async def test_sessions_are_listed_while_resident(agent: FakeAgent, caller: Caller) -> None:
     session = common_pb2.Session(engine="echo", configuration=common_pb2.Configuration(threads=1))
     for resident in (True, False):
         changed = hub_pb2.SessionChanged(session=session, resident=resident, model_load_s=0.1)
         await agent.control.write(hub_pb2.AgentControl(session_changed=changed))
-        await caller.until(lambda worker, wanted=resident: bool(worker.sessions) is wanted)
+        await caller.until(partial(lists_sessions, expected=resident))
 
 
-async def test_unprofiled_engine_is_measured_and_then_profiled(new_agent: Any, caller: Any) -> None:
+async def test_unprofiled_engine_is_measured_and_then_profiled(
+    new_agent: NewAgent, caller: Caller
+) -> None:
     agent = new_agent("w1")
     agent.register.worker_class = "unmeasured"
 
@@ -304,7 +333,7 @@ async def test_unprofiled_engine_is_measured_and_then_profiled(new_agent: Any, c
 
 
 async def test_newer_engine_version_runs_once_the_older_one_has_left(
-    agent: Any, caller: Any, new_agent: Any
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     newer = new_agent("newer")
     newer.register.engines[0].version = "2"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -12,10 +12,14 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.server import SERVICES, Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
+from tests.calls import raw_unary
 
 if TYPE_CHECKING:
+    from gateway.dispatch.job_handler import JobHandler
     from gateway.settings import GatewaySettings
     from synergai.domain import Job
+    from tests.integration.gateway.conftest import Caller, Connect, InferStream
+    from tests.message_fields import RequestFactory
 
 UNARY = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -24,14 +28,14 @@ def flag(name: str, *, value: bool = True) -> dict[str, oip.InferParameter]:
     return {name: oip.InferParameter(bool_param=value)}
 
 
-async def read_all(call: Any, into: list[oip.ModelStreamInferResponse]) -> None:
+async def read_all(call: InferStream, into: list[oip.ModelStreamInferResponse]) -> None:
     """Append a stream's messages to `into`, which keeps those before an error."""
     async for answer in call:
         into.append(answer)  # noqa: PERF401 - a comprehension would lose messages before an error
 
 
 @pytest.mark.usefixtures("agent")
-async def test_response_has_timings_on_request(caller: Any, a_request: Any) -> None:
+async def test_response_has_timings_on_request(caller: Caller, a_request: RequestFactory) -> None:
     asking = a_request(2, id="a", parameters=flag("synergai_timings"))
     response = await caller.oip.ModelInfer(asking, timeout=5)
     told = response.parameters
@@ -46,7 +50,9 @@ async def test_response_has_timings_on_request(caller: Any, a_request: Any) -> N
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_responses_have_timings_on_request(caller: Any, a_request: Any) -> None:
+async def test_stream_responses_have_timings_on_request(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     requests = [a_request(id="a", parameters=flag("synergai_timings")), a_request(id="b")]
     call = caller.oip.ModelStreamInfer(iter(requests), timeout=5)
     answers = {answer.infer_response.id: answer.infer_response async for answer in call}
@@ -58,14 +64,21 @@ async def test_stream_responses_have_timings_on_request(caller: Any, a_request: 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("tenant", ["", "lab"])
 async def test_tenant_comes_from_metadata_or_request_parameters(
-    caller: Any, a_request: Any, tenant: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, a_request: RequestFactory, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     submit = Dispatcher.submit
 
-    def spy(self: Dispatcher, job: Job, *args: Any, **options: Any) -> None:
+    def spy(
+        self: Dispatcher,
+        job: Job,
+        handler: JobHandler,
+        *,
+        ready: int,
+        done: tuple[tuple[int, int], ...] = (),
+    ) -> None:
         seen.append(job.tenant)
-        submit(self, job, *args, **options)
+        submit(self, job, handler, ready=ready, done=done)
 
     monkeypatch.setattr(Dispatcher, "submit", spy)
     parameters = {"synergai_tenant": oip.InferParameter(string_param=tenant)} if tenant else {}
@@ -79,13 +92,17 @@ async def test_tenant_comes_from_metadata_or_request_parameters(
     assert seen == [tenant or "shop", tenant or "shop", ""]
 
 
-async def test_invalid_tenant_in_metadata_is_rejected(caller: Any, a_request: Any) -> None:
+async def test_invalid_tenant_in_metadata_is_rejected(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     call = caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "a b"),), timeout=5)
     assert (await caller.failure(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_ends_at_the_first_error_on_request(caller: Any, a_request: Any) -> None:
+async def test_stream_ends_at_the_first_error_on_request(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     requests = [a_request(id="good"), a_request(model_name="nobody"), a_request(id="late")]
     call = caller.oip.ModelStreamInfer(
         iter(requests), metadata=(("triton_grpc_error", "true"),), timeout=5
@@ -98,7 +115,9 @@ async def test_stream_ends_at_the_first_error_on_request(caller: Any, a_request:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_final_response_is_marked_only_on_request(caller: Any, a_request: Any) -> None:
+async def test_final_response_is_marked_only_on_request(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     asks_not = flag("triton_enable_empty_final_response", value=False)
     call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=5)
     (answer,) = [answer async for answer in call]
@@ -106,35 +125,37 @@ async def test_final_response_is_marked_only_on_request(caller: Any, a_request: 
     assert not answer.infer_response.parameters
 
 
-async def test_engine_without_a_worker_is_retryable(caller: Any, a_request: Any) -> None:
+async def test_engine_without_a_worker_is_retryable(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert int(dict(failure.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
 
 
 async def test_oversized_message_is_rejected_with_the_limit(
-    settings: GatewaySettings, a_request: Any, connect: Any
+    settings: GatewaySettings, a_request: RequestFactory, connect: Connect
 ) -> None:
     small = settings.model_copy(update={"max_message_bytes": 1 << 20})
     async with Gateway(small) as gateway:
         caller, _ = await connect(gateway)
-        assert await caller.oip.ModelInfer(a_request(200_000), timeout=5)
+        response = await caller.oip.ModelInfer(a_request(200_000), timeout=5)
+        assert response.raw_output_contents
         failure = await caller.failure(caller.oip.ModelInfer(a_request(300_000), timeout=5))
     assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in (failure.details() or "")
 
 
 async def test_each_port_names_the_other_for_misdirected_calls(
-    gateway: Gateway, caller: Any
+    gateway: Gateway, caller: Caller
 ) -> None:
     async with grpc.aio.insecure_channel(gateway.hub_address) as channel:
-        call: Any = channel.unary_unary(UNARY)
-        failure = await caller.failure(call(b"", timeout=5))
+        failure = await caller.failure(raw_unary(channel, UNARY)(b"", timeout=5))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
     port = gateway.address.rpartition(":")[2]
     assert failure.details() == f"this port is for agents; clients connect to port {port}"
-    call = caller.channel.unary_unary("/synergai.v1.Hub/Control")
-    failure = await caller.failure(call(b"", timeout=5))
+    control = raw_unary(caller.channel, "/synergai.v1.Hub/Control")
+    failure = await caller.failure(control(b"", timeout=5))
     assert f"port {gateway.hub_address.rpartition(':')[2]}" in (failure.details() or "")
 
 
@@ -146,7 +167,9 @@ async def test_reflection_describes_all_services_when_enabled(
         Gateway(settings.model_copy(update={"reflection": True})) as gateway,
         grpc.aio.insecure_channel(gateway.address, options=rpc.channel_options()) as channel,
     ):
-        method: Any = channel.stream_stream(
+        method: grpc.aio.StreamStreamMultiCallable[
+            reflection_pb2.ServerReflectionRequest, reflection_pb2.ServerReflectionResponse
+        ] = channel.stream_stream(
             f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
@@ -165,7 +188,7 @@ async def test_reflection_describes_all_services_when_enabled(
     assert all(answer.file_descriptor_response.file_descriptor_proto for answer in files)
 
 
-async def test_reflection_is_off_by_default(caller: Any) -> None:
+async def test_reflection_is_off_by_default(caller: Caller) -> None:
     method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    failure = await caller.failure(caller.channel.unary_unary(method)(b"", timeout=5))
+    failure = await caller.failure(raw_unary(caller.channel, method)(b"", timeout=5))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED

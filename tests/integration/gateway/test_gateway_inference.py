@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -13,21 +13,24 @@ from grpc_health.v1 import health_pb2
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, hub_pb2
+from tests.calls import raw_requests, raw_unary, read_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
-    Requests = Callable[..., oip.ModelInferRequest]
+    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
+    from tests.message_fields import RequestFactory
+
 
 HEALTH = "/grpc.health.v1.Health/Check"
 
 
-def parameter(**value: Any) -> dict[str, oip.InferParameter]:
+def parameter(**value: int) -> dict[str, oip.InferParameter]:
     return {name: oip.InferParameter(int64_param=number) for name, number in value.items()}
 
 
 async def test_response_is_forwarded_unchanged(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=5)
     assert response.id == "a"
@@ -35,14 +38,16 @@ async def test_response_is_forwarded_unchanged(
     assert agent.assignments[0].count == 1
 
 
-async def test_request_is_forwarded_unchanged(agent: Any, caller: Any, a_request: Requests) -> None:
+async def test_request_is_forwarded_unchanged(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+) -> None:
     data = a_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
-    await caller.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, timeout=5)
+    await raw_unary(caller.channel, "/inference.GRPCInferenceService/ModelInfer")(data, timeout=5)
     assert agent.assignments[0].requests == [data]
 
 
 async def test_every_request_of_a_burst_gets_the_gateways_own_error(
-    caller: Any, a_request: Requests
+    caller: Caller, a_request: RequestFactory
 ) -> None:
     unknown = a_request(model_name="nobody")
     burst = [caller.failure(caller.oip.ModelInfer(unknown, timeout=30)) for _ in range(5000)]
@@ -51,7 +56,7 @@ async def test_every_request_of_a_burst_gets_the_gateways_own_error(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_server_and_engine_describe_themselves(caller: Any) -> None:
+async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
     assert (await caller.oip.ServerLive(oip.ServerLiveRequest())).live
     assert (await caller.oip.ServerReady(oip.ServerReadyRequest())).ready
     assert (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"))).ready
@@ -81,7 +86,7 @@ async def test_server_and_engine_describe_themselves(caller: Any) -> None:
     ],
 )
 async def test_invalid_request_is_rejected(
-    agent: Any, caller: Any, a_request: Requests, change: dict[str, Any], code: str
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, change: RequestFields, code: str
 ) -> None:
     failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=5))
     assert failure.code() is grpc.StatusCode[code]
@@ -89,14 +94,14 @@ async def test_invalid_request_is_rejected(
 
 
 async def test_known_engine_without_a_worker_is_unavailable(
-    caller: Any, a_request: Requests
+    caller: Caller, a_request: RequestFactory
 ) -> None:
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_faulty_engine_is_a_failed_precondition(
-    new_agent: Any, caller: Any, a_request: Requests
+    new_agent: NewAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent = new_agent("w1")
     agent.register.engines[0].fault = "the model file is truncated"
@@ -124,14 +129,14 @@ async def test_faulty_engine_is_a_failed_precondition(
         for name in names.split()
     ],
 )
-async def test_malformed_message_is_invalid_argument(caller: Any, method: str) -> None:
-    failure = await caller.failure(caller.channel.unary_unary(method)(b"\x08", timeout=5))
+async def test_malformed_message_is_invalid_argument(caller: Caller, method: str) -> None:
+    failure = await caller.failure(raw_unary(caller.channel, method)(b"\x08", timeout=5))
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "is not a valid" in (failure.details() or "")
 
 
 async def test_clients_deadline_ends_the_request_and_stops_its_work(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     began = time.monotonic()
@@ -142,7 +147,7 @@ async def test_clients_deadline_ends_the_request_and_stops_its_work(
 
 
 async def test_timeout_parameter_is_a_deadline_in_microseconds(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     request = a_request(parameters=parameter(timeout=100_000))
@@ -153,7 +158,7 @@ async def test_timeout_parameter_is_a_deadline_in_microseconds(
 
 
 async def test_cancelled_request_frees_its_room_at_once(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
@@ -162,11 +167,11 @@ async def test_cancelled_request_frees_its_room_at_once(
         call.cancel()
     await agent.until(lambda: agent.stops >= {a.id for a in agent.assignments})
     agent.answer = agent.complete
-    assert await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
 
 
 async def test_bad_input_found_by_the_worker_is_invalid_argument(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     async def refuse(assignment: hub_pb2.Assignment) -> None:
         await agent.end(
@@ -183,7 +188,7 @@ async def test_bad_input_found_by_the_worker_is_invalid_argument(
 
 
 async def test_worker_failure_is_reported_to_the_client_by_id_only(
-    agent: Any, caller: Any, a_request: Requests, caplog: pytest.LogCaptureFixture
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def crash(assignment: hub_pb2.Assignment) -> None:
         await agent.end(
@@ -200,7 +205,7 @@ async def test_worker_failure_is_reported_to_the_client_by_id_only(
     assert "secret" in caplog.text
 
 
-async def answers_of(call: Any, count: int) -> list[oip.ModelStreamInferResponse]:
+async def answers_of(call: InferStream, count: int) -> list[oip.ModelStreamInferResponse]:
     found = []
     try:
         async for answer in call:
@@ -214,7 +219,7 @@ async def answers_of(call: Any, count: int) -> list[oip.ModelStreamInferResponse
 
 @pytest.mark.usefixtures("agent")
 async def test_stream_messages_succeed_or_fail_independently(
-    caller: Any, a_request: Requests
+    caller: Caller, a_request: RequestFactory
 ) -> None:
     good = [a_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
     bad = a_request(id="bad", model_name="nobody").SerializeToString()
@@ -226,9 +231,10 @@ async def test_stream_messages_succeed_or_fail_independently(
                 yield b"\x08"
             yield data
 
-    call = caller.channel.stream_stream(
+    call = raw_requests(
+        caller.channel,
         "/inference.GRPCInferenceService/ModelStreamInfer",
-        response_deserializer=oip.ModelStreamInferResponse.FromString,
+        oip.ModelStreamInferResponse.FromString,
     )(messages(), timeout=10)
     answers = [answer async for answer in call]
     call.cancel()
@@ -242,7 +248,9 @@ async def test_stream_messages_succeed_or_fail_independently(
     assert any("not a valid inference.ModelInferRequest" in a.error_message for a in failed)
 
 
-async def test_stream_responds_out_of_order(agent: Any, caller: Any, a_request: Requests) -> None:
+async def test_stream_responds_out_of_order(
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+) -> None:
     first_may_go = asyncio.Event()
 
     async def slow_first(assignment: hub_pb2.Assignment) -> None:
@@ -254,14 +262,16 @@ async def test_stream_responds_out_of_order(agent: Any, caller: Any, a_request: 
     call = caller.oip.ModelStreamInfer(timeout=10)
     await call.write(a_request(id="first"))
     await call.write(a_request(id="second"))
-    assert (await call.read()).infer_response.id == "second"
+    assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "second"
     first_may_go.set()
-    assert (await call.read()).infer_response.id == "first"
+    assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "first"
     call.cancel()
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_marks_the_final_response_on_request(caller: Any, a_request: Requests) -> None:
+async def test_stream_marks_the_final_response_on_request(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     asks = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
     call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks)]), timeout=5)
     (answer,) = await answers_of(call, 1)
@@ -270,7 +280,7 @@ async def test_stream_marks_the_final_response_on_request(caller: Any, a_request
 
 
 async def test_cancelled_stream_stops_its_assignments(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     call = caller.oip.ModelStreamInfer(timeout=10)
@@ -281,37 +291,43 @@ async def test_cancelled_stream_stops_its_assignments(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_health_covers_the_gateway_and_each_engine(caller: Any) -> None:
+async def test_health_covers_the_gateway_and_each_engine(caller: Caller) -> None:
     async def check(service: str) -> int:
-        answer = await caller.channel.unary_unary(
-            HEALTH, response_deserializer=health_pb2.HealthCheckResponse.FromString
-        )(health_pb2.HealthCheckRequest(service=service).SerializeToString())
-        status: int = answer.status
+        request = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        answer = await raw_unary(caller.channel, HEALTH)(request)
+        status: int = health_pb2.HealthCheckResponse.FromString(answer).status
         return status
 
     assert await check("") == await check("echo") == health_pb2.HealthCheckResponse.SERVING
-    call = caller.channel.unary_unary(HEALTH)(
+    call = raw_unary(caller.channel, HEALTH)(
         health_pb2.HealthCheckRequest(service="nobody").SerializeToString()
     )
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.usefixtures("agent")
-async def test_health_watcher_is_notified_when_an_engine_is_unloaded(caller: Any) -> None:
-    call = caller.channel.unary_stream(
+async def test_health_watcher_is_notified_when_an_engine_is_unloaded(caller: Caller) -> None:
+    watch: grpc.aio.UnaryStreamMultiCallable[bytes, health_pb2.HealthCheckResponse]
+    watch = caller.channel.unary_stream(
         "/grpc.health.v1.Health/Watch",
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
-    )(health_pb2.HealthCheckRequest(service="echo").SerializeToString(), timeout=10)
-    assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+    )
+    request = health_pb2.HealthCheckRequest(service="echo").SerializeToString()
+    call = watch(request, timeout=10)
+    first = await read_message(call, health_pb2.HealthCheckResponse)
+    assert first.status == health_pb2.HealthCheckResponse.SERVING
     await caller.oip.RepositoryModelUnload(
         repository_pb2.RepositoryModelUnloadRequest(model_name="echo")
     )
-    assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    second = await read_message(call, health_pb2.HealthCheckResponse)
+    assert second.status == health_pb2.HealthCheckResponse.NOT_SERVING
     call.cancel()
 
 
 @pytest.mark.usefixtures("agent")
-async def test_engine_that_differs_between_workers_is_faulty(caller: Any, new_agent: Any) -> None:
+async def test_engine_that_differs_between_workers_is_faulty(
+    caller: Caller, new_agent: NewAgent
+) -> None:
     other = new_agent("w2")
     other.register.engines[0].inputs[0].CopyFrom(
         common_pb2.TensorSpec(name="z", datatype="INT8", shape=[1])

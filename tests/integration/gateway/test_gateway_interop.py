@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     from gateway.server import Gateway
     from synergai.v1 import hub_pb2
+    from tests.integration.gateway.conftest import Caller, NewAgent
 
 SCRIPT = Path(__file__).with_name("triton_script.py")
 
 
 async def test_unmodified_tritonclient_works_with_the_gateway(
-    gateway: Gateway, caller: Any, new_agent: Any
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     agent = new_agent("w1")
     held = common_pb2.Engine()

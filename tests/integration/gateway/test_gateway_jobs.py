@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,25 +16,36 @@ from synergai.errors import Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
+from tests.calls import raw_unary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    Requests = Callable[..., oip.ModelInferRequest]
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
+    from tests.message_fields import RequestFactory
 
 
-def spec(queries: int = 10, **fields: Any) -> jobs_pb2.JobSpec:
-    return jobs_pb2.JobSpec(**{"engine": "echo", "queries": queries, **fields})
+def spec(
+    queries: int = 10,
+    engine: str = "echo",
+    qos_s: float | None = None,
+    priority: int = 0,
+    tenant: str = "",
+) -> jobs_pb2.JobSpec:
+    return jobs_pb2.JobSpec(
+        engine=engine, queries=queries, qos_s=qos_s, priority=priority, tenant=tenant
+    )
 
 
-async def submit(caller: Any, key: str = "", **fields: Any) -> jobs_pb2.Job:
-    request = jobs_pb2.SubmitRequest(spec=spec(**fields), idempotency_key=key)
-    job: jobs_pb2.Job = await caller.jobs.Submit(request, timeout=5)
-    return job
+async def submit(
+    caller: Caller, job_spec: jobs_pb2.JobSpec | None = None, key: str = ""
+) -> jobs_pb2.Job:
+    request = jobs_pb2.SubmitRequest(spec=job_spec or spec(), idempotency_key=key)
+    return await caller.jobs.Submit(request, timeout=5)
 
 
-async def watched(caller: Any, job_id: str) -> list[jobs_pb2.Job]:
+async def watched(caller: Caller, job_id: str) -> list[jobs_pb2.Job]:
     call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=10)
     try:
         return [job async for job in call]
@@ -43,8 +54,8 @@ async def watched(caller: Any, job_id: str) -> list[jobs_pb2.Job]:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_job_succeeds_and_reports_its_executions(caller: Any) -> None:
-    job = await submit(caller, queries=20, qos_s=30.0, priority=3, tenant="lab")
+async def test_job_succeeds_and_reports_its_executions(caller: Caller) -> None:
+    job = await submit(caller, spec(20, qos_s=30.0, priority=3, tenant="lab"))
     last = (await watched(caller, job.id))[-1]
     assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
     assert last.state == jobs_pb2.JOB_STATE_SUCCEEDED
@@ -57,7 +68,7 @@ async def test_job_succeeds_and_reports_its_executions(caller: Any) -> None:
     assert last.submitted_at.ToNanoseconds() < last.finished_at.ToNanoseconds()
 
 
-async def test_watch_shows_progress_and_ends_with_the_job(agent: Any, caller: Any) -> None:
+async def test_watch_shows_progress_and_ends_with_the_job(agent: FakeAgent, caller: Caller) -> None:
     may_go_on = asyncio.Event()
 
     async def in_two_steps(assignment: hub_pb2.Assignment) -> None:
@@ -78,7 +89,7 @@ async def test_watch_shows_progress_and_ends_with_the_job(agent: Any, caller: An
     assert seen[-1] == (jobs_pb2.JOB_STATE_SUCCEEDED, 10)
 
 
-async def test_cancelled_job_stops_and_keeps_what_is_done(agent: Any, caller: Any) -> None:
+async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, caller: Caller) -> None:
     async def a_part(assignment: hub_pb2.Assignment) -> None:
         await agent.progress(assignment, done=4)
         await agent.hold(assignment)
@@ -95,17 +106,17 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: Any, caller: An
 
 @pytest.mark.usefixtures("agent")
 async def test_same_key_gives_the_same_job_and_another_specification_is_refused(
-    caller: Any,
+    caller: Caller,
 ) -> None:
     jobs = await asyncio.gather(*(submit(caller, key="k") for _ in range(5)))
     assert len({job.id for job in jobs}) == 1
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await submit(caller, key="k", queries=11)
+        await submit(caller, spec(11), key="k")
     assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
 @pytest.mark.usefixtures("agent")
-async def test_list_is_newest_first_and_by_state(caller: Any) -> None:
+async def test_list_is_newest_first_and_by_state(caller: Caller) -> None:
     jobs = [await submit(caller) for _ in range(3)]
     for job in jobs:
         await watched(caller, job.id)
@@ -118,29 +129,31 @@ async def test_list_is_newest_first_and_by_state(caller: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
+    ("job_spec", "key", "code"),
     [
-        ({"queries": 0}, "INVALID_ARGUMENT"),
-        ({"qos_s": -1.0}, "INVALID_ARGUMENT"),
-        ({"qos_s": float("nan")}, "INVALID_ARGUMENT"),
-        ({"priority": 10}, "INVALID_ARGUMENT"),
-        ({"tenant": "a/b"}, "INVALID_ARGUMENT"),
-        ({"engine": ""}, "INVALID_ARGUMENT"),
-        ({"engine": "nobody"}, "NOT_FOUND"),
-        ({"key": "\n"}, "INVALID_ARGUMENT"),
-        ({"key": "k" * 300}, "INVALID_ARGUMENT"),
+        (spec(queries=0), "", "INVALID_ARGUMENT"),
+        (spec(qos_s=-1.0), "", "INVALID_ARGUMENT"),
+        (spec(qos_s=float("nan")), "", "INVALID_ARGUMENT"),
+        (spec(priority=10), "", "INVALID_ARGUMENT"),
+        (spec(tenant="a/b"), "", "INVALID_ARGUMENT"),
+        (spec(engine=""), "", "INVALID_ARGUMENT"),
+        (spec(engine="nobody"), "", "NOT_FOUND"),
+        (spec(), "\n", "INVALID_ARGUMENT"),
+        (spec(), "k" * 300, "INVALID_ARGUMENT"),
     ],
 )
-async def test_impossible_job_is_refused(caller: Any, fields: dict[str, Any], code: str) -> None:
+async def test_impossible_job_is_refused(
+    caller: Caller, job_spec: jobs_pb2.JobSpec, key: str, code: str
+) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await submit(caller, **fields)
+        await submit(caller, job_spec, key)
     assert caught.value.code() is grpc.StatusCode[code]
 
 
 @pytest.mark.parametrize("method", ["Get", "Watch", "Cancel"])
-async def test_unknown_job_is_not_found(caller: Any, method: str) -> None:
+async def test_unknown_job_is_not_found(caller: Caller, method: str) -> None:
     request = jobs_pb2.GetRequest(job_id="nobody").SerializeToString()
-    call = caller.channel.unary_unary(f"/synergai.v1.Jobs/{method}")(request, timeout=5)
+    call = raw_unary(caller.channel, f"/synergai.v1.Jobs/{method}")(request, timeout=5)
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -155,7 +168,9 @@ def query(index: int, request: oip.ModelInferRequest) -> jobs_pb2.RunRequest:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_streamed_job_returns_every_result_once(caller: Any, a_request: Requests) -> None:
+async def test_streamed_job_returns_every_result_once(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     count = 600  # more than are held at a time
 
     async def messages() -> AsyncIterator[jobs_pb2.RunRequest]:
@@ -195,7 +210,7 @@ async def test_streamed_job_returns_every_result_once(caller: Any, a_request: Re
 )
 @pytest.mark.usefixtures("agent")
 async def test_invalid_streamed_job_is_refused(
-    caller: Any, messages: list[jobs_pb2.RunRequest], text: str
+    caller: Caller, messages: list[jobs_pb2.RunRequest], text: str
 ) -> None:
     call = caller.jobs.Run(iter(messages), timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -207,7 +222,7 @@ async def test_invalid_streamed_job_is_refused(
 
 
 async def test_streamed_job_is_cancelled_when_its_client_leaves(
-    agent: Any, caller: Any, a_request: Requests
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     agent.answer = agent.hold
     call = caller.jobs.Run(iter([opening(1), query(0, a_request())]), timeout=10)
@@ -218,7 +233,7 @@ async def test_streamed_job_is_cancelled_when_its_client_leaves(
 
 
 async def test_restarted_gateway_finishes_accepted_jobs(
-    settings: GatewaySettings, connect: Any
+    settings: GatewaySettings, connect: Connect
 ) -> None:
     async with Gateway(settings) as first:
         caller, agent = await connect(first)
@@ -232,7 +247,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
 
         agent.answer = a_part
         half = await submit(caller, key="half")
-        waiting = await submit(caller, key="waiting", qos_s=60.0)
+        waiting = await submit(caller, spec(qos_s=60.0), key="waiting")
         await reported.wait()
         await caller.recorded(half.id, 4)
         before = agent.assignments[-1].id
@@ -270,7 +285,7 @@ async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) ->
 
 
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
-    settings: GatewaySettings, connect: Any, a_request: Requests
+    settings: GatewaySettings, connect: Connect, a_request: RequestFactory
 ) -> None:
     async with Gateway(settings) as gateway:
         caller, agent = await connect(gateway)
@@ -304,12 +319,12 @@ async def test_ready_file_names_the_addresses_while_the_gateway_serves(
 
 
 async def test_recorded_events_replayed_give_the_same_commands(
-    settings: GatewaySettings, connect: Any, tmp_path: Path, a_request: Requests
+    settings: GatewaySettings, connect: Connect, tmp_path: Path, a_request: RequestFactory
 ) -> None:
     log = tmp_path / "events.jsonl"
     async with Gateway(settings.model_copy(update={"event_log": log})) as gateway:
         caller, _ = await connect(gateway)
-        job = await submit(caller, queries=50, qos_s=5.0)
+        job = await submit(caller, spec(50, qos_s=5.0))
         for _ in range(5):
             await caller.oip.ModelInfer(a_request(), timeout=5)
         await watched(caller, job.id)
@@ -320,7 +335,7 @@ async def test_recorded_events_replayed_give_the_same_commands(
 
 
 async def test_metrics_and_health_are_served_over_http(
-    agent: Any, caller: Any, gateway: Gateway, a_request: Requests
+    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
 ) -> None:
     await caller.oip.ModelInfer(a_request(), timeout=5)
     assert agent.assignments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -11,13 +11,24 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
-from synergai.v1 import common_pb2, fleet_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
+from tests.calls import raw_unary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.settings import GatewaySettings
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
+    from tests.message_fields import RequestFactory
 
 SERVICE = "/inference.GRPCInferenceService"
 
 
-def load(name: str = "echo", **more: Any) -> repository_pb2.RepositoryModelLoadRequest:
-    return repository_pb2.RepositoryModelLoadRequest(model_name=name, **more)
+def load(
+    name: str = "echo",
+    parameters: Mapping[str, repository_pb2.ModelRepositoryParameter] | None = None,
+) -> repository_pb2.RepositoryModelLoadRequest:
+    return repository_pb2.RepositoryModelLoadRequest(model_name=name, parameters=parameters)
 
 
 def unload(name: str = "echo") -> repository_pb2.RepositoryModelUnloadRequest:
@@ -28,14 +39,14 @@ def entry_of(engine: str) -> common_pb2.ProfileEntry:
     return common_pb2.ProfileEntry(engine=engine, worker_class="test", qps=1.0)
 
 
-async def state(caller: Any, name: str = "echo") -> str:
+async def state(caller: Caller, name: str = "echo") -> str:
     index = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
     (found,) = [model.state for model in index.models if model.name == name]
     return str(found)
 
 
 @pytest.mark.usefixtures("agent")
-async def test_configuration_is_the_engines(caller: Any) -> None:
+async def test_configuration_is_the_engines(caller: Caller) -> None:
     request = model_config_pb2.ModelConfigRequest(name="echo")
     config = (await caller.oip.ModelConfig(request)).config
     assert (config.name, config.backend, config.max_batch_size) == ("echo", "test", 0)
@@ -45,7 +56,9 @@ async def test_configuration_is_the_engines(caller: Any) -> None:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_statistics_count_what_was_answered(caller: Any, a_request: Any) -> None:
+async def test_statistics_count_what_was_answered(
+    caller: Caller, a_request: RequestFactory
+) -> None:
     for _ in range(3):
         await caller.oip.ModelInfer(a_request(), timeout=5)
     answer = await caller.oip.ModelStatistics(statistics_pb2.ModelStatisticsRequest())
@@ -56,7 +69,7 @@ async def test_statistics_count_what_was_answered(caller: Any, a_request: Any) -
 
 
 async def test_index_lists_every_engine_and_why_it_is_not_ready(
-    caller: Any, new_agent: Any
+    caller: Caller, new_agent: NewAgent
 ) -> None:
     agent = new_agent("w1")
     agent.register.engines.add(name="broken", fault="the file is truncated")
@@ -74,7 +87,7 @@ async def test_index_lists_every_engine_and_why_it_is_not_ready(
     assert [model.name for model in ready.models] == ["echo"]
 
 
-async def test_loading_prewarms_the_workers(agent: Any, caller: Any) -> None:
+async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) -> None:
     answer = await caller.oip.RepositoryModelLoad(load(), timeout=5)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
     (worker,) = await caller.workers(1)
@@ -82,7 +95,7 @@ async def test_loading_prewarms_the_workers(agent: Any, caller: Any) -> None:
     assert agent.loads == list(worker.sessions)
 
 
-async def test_failed_load_reports_the_reason(agent: Any, caller: Any) -> None:
+async def test_failed_load_reports_the_reason(agent: FakeAgent, caller: Caller) -> None:
     agent.cannot_load = "it needs\nmore memory"
     failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=5))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -90,7 +103,7 @@ async def test_failed_load_reports_the_reason(agent: Any, caller: Any) -> None:
 
 
 async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
-    agent: Any, caller: Any, a_request: Any
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     await caller.oip.RepositoryModelLoad(load(), timeout=5)
     await caller.oip.RepositoryModelUnload(unload(), timeout=5)
@@ -102,11 +115,13 @@ async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "load it first" in (failure.details() or "")
     await caller.oip.RepositoryModelLoad(load(), timeout=5)
-    assert await caller.oip.ModelInfer(a_request(), timeout=5)
+    assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
     assert await state(caller) == "READY"
 
 
-async def test_unloaded_engine_stays_unloaded_across_restarts(settings: Any, connect: Any) -> None:
+async def test_unloaded_engine_stays_unloaded_across_restarts(
+    settings: GatewaySettings, connect: Connect
+) -> None:
     async with Gateway(settings) as gateway:
         caller, agent = await connect(gateway)
         await caller.oip.RepositoryModelUnload(unload(), timeout=5)
@@ -122,11 +137,11 @@ async def test_unloaded_engine_stays_unloaded_across_restarts(settings: Any, con
 
 
 async def test_requests_accepted_before_an_unload_complete(
-    agent: Any, caller: Any, a_request: Any
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     may_end = asyncio.Event()
 
-    async def wait(assignment: Any) -> None:
+    async def wait(assignment: hub_pb2.Assignment) -> None:
         await may_end.wait()
         await agent.complete(assignment)
 
@@ -139,7 +154,7 @@ async def test_requests_accepted_before_an_unload_complete(
     assert len(await answers) == 3
 
 
-async def test_load_parameters_are_unimplemented(caller: Any) -> None:
+async def test_load_parameters_are_unimplemented(caller: Caller) -> None:
     parameter = repository_pb2.ModelRepositoryParameter(string_param="{}")
     request = load(parameters={"config": parameter})
     failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=5))
@@ -149,9 +164,9 @@ async def test_load_parameters_are_unimplemented(caller: Any) -> None:
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
-async def test_kserve_messages_of_the_same_calls_work(caller: Any, method: str) -> None:
+async def test_kserve_messages_of_the_same_calls_work(caller: Caller, method: str) -> None:
     named = b"\x0a\x04echo"  # KServe's message has the model's name as its first field
-    answer = await caller.channel.unary_unary(f"{SERVICE}/{method}")(named, timeout=5)
+    answer = await raw_unary(caller.channel, f"{SERVICE}/{method}")(named, timeout=5)
     assert answer == named + b"\x10\x01"
 
 
@@ -166,8 +181,8 @@ async def test_kserve_messages_of_the_same_calls_work(caller: Any, method: str) 
     ],
 )
 async def test_unimplemented_calls_name_the_alternative(
-    caller: Any, method: str, text: str
+    caller: Caller, method: str, text: str
 ) -> None:
-    failure = await caller.failure(caller.channel.unary_unary(f"{SERVICE}/{method}")(b""))
+    failure = await caller.failure(raw_unary(caller.channel, f"{SERVICE}/{method}")(b""))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
     assert text in (failure.details() or "")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,6 +17,7 @@ from synergai.errors import NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.protocol import rpc
 from synergai.protocol.tls import Identity, channel_credentials, open_channel
+from tests.calls import raw_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,7 +83,7 @@ async def test_agent_without_a_certificate_of_the_authority_gets_nowhere(
     identity = name and Identity.read(FILES / f"{name}.pem", FILES / f"{name}.key")
     credentials = channel_credentials(CA, identity or None)
     async with open_channel(encrypted.hub_address, rpc.channel_options(), credentials) as channel:
-        call: Any = channel.stream_stream("/synergai.v1.Hub/Control")(timeout=5)
+        call = raw_stream(channel, "/synergai.v1.Hub/Control")(timeout=5)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         call.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -13,11 +13,12 @@ from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import fleet_pb2, hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from gateway.settings import GatewaySettings
-    from synergai.oip import inference_pb2 as oip
     from synergai.protocol.request_codec import Buffer
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
+    from tests.message_fields import RequestFactory
 
 
 async def open_work_socket(
@@ -33,7 +34,7 @@ async def open_work_socket(
 
 @pytest.mark.parametrize("values", [1, 1_000_000])
 async def test_socket_replaces_the_call_and_carries_requests_of_any_size(
-    agent: Any, caller: Any, a_request: Callable[..., oip.ModelInferRequest], values: int
+    agent: FakeAgent, caller: Caller, a_request: RequestFactory, values: int
 ) -> None:
     def answer(data: Buffer) -> None:
         orders = hub_pb2.WorkOrders.FromString(bytes(data))
@@ -59,19 +60,23 @@ async def test_socket_replaces_the_call_and_carries_requests_of_any_size(
         socket.close()
 
 
-async def test_socket_with_an_unknown_connection_id_is_closed(agent: Any, caller: Any) -> None:
+async def test_socket_with_an_unknown_connection_id_is_closed(
+    agent: FakeAgent, caller: Caller
+) -> None:
     socket = await open_work_socket(agent.work_port, "who-am-i", lambda _: None)
     await asyncio.wait_for(socket.closed, 5)
     assert len(await caller.workers(1)) == 1
 
 
-async def test_unauthenticated_socket_cannot_allocate_memory(agent: Any) -> None:
+async def test_unauthenticated_socket_cannot_allocate_memory(agent: FakeAgent) -> None:
     socket = await open_work_socket(agent.work_port, "x" * 65, lambda _: None)
     await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
     assert not agent.ended.is_set()
 
 
-async def test_malformed_message_on_a_socket_closes_the_connection(agent: Any, caller: Any) -> None:
+async def test_malformed_message_on_a_socket_closes_the_connection(
+    agent: FakeAgent, caller: Caller
+) -> None:
     socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
     socket.send((b"\xff\xff\xff",))
     await caller.workers(0)
@@ -79,7 +84,7 @@ async def test_malformed_message_on_a_socket_closes_the_connection(agent: Any, c
     assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_lost_socket_removes_the_worker(agent: Any, caller: Any) -> None:
+async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) -> None:
     socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
     await asyncio.wait_for(agent.ended.wait(), 5)
     await caller.workers(1)
@@ -89,8 +94,8 @@ async def test_lost_socket_removes_the_worker(agent: Any, caller: Any) -> None:
 
 async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
     settings: GatewaySettings,
-    connect: Callable[[Gateway], Awaitable[Any]],
-    a_request: Callable[..., oip.ModelInferRequest],
+    connect: Connect,
+    a_request: RequestFactory,
 ) -> None:
     async with Gateway(settings) as gateway:
         caller, agent = await connect(gateway)

@@ -9,7 +9,7 @@ import asyncio
 import queue
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import tritonclient.grpc
@@ -17,10 +17,13 @@ import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from types import ModuleType
+
+    Answers: TypeAlias = queue.Queue[tuple[tritonclient.grpc.InferResult, InferenceServerException]]
 
 
-def inputs(module: Any, values: int) -> list[Any]:
+def inputs(module: ModuleType, values: int) -> list[tritonclient.grpc.InferInput]:
     tensor = module.InferInput("x", [values], "FP32")
     tensor.set_data_from_numpy(np.arange(values, dtype=np.float32))
     return [tensor]
@@ -30,7 +33,7 @@ def check_status(status: str, failure: InferenceServerException) -> None:
     assert failure.status() == f"StatusCode.{status}", failure
 
 
-def failure(call: Callable[[], Any]) -> InferenceServerException:
+def failure(call: Callable[[], object]) -> InferenceServerException:
     try:
         call()
     except InferenceServerException as failed:
@@ -74,7 +77,7 @@ def control(address: str) -> None:
 
 def stream_with_codes(address: str) -> None:
     """A stream that asks for status codes ends with that of its first error."""
-    answers: queue.Queue[Any] = queue.Queue()
+    answers: Answers = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(address) as client:
         client.start_stream(
             lambda result, error: answers.put((result, error)),
@@ -114,7 +117,7 @@ def sync(address: str) -> None:
         check_status("NOT_FOUND", failure)
     else:
         raise AssertionError
-    answers: queue.Queue[Any] = queue.Queue()
+    answers: Answers = queue.Queue()
     client.async_infer(
         "echo", inputs(tritonclient.grpc, 2), lambda result, error: answers.put((result, error))
     )
@@ -164,7 +167,7 @@ async def aio(address: str) -> None:
         else:
             raise AssertionError
 
-        async def requests() -> Any:
+        async def requests() -> AsyncIterator[dict[str, object]]:
             for number in range(10):
                 yield {
                     "model_name": "echo",

@@ -1,0 +1,46 @@
+"""Typed gRPC calls of serialised messages, and typed reads from streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import grpc
+
+MessageT = TypeVar("MessageT")
+
+
+class ReadableCall(Protocol):
+    """A call with a stream of responses."""
+
+    async def read(self) -> object: ...
+
+
+async def read_message(call: ReadableCall, kind: type[MessageT]) -> MessageT:
+    """Read the next response of a stream that has not ended."""
+    message = await call.read()
+    assert isinstance(message, kind)
+    return message
+
+
+def raw_unary(
+    channel: grpc.aio.Channel, method: str
+) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
+    """Return a method that sends and receives serialised messages."""
+    return channel.unary_unary(method)
+
+
+def raw_stream(
+    channel: grpc.aio.Channel, method: str
+) -> grpc.aio.StreamStreamMultiCallable[bytes, bytes]:
+    """Return a streaming method that sends and receives serialised messages."""
+    return channel.stream_stream(method)
+
+
+def raw_requests(
+    channel: grpc.aio.Channel, method: str, parse: Callable[[bytes], MessageT]
+) -> grpc.aio.StreamStreamMultiCallable[bytes, MessageT]:
+    """Return a streaming method that sends serialised messages and parses the responses."""
+    return channel.stream_stream(method, response_deserializer=parse)

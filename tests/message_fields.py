@@ -1,0 +1,40 @@
+"""Typed keyword arguments of protobuf messages, for helpers that pass them on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from synergai.oip import inference_pb2 as oip
+
+
+class ProgressFields(TypedDict, total=False):
+    """Fields of ``hub_pb2.Progress``, without the assignment's id."""
+
+    done: int
+    responses: Sequence[bytes]
+    labelled: int
+    correct: int
+    compute_s: float
+    batch: int
+
+
+class RequestFields(TypedDict, total=False):
+    """Fields of ``ModelInferRequest``, without its inputs."""
+
+    model_name: str
+    model_version: str
+    id: str
+    parameters: Mapping[str, oip.InferParameter]
+    outputs: Sequence[oip.ModelInferRequest.InferRequestedOutputTensor]
+    raw_input_contents: Sequence[bytes]
+
+
+class RequestFactory(Protocol):
+    """Makes a request of the engine under test with `values` elements."""
+
+    def __call__(
+        self, values: int = 1, **fields: Unpack[RequestFields]
+    ) -> oip.ModelInferRequest: ...
