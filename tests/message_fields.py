@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2 as oip
 
 
-class ProgressFields(TypedDict, total=False):
-    """Fields of ``hub_pb2.Progress``, without the assignment's id."""
+class ProgressCounts(TypedDict, total=False):
+    """Numeric fields of ``hub_pb2.Progress``, without the assignment's id."""
 
     done: int
-    responses: Sequence[bytes]
     labelled: int
     correct: int
     compute_s: float
     batch: int
+
+
+class ProgressFields(ProgressCounts, total=False):
+    """All fields of ``hub_pb2.Progress`` but the assignment's id."""
+
+    responses: Sequence[bytes]
 
 
 class RequestFields(TypedDict, total=False):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
-    from tests.message_fields import RequestFactory
+    from tests.message_fields import RequestFactory, RequestFields
 
 
 HEALTH = "/grpc.health.v1.Health/Check"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import pytest
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.scheduling.events import Assignment
+    from tests.message_fields import ProgressCounts, RequestFields
 
 ECHO = EngineName("echo")
 
@@ -107,11 +108,12 @@ class GatewayHarness:
         self.dispatcher.add_worker(worker)
         return worker
 
-    def begin_request(self, budget_s: float | None = None, **fields: Any) -> Request:
+    def begin_request(
+        self, budget_s: float | None = None, **fields: Unpack[RequestFields]
+    ) -> Request:
         """Begin a request with one value."""
-        message = oip.ModelInferRequest(
-            **{"model_name": ECHO, "raw_input_contents": [b"\0" * 4], **fields}
-        )
+        usual: RequestFields = {"model_name": ECHO, "raw_input_contents": [b"\0" * 4]}
+        message = oip.ModelInferRequest(**(usual | fields))
         message.inputs.add(name="x", datatype="FP32", shape=[1])
         data = message.SerializeToString()
         return self.inference.begin(RawRequest(data, parse_header(data)), budget_s)
@@ -132,7 +134,7 @@ class GatewayHarness:
         worker: ConnectedWorker,
         assignment: Assignment,
         responses: Sequence[bytes] = (),
-        **progress: Any,
+        **progress: Unpack[ProgressCounts],
     ) -> None:
         """Report an assignment as completed."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)

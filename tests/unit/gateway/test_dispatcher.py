@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +24,10 @@ from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.events import WorkerDraining
 from synergai.v1 import hub_pb2
 
+if TYPE_CHECKING:
+    from tests.message_fields import ProgressFields, RequestFields
+    from tests.unit.gateway.conftest import GatewayHarness
+
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
@@ -35,7 +39,7 @@ def integer(**value: int) -> dict[str, oip.InferParameter]:
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_request_is_dispatched_and_its_response_returned(harness: Any) -> None:
+async def test_request_is_dispatched_and_its_response_returned(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -47,7 +51,7 @@ async def test_request_is_dispatched_and_its_response_returned(harness: Any) -> 
     assert harness.metric("goodput_total", engine="echo") == 1
 
 
-async def test_deadline_is_the_minimum_of_call_and_parameter(harness: Any) -> None:
+async def test_deadline_is_the_minimum_of_call_and_parameter(harness: GatewayHarness) -> None:
     harness.add_worker()
     early = harness.begin_request(10.0, parameters=integer(timeout=2_000_000))
     late = harness.begin_request(3.0, parameters=integer(timeout=20_000_000))
@@ -58,7 +62,7 @@ async def test_deadline_is_the_minimum_of_call_and_parameter(harness: Any) -> No
 
 @pytest.mark.parametrize(("given", "taken"), [(0, 0), (1, 9), (2, 8), (9, 1), (10, 0), (999, 0)])
 async def test_priority_1_of_the_protocol_is_the_highest(
-    harness: Any, given: int, taken: int
+    harness: GatewayHarness, given: int, taken: int
 ) -> None:
     harness.add_worker()
     assert harness.begin_request(parameters=integer(priority=given)).job.priority == taken
@@ -76,7 +80,10 @@ async def test_priority_1_of_the_protocol_is_the_highest(
     ],
 )
 async def test_infeasible_request_is_refused_before_dispatch(
-    harness: Any, fields: dict[str, Any], budget_s: float | None, error: type[SynergaiError]
+    harness: GatewayHarness,
+    fields: RequestFields,
+    budget_s: float | None,
+    error: type[SynergaiError],
 ) -> None:
     worker = harness.add_worker()
     with pytest.raises(error):
@@ -85,7 +92,7 @@ async def test_infeasible_request_is_refused_before_dispatch(
     assert harness.admission.requests == 0
 
 
-async def test_request_beyond_the_limit_is_shed(harness: Any) -> None:
+async def test_request_beyond_the_limit_is_shed(harness: GatewayHarness) -> None:
     harness.add_worker()
     for _ in range(4):
         harness.begin_request()
@@ -94,7 +101,9 @@ async def test_request_beyond_the_limit_is_shed(harness: Any) -> None:
     assert harness.metric("requests_total", engine="echo", code="RESOURCE_EXHAUSTED") == 1
 
 
-async def test_abandoned_request_releases_admission_and_stops_its_assignment(harness: Any) -> None:
+async def test_abandoned_request_releases_admission_and_stops_its_assignment(
+    harness: GatewayHarness,
+) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -113,7 +122,7 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(har
     ],
 )
 async def test_workers_fault_becomes_the_clients_error(
-    harness: Any, fault: hub_pb2.Fault.ValueType, error: type[SynergaiError], text: str
+    harness: GatewayHarness, fault: hub_pb2.Fault.ValueType, error: type[SynergaiError], text: str
 ) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
@@ -127,7 +136,7 @@ async def test_workers_fault_becomes_the_clients_error(
         await request.result
 
 
-async def test_fault_detail_of_a_worker_is_printable(harness: Any) -> None:
+async def test_fault_detail_of_a_worker_is_printable(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -143,7 +152,7 @@ async def test_fault_detail_of_a_worker_is_printable(harness: Any) -> None:
     assert str(failed.value).isprintable()
 
 
-async def test_request_of_a_lost_worker_is_run_on_another(harness: Any) -> None:
+async def test_request_of_a_lost_worker_is_run_on_another(harness: GatewayHarness) -> None:
     first = harness.add_worker("first")
     request = harness.begin_request()
     harness.dispatcher.remove_worker(first)
@@ -153,7 +162,7 @@ async def test_request_of_a_lost_worker_is_run_on_another(harness: Any) -> None:
     assert await request.result == RESPONSE
 
 
-async def test_event_of_a_replaced_worker_is_dropped(harness: Any) -> None:
+async def test_event_of_a_replaced_worker_is_dropped(harness: GatewayHarness) -> None:
     replaced = harness.add_worker("w1")
     harness.dispatcher.remove_worker(replaced)
     current = harness.add_worker("w1")
@@ -165,7 +174,7 @@ async def test_event_of_a_replaced_worker_is_dropped(harness: Any) -> None:
     assert harness.assignments(current) == []
 
 
-async def test_stopping_gateway_refuses_requests_and_jobs(harness: Any) -> None:
+async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarness) -> None:
     harness.add_worker()
     harness.admission.close()
     with pytest.raises(Unavailable):
@@ -178,7 +187,7 @@ async def test_stopping_gateway_refuses_requests_and_jobs(harness: Any) -> None:
 
 
 async def test_report_on_another_workers_assignment_is_ignored(
-    harness: Any,
+    harness: GatewayHarness,
 ) -> None:
     worker, other_worker = harness.add_worker("w1"), harness.add_worker("w2")
     request = harness.begin_request()
@@ -207,7 +216,7 @@ async def test_report_on_another_workers_assignment_is_ignored(
     ],
 )
 async def test_impossible_report_is_a_violation_and_the_request_is_run_again(
-    harness: Any, progress: dict[str, Any]
+    harness: GatewayHarness, progress: ProgressFields
 ) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
@@ -223,7 +232,9 @@ async def test_impossible_report_is_a_violation_and_the_request_is_run_again(
 # --- jobs -------------------------------------------------------------------------------------
 
 
-async def test_progress_counts_only_once_the_journal_has_recorded_it(harness: Any) -> None:
+async def test_progress_counts_only_once_the_journal_has_recorded_it(
+    harness: GatewayHarness,
+) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -236,7 +247,7 @@ async def test_progress_counts_only_once_the_journal_has_recorded_it(harness: An
 
 
 async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
-    harness: Any,
+    harness: GatewayHarness,
 ) -> None:
     first = harness.add_worker("first")
     await harness.jobs.submit(SPEC)
@@ -250,7 +261,7 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
     assert (rest.first, rest.count) == (4, 6)
 
 
-async def test_job_ends_when_all_its_queries_are_recorded(harness: Any) -> None:
+async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -263,7 +274,7 @@ async def test_job_ends_when_all_its_queries_are_recorded(harness: Any) -> None:
     assert harness.metric("jobs_total", engine="echo", state="succeeded") == 1
 
 
-async def test_reports_on_a_cancelled_job_are_ignored(harness: Any) -> None:
+async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -275,7 +286,7 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: Any) -> None:
     assert (await harness.jobs.get(status.id)).queries_done == 0
 
 
-async def test_jobs_beyond_the_limit_are_shed(harness: Any) -> None:
+async def test_jobs_beyond_the_limit_are_shed(harness: GatewayHarness) -> None:
     harness.add_worker()
     for _ in range(2):
         await harness.jobs.submit(SPEC)
@@ -283,7 +294,7 @@ async def test_jobs_beyond_the_limit_are_shed(harness: Any) -> None:
         await harness.jobs.submit(SPEC)
 
 
-async def test_unfinished_jobs_are_restored_with_what_was_done(harness: Any) -> None:
+async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(SPEC)
     (assignment,) = harness.assignments(worker)
@@ -297,7 +308,7 @@ async def test_unfinished_jobs_are_restored_with_what_was_done(harness: Any) -> 
     later.dispatcher.close()
 
 
-async def test_cancelled_request_fails_with_cancelled(harness: Any) -> None:
+async def test_cancelled_request_fails_with_cancelled(harness: GatewayHarness) -> None:
     harness.add_worker()
     request = harness.begin_request()
     harness.dispatcher.cancel(request.job.id)
@@ -305,7 +316,7 @@ async def test_cancelled_request_fails_with_cancelled(harness: Any) -> None:
         await request.result
 
 
-async def test_closed_dispatcher_dispatches_nothing(harness: Any) -> None:
+async def test_closed_dispatcher_dispatches_nothing(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     harness.dispatcher.close()
     request = harness.begin_request()

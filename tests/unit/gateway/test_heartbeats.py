@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,10 +11,11 @@ from gateway.hub.heartbeats import HeartbeatMonitor
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.connections import AgentConnection
 
 
-def seen(at: float) -> tuple[Any, ConnectedWorker]:
-    return None, cast("ConnectedWorker", SimpleNamespace(last_seen_at=at))
+def seen(at: float) -> tuple[AgentConnection, ConnectedWorker]:
+    return cast("AgentConnection", None), cast("ConnectedWorker", SimpleNamespace(last_seen_at=at))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +23,7 @@ from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
+    from tests.unit.gateway.conftest import GatewayHarness
 
 ECHO = EngineName("echo")
 SESSION = Session(ECHO, Configuration(1))
@@ -31,7 +32,7 @@ SESSION = Session(ECHO, Configuration(1))
 class Fleet:
     """A gateway harness with workers, and model control over them."""
 
-    def __init__(self, harness: Any, dictionary: ConfigurationDictionary) -> None:
+    def __init__(self, harness: GatewayHarness, dictionary: ConfigurationDictionary) -> None:
         self.harness = harness
         self.control = ModelControl(
             harness.dispatcher, harness.catalogue, dictionary, harness.journal
@@ -55,7 +56,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(harness: Any) -> Fleet:
+def fleet(harness: GatewayHarness) -> Fleet:
     return Fleet(harness, ConfigurationDictionary())
 
 
@@ -93,7 +94,7 @@ async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     assert orders(worker) == []
 
 
-async def test_load_chooses_the_fastest_known_configuration(harness: Any) -> None:
+async def test_load_chooses_the_fastest_known_configuration(harness: GatewayHarness) -> None:
     slow, fast = Configuration(1), Configuration(2)
     entries = [
         ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
@@ -138,7 +139,7 @@ async def test_load_continues_after_its_call_has_timed_out(
     assert orders(worker) == [("load", SESSION)]
     fleet.set_resident(worker)
     await again
-    assert fleet.harness.catalogue.find(ECHO)
+    assert fleet.harness.catalogue.find(ECHO).name == ECHO
 
 
 async def test_load_without_a_caller_may_fail_silently(fleet: Fleet) -> None:
@@ -181,7 +182,7 @@ async def test_unloaded_engine_is_out_of_service_until_it_is_loaded(fleet: Fleet
         fleet.harness.begin_request()
     fleet.set_resident(worker)
     await task
-    assert fleet.harness.begin_request()
+    assert not fleet.harness.begin_request().result.done()
 
 
 async def test_worker_joining_with_an_unloaded_engine_leaves_it_out_of_service(
@@ -217,7 +218,7 @@ async def test_engine_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
     assert orders(worker) == [("load", SESSION)]
 
 
-async def test_load_does_not_switch_the_power_mode(harness: Any) -> None:
+async def test_load_does_not_switch_the_power_mode(harness: GatewayHarness) -> None:
     slow, fast = Configuration(1, "10W"), Configuration(1, "30W")
     entries = [
         ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)

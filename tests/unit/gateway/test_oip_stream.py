@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from gateway.requests.inference import Inference
+    from synergai.protocol.request_codec import RequestHeader
 
 
 class Begun:
@@ -43,7 +44,7 @@ class FakeInference:
     def __init__(self) -> None:
         self.begun: list[Begun] = []
 
-    def begin(self, raw: RawRequest[Any], _budget_s: float | None, _tenant: str) -> Begun:
+    def begin(self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str) -> Begun:
         self.begun.append(Begun(raw.parsed.message.id))
         return self.begun[-1]
 
@@ -51,7 +52,7 @@ class FakeInference:
         request.result.cancel()
 
 
-def a_message(message: oip.ModelInferRequest) -> RawRequest[Any]:
+def a_message(message: oip.ModelInferRequest) -> RawRequest[RequestHeader]:
     data = message.SerializeToString()
     return RawRequest(data, parse_header(data))
 
@@ -71,7 +72,7 @@ class Streaming:
 
     @asynccontextmanager
     async def reading(self, messages: Iterable[oip.ModelInferRequest]) -> AsyncIterator[None]:
-        async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
+        async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
             for message in messages:
                 yield a_message(message)
 
@@ -119,7 +120,7 @@ async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
 async def test_unread_response_bytes_pause_reading() -> None:
     streaming = Streaming(window=4)
 
-    async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
+    async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
         streaming.inference.begun[0].answer(MAX_UNREAD_BYTES)
@@ -154,7 +155,7 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
     streaming = Streaming(window=4)
     begun = asyncio.Event()
 
-    async def arriving() -> AsyncIterator[RawRequest[Any] | Malformed]:
+    async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await begun.wait()
         streaming.inference.begun[0].answer()

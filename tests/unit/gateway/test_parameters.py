@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gateway.requests.parameters import RequestOptions, parse_options, tenant_from_metadata
@@ -9,9 +7,20 @@ from synergai.errors import InvalidInput, NotSupported
 from synergai.oip.inference_pb2 import InferParameter
 
 
-def parameters(**values: Any) -> dict[str, InferParameter]:
-    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
-    return {name: InferParameter(**{kinds[type(value)]: value}) for name, value in values.items()}
+def parameters(**values: float | str) -> dict[str, InferParameter]:
+    return {name: parameter(value) for name, value in values.items()}
+
+
+def parameter(value: float | str) -> InferParameter:
+    match value:
+        case bool():
+            return InferParameter(bool_param=value)
+        case int():
+            return InferParameter(int64_param=value)
+        case float():
+            return InferParameter(double_param=value)
+        case str():
+            return InferParameter(string_param=value)
 
 
 @pytest.mark.parametrize(("given", "ours"), [(0, 0), (1, 9), (9, 1), (10, 0), (2**40, 0)])
@@ -49,7 +58,7 @@ def test_unknown_parameters_are_ignored() -> None:
         {"synergai_timings": 1},
     ],
 )
-def test_invalid_parameter_is_rejected_by_name(wrong: dict[str, Any]) -> None:
+def test_invalid_parameter_is_rejected_by_name(wrong: dict[str, float | str]) -> None:
     (name,) = wrong
     with pytest.raises(InvalidInput, match=name.removeprefix("synergai_")):
         parse_options(parameters(**wrong))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,14 +16,15 @@ from synergai.oip import inference_pb2 as oip
 if TYPE_CHECKING:
     from synergai.domain import Engine
     from synergai.protocol.oip_server.statistics import EngineStatistics
+    from tests.unit.gateway.conftest import GatewayHarness
 
 
-def statistics(harness: Any) -> EngineStatistics:
+def statistics(harness: GatewayHarness) -> EngineStatistics:
     found: EngineStatistics = harness.metrics.engine("echo").statistics
     return found
 
 
-async def test_successful_request_is_counted_with_its_times(harness: Any) -> None:
+async def test_successful_request_is_counted_with_its_times(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -39,7 +40,7 @@ async def test_successful_request_is_counted_with_its_times(harness: Any) -> Non
     assert found.last_query_at is not None
 
 
-async def test_reported_compute_time_is_limited_by_elapsed_time(harness: Any) -> None:
+async def test_reported_compute_time_is_limited_by_elapsed_time(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     harness.begin_request()
     (assignment,) = harness.assignments(worker)
@@ -49,7 +50,7 @@ async def test_reported_compute_time_is_limited_by_elapsed_time(harness: Any) ->
 
 
 async def test_rejected_expired_cancelled_and_failed_requests_are_counted_separately(
-    harness: Any,
+    harness: GatewayHarness,
 ) -> None:
     harness.add_worker()
     harness.inference.abandon(harness.begin_request())
@@ -67,7 +68,9 @@ async def test_rejected_expired_cancelled_and_failed_requests_are_counted_separa
     assert found.success.count == 0
 
 
-async def test_statistics_convert_to_tritons_message(harness: Any, engine: Engine) -> None:
+async def test_statistics_convert_to_tritons_message(
+    harness: GatewayHarness, engine: Engine
+) -> None:
     found = statistics(harness)
     found.record_compute(4, 2.0, harness.clock.now())
     found.record_success(0.25, 0.5, 1.0)
@@ -83,7 +86,9 @@ async def test_statistics_convert_to_tritons_message(harness: Any, engine: Engin
     assert [batch.batch_size for batch in message.batch_stats] == [1]
 
 
-async def test_batch_counts_as_one_execution_of_its_size(harness: Any, engine: Engine) -> None:
+async def test_batch_counts_as_one_execution_of_its_size(
+    harness: GatewayHarness, engine: Engine
+) -> None:
     found = statistics(harness)
     found.record_compute(3, 0.5, 0.0)
     for _ in range(8):
@@ -96,7 +101,7 @@ async def test_batch_counts_as_one_execution_of_its_size(harness: Any, engine: E
     assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
 
 
-async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: Any) -> None:
+async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     harness.begin_request()
     (assignment,) = harness.assignments(worker)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import IdempotencyConflict, Overloaded
 
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import GatewayHarness
+
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 
-async def test_job_submitted_twice_concurrently_is_one(harness: Any) -> None:
+async def test_job_submitted_twice_concurrently_is_one(harness: GatewayHarness) -> None:
     harness.add_worker()
     statuses = await asyncio.gather(*(harness.jobs.submit(SPEC, "key") for _ in range(2)))
     assert len({status.id for status in statuses}) == 1
 
 
-async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(harness: Any) -> None:
+async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
+    harness: GatewayHarness,
+) -> None:
     harness.add_worker()
     first = await harness.jobs.submit(SPEC, "key")
     await harness.jobs.submit(SPEC)
