@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from demo.plan import PlannedJob
     from demo.traffic import RequestResults
-    from synergai.client.jobs import JobStatus
+    from synergai.jobs import JobStatus
 
 
 _COLUMNS: Final = (

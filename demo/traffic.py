@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from demo.plan import PlannedJob
     from synergai.client.client import Client
-    from synergai.client.jobs import JobStatus
+    from synergai.jobs import JobStatus
     from synergai.models.directory import EngineDefinition
 
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from synergai.client.client import Client as Client
     from synergai.client.fleet import WorkerState as WorkerState
     from synergai.client.fleet import WorkerStatus as WorkerStatus
-    from synergai.client.jobs import Execution as Execution
     from synergai.client.jobs import JobHandle as JobHandle
-    from synergai.client.jobs import JobStatus as JobStatus
     from synergai.client.streaming import InferResult as InferResult
     from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
@@ -36,11 +34,13 @@ if TYPE_CHECKING:
     from synergai.errors import Overloaded as Overloaded
     from synergai.errors import SynergaiError as SynergaiError
     from synergai.errors import Unavailable as Unavailable
+    from synergai.jobs import Execution as Execution
+    from synergai.jobs import JobStatus as JobStatus
 
 _EXPORTS = {
     "synergai.client.client": ("Client",),
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
-    "synergai.client.jobs": ("Execution", "JobHandle", "JobStatus"),
+    "synergai.client.jobs": ("JobHandle",),
     "synergai.client.streaming": ("InferResult", "JobRun"),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
@@ -57,6 +57,7 @@ _EXPORTS = {
         "SynergaiError",
         "Unavailable",
     ),
+    "synergai.jobs": ("Execution", "JobStatus"),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -17,7 +17,7 @@ from synergai.domain import Configuration
 if TYPE_CHECKING:
     from synergai import Client
     from synergai.client.fleet import WorkerStatus
-    from synergai.client.jobs import JobStatus
+    from synergai.jobs import JobStatus
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 _LOOSE_S: Final = 1.0

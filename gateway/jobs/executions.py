@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from synergai.jobs import Execution
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,29 +17,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Queries ``[first, first + count)`` of a job, run by one worker.
+class RecordedExecution(Execution):
+    """An execution with its labels; `seconds` run from when the worker was free for it.
 
     Attributes:
-        seconds: time from when the worker was free for them to the last report.
-        labelled: number of them with a known label.
-        correct: number of labelled ones that were answered correctly.
+        labelled: number of queries with a known label.
+        correct: number of these that were answered correctly.
     """
 
-    worker_id: WorkerId
-    configuration: Configuration
-    first: int
-    count: int
-    seconds: float
     labelled: int = 0
     correct: int = 0
 
-    @property
-    def stop(self) -> int:
-        """End of the range, exclusive."""
-        return self.first + self.count
-
-    def since(self, earlier: Execution) -> Execution:
+    def since(self, earlier: RecordedExecution) -> RecordedExecution:
         """Return the difference to `earlier`, a report of the same assignment."""
         return replace(
             self,
@@ -48,7 +39,7 @@ class Execution:
             correct=self.correct - earlier.correct,
         )
 
-    def followed_by(self, later: Execution) -> Execution:
+    def followed_by(self, later: RecordedExecution) -> RecordedExecution:
         """Merge with `later`, the adjacent range of the same worker and configuration."""
         return replace(
             self,
@@ -68,25 +59,25 @@ class Executions:
         queries: number of recorded queries.
     """
 
-    def __init__(self, earlier: Iterable[Execution] = ()) -> None:
+    def __init__(self, earlier: Iterable[RecordedExecution] = ()) -> None:
         self.queries = 0
-        self._by_end: dict[_End, Execution] = {}
-        self._reported: dict[AssignmentId, Execution] = {}
+        self._by_end: dict[_End, RecordedExecution] = {}
+        self._reported: dict[AssignmentId, RecordedExecution] = {}
         for execution in earlier:
             self._add(execution)
 
-    def record(self, assignment: Assignment, execution: Execution) -> None:
+    def record(self, assignment: Assignment, execution: RecordedExecution) -> None:
         """Replace the recorded execution of an assignment; `execution` covers it from its start."""
         before = self._reported.pop(assignment.id, None)
         if execution.count < assignment.count:
             self._reported[assignment.id] = execution
         self._add(execution if before is None else execution.since(before))
 
-    def ranges(self) -> tuple[Execution, ...]:
+    def ranges(self) -> tuple[RecordedExecution, ...]:
         """Return the executions, sorted by first query and fully merged."""
         return merge_adjacent(self._by_end.values())
 
-    def _add(self, execution: Execution) -> None:
+    def _add(self, execution: RecordedExecution) -> None:
         self.queries += execution.count
         worker_id, configuration = execution.worker_id, execution.configuration
         before = self._by_end.pop((worker_id, configuration, execution.first), None)
@@ -95,9 +86,9 @@ class Executions:
         self._by_end[worker_id, configuration, execution.stop] = execution
 
 
-def merge_adjacent(executions: Iterable[Execution]) -> tuple[Execution, ...]:
+def merge_adjacent(executions: Iterable[RecordedExecution]) -> tuple[RecordedExecution, ...]:
     """Sort by first query and merge adjacent ranges of the same worker and configuration."""
-    found: list[Execution] = []
+    found: list[RecordedExecution] = []
     for execution in sorted(executions, key=lambda each: each.first):
         last = found[-1] if found else None
         if (

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.jobs.status import JobStatus, JobTracker
-from gateway.jobs.submitted import execution_so_far, new_job_status, record_job_end, scheduler_job
+from gateway.jobs.status import JobTracker
+from gateway.jobs.submitted import execution_so_far, new_job_record, record_job_end, scheduler_job
 from synergai.errors import InvalidInput
+from synergai.jobs import JobStatus
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
 from synergai.runtime.send_queue import SendQueue
@@ -131,8 +132,8 @@ class StreamedJob:
     def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Send the final status and end the stream."""
         self.tracker.record_end(state, now, reason)
-        record_job_end(self._metrics, self.tracker.status)
-        self.answers.put(self.tracker.status)
+        record_job_end(self._metrics, self.tracker)
+        self.answers.put(self.tracker.snapshot())
         self.answers.close()
 
 
@@ -185,9 +186,9 @@ class StreamedJobs:
         """
         engine = self._catalogue.find(spec.engine)
         self._admission.acquire(self._window_bytes)
-        tracker = JobTracker(new_job_status(spec, self._clock), self._clock)
+        tracker = JobTracker(new_job_record(spec, self._clock), self._clock)
         job = StreamedJob(tracker, engine, self._metrics, self._window_bytes)
-        scheduled = scheduler_job(tracker.status, self._clock, with_tensors=True)
+        scheduled = scheduler_job(tracker.record, self._clock, with_tensors=True)
         if budget_s is not None:
             deadline = min(scheduled.deadline, scheduled.arrival + budget_s)
             scheduled = replace(scheduled, deadline=deadline)

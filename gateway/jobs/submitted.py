@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.jobs.executions import Execution
-from gateway.jobs.status import JobStatus, JobTracker
+from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.record import JobRecord
+from gateway.jobs.status import JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
+    from synergai.jobs import JobStatus
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -36,38 +38,36 @@ MAX_LISTED: Final = 1000
 _ENDED: Final = frozenset(state for state in JobState if state.ended)
 
 
-def scheduler_job(status: JobStatus, clock: Clock, *, with_tensors: bool = False) -> Job:
+def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False) -> Job:
     """Return the scheduling core's view of a job."""
     return Job(
-        id=status.id,
-        engine=status.spec.engine,
-        queries=status.spec.queries,
-        arrival=clock.to_monotonic(status.submitted_at),
-        deadline=clock.to_monotonic(status.deadline_at),
-        priority=status.spec.priority,
-        tenant=status.spec.tenant,
+        id=record.id,
+        engine=record.spec.engine,
+        queries=record.spec.queries,
+        arrival=clock.to_monotonic(record.submitted_at),
+        deadline=clock.to_monotonic(record.deadline_at),
+        priority=record.spec.priority,
+        tenant=record.spec.tenant,
         with_tensors=with_tensors,
     )
 
 
-def new_job_status(spec: JobSpec, clock: Clock) -> JobStatus:
-    """Return the status of a job submitted now."""
-    now = clock.to_unix(clock.now())
-    return JobStatus(
+def new_job_record(spec: JobSpec, clock: Clock) -> JobRecord:
+    """Return the record of a job submitted now."""
+    return JobRecord(
         id=JobId(secrets.token_hex(8)),
         spec=spec,
         state=JobState.QUEUED,
-        as_of=now,
-        submitted_at=now,
+        submitted_at=clock.to_unix(clock.now()),
     )
 
 
 def execution_so_far(
     worker: ConnectedWorker, progress: AssignmentProgress, now: float
-) -> Execution:
+) -> RecordedExecution:
     """Return the execution of an assignment as of `now`."""
     assignment = progress.assignment
-    return Execution(
+    return RecordedExecution(
         worker_id=worker.id,
         configuration=assignment.configuration,
         first=assignment.first,
@@ -78,11 +78,12 @@ def execution_so_far(
     )
 
 
-def record_job_end(metrics: Metrics, status: JobStatus) -> None:
+def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
     """Record the metrics of an ended job."""
+    status = tracker.snapshot()
     engine = metrics.engine(status.spec.engine)
     engine.count_job(status.state)
-    if status.dispatched_at is not None:
+    if tracker.record.dispatched_at is not None:
         engine.observe_wait(status.waited_s)
     if status.actual_s is not None:
         engine.observe_completion(status.estimated_s, status.actual_s)
@@ -110,7 +111,7 @@ class SubmittedJob:
     def on_dispatched(self, assignment: Assignment, now: float) -> None:
         """Record the first dispatch and the estimate."""
         if self.tracker.record_dispatch(assignment, now):
-            self._journal.record_dispatch(self.tracker.status)
+            self._journal.record_dispatch(self.tracker.record)
 
     def on_progress(
         self,
@@ -129,7 +130,7 @@ class SubmittedJob:
     def _recorded(
         self,
         assignment: Assignment,
-        execution: Execution,
+        execution: RecordedExecution,
         recorded: asyncio.Future[None],
     ) -> None:
         if (error := recorded.exception()) is None:
@@ -139,20 +140,20 @@ class SubmittedJob:
 
     def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Record the end in the journal, then in the status."""
-        status = replace(
-            self.tracker.status,
+        record = replace(
+            self.tracker.record,
             state=state,
             finished_at=self.tracker.clock.to_unix(now),
             reason=reason,
         )
-        self._journal.record_end(status).add_done_callback(partial(self._ended, state, reason, now))
+        self._journal.record_end(record).add_done_callback(partial(self._ended, state, reason, now))
 
     def _ended(
         self, state: JobState, reason: str, now: float, recorded: asyncio.Future[None]
     ) -> None:
         if recorded.exception() is None:
             self.tracker.record_end(state, now, reason)
-            self._jobs.on_job_ended(self.tracker.status)
+            self._jobs.on_job_ended(self.tracker)
 
 
 class SubmittedJobs:
@@ -191,9 +192,9 @@ class SubmittedJobs:
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
-        unfinished = await self._journal.unfinished_jobs(self._unix_now())
-        for status in unfinished:
-            self._start(JobTracker(status, self._clock))
+        unfinished = await self._journal.unfinished_jobs()
+        for record in unfinished:
+            self._start(JobTracker(record, self._clock))
         return len(unfinished)
 
     async def submit(self, spec: JobSpec, key: str = "") -> JobStatus:
@@ -223,9 +224,9 @@ class SubmittedJobs:
             if known is None:
                 raise
             return await self.get(known)
-        tracker = JobTracker(new_job_status(spec, self._clock), self._clock)
+        tracker = JobTracker(new_job_record(spec, self._clock), self._clock)
         self._accepting += 1
-        accepted = self._journal.accept(tracker.status, key)
+        accepted = self._journal.accept(tracker.record, key)
         accepted.add_done_callback(partial(self._accepted, tracker))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
@@ -240,10 +241,10 @@ class SubmittedJobs:
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             return job.tracker.snapshot()
-        status = await self._journal.find_job(JobId(job_id), self._unix_now())
-        if status is None:
+        record = await self._journal.find_job(JobId(job_id))
+        if record is None:
             raise JobNotFound(job_id)
-        return status
+        return record.status(self._unix_now())
 
     async def list(self, states: Collection[JobState], limit: int) -> list[JobStatus]:
         """Return jobs, newest first.
@@ -256,12 +257,13 @@ class SubmittedJobs:
         wanted = frozenset(states) or frozenset(JobState)
         found = []
         if ended := wanted & _ENDED:
-            found = await self._journal.ended_jobs(ended, limit, self._unix_now())
-        seen = {status.id for status in found}
-        unfinished = (job.tracker.snapshot() for job in self._unfinished.values())
-        found += [s for s in unfinished if s.state in wanted and s.id not in seen]
-        found.sort(key=lambda status: status.submitted_at, reverse=True)
-        return found[:limit]
+            found = await self._journal.ended_jobs(ended, limit)
+        seen = {record.id for record in found}
+        unfinished = (job.tracker.record for job in self._unfinished.values())
+        found += [r for r in unfinished if r.state in wanted and r.id not in seen]
+        found.sort(key=lambda record: record.submitted_at, reverse=True)
+        now = self._unix_now()
+        return [record.status(now) for record in found[:limit]]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
         """Yield the status of a job now and after every change, until it has ended.
@@ -292,10 +294,10 @@ class SubmittedJobs:
                         return status
         return await self.get(job_id)
 
-    def on_job_ended(self, status: JobStatus) -> None:
+    def on_job_ended(self, tracker: JobTracker) -> None:
         """Remove a job whose end the journal has recorded."""
-        del self._unfinished[status.id]
-        record_job_end(self._metrics, status)
+        del self._unfinished[tracker.id]
+        record_job_end(self._metrics, tracker)
 
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
@@ -310,13 +312,13 @@ class SubmittedJobs:
 
     def _start(self, tracker: JobTracker) -> None:
         job = SubmittedJob(self, self._journal, tracker)
-        status = tracker.status
-        self._unfinished[status.id] = job
+        record = tracker.record
+        self._unfinished[record.id] = job
         self._dispatcher.submit(
-            scheduler_job(status, self._clock),
+            scheduler_job(record, self._clock),
             job,
-            ready=status.spec.queries,
-            done=tuple((e.first, e.first + e.count) for e in status.executions),
+            ready=record.spec.queries,
+            done=tuple((e.first, e.stop) for e in record.executions),
         )
 
     def _unix_now(self) -> float:

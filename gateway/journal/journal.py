@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from gateway.jobs.executions import Execution
-    from gateway.jobs.status import JobStatus
+    from gateway.jobs.executions import RecordedExecution
+    from gateway.jobs.record import JobRecord
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]
@@ -91,13 +91,13 @@ class Journal:
 
     # --- writes, durable once their future is done --------------------------------------------
 
-    def accept(self, status: JobStatus, key: str = "") -> asyncio.Future[JobId]:
+    def accept(self, record: JobRecord, key: str = "") -> asyncio.Future[JobId]:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._enqueue(partial(operations.accept, status=status, key=key))
+        return self._enqueue(partial(operations.accept, record=record, key=key))
 
     def find_accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
         """Return the id of the job accepted under a key, if any.
@@ -107,12 +107,12 @@ class Journal:
         """
         return self._enqueue(partial(operations.find_accepted, spec=spec, key=key))
 
-    def record_dispatch(self, status: JobStatus) -> asyncio.Future[None]:
+    def record_dispatch(self, record: JobRecord) -> asyncio.Future[None]:
         """Record the job's first dispatch and estimate."""
-        return self._enqueue(partial(operations.record_dispatch, status=status))
+        return self._enqueue(partial(operations.record_dispatch, record=record))
 
     def record_execution(
-        self, job_id: JobId, assignment_id: AssignmentId, execution: Execution
+        self, job_id: JobId, assignment_id: AssignmentId, execution: RecordedExecution
     ) -> asyncio.Future[None]:
         """Record the completed queries of an assignment; `execution` covers it from its start.
 
@@ -129,12 +129,12 @@ class Journal:
             )
         )
 
-    def record_end(self, status: JobStatus) -> asyncio.Future[None]:
+    def record_end(self, record: JobRecord) -> asyncio.Future[None]:
         """Record the end of the job."""
         self._ended += 1
         if self._ended % _PURGE_EVERY == 0:
             self._enqueue(partial(operations.purge, kept=self._kept_jobs))
-        return self._enqueue(partial(operations.record_end, status=status))
+        return self._enqueue(partial(operations.record_end, record=record))
 
     def add_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
         """Record engine names, so that they stay known without a worker."""
@@ -154,21 +154,19 @@ class Journal:
         """Return the names of the unloaded engines."""
         return self._enqueue(operations.unloaded_engines)
 
-    def find_job(self, job_id: JobId, as_of: float) -> asyncio.Future[JobStatus | None]:
+    def find_job(self, job_id: JobId) -> asyncio.Future[JobRecord | None]:
         """Return the job as recorded, or None if it is unknown."""
-        return self._enqueue(partial(operations.find_job, job_id=job_id, as_of=as_of))
+        return self._enqueue(partial(operations.find_job, job_id=job_id))
 
-    def unfinished_jobs(self, as_of: float) -> asyncio.Future[list[JobStatus]]:
+    def unfinished_jobs(self) -> asyncio.Future[list[JobRecord]]:
         """Return the jobs that have not ended, in order of acceptance."""
-        return self._enqueue(partial(operations.unfinished_jobs, as_of=as_of))
+        return self._enqueue(operations.unfinished_jobs)
 
     def ended_jobs(
-        self, states: Collection[JobState], limit: int, as_of: float
-    ) -> asyncio.Future[list[JobStatus]]:
+        self, states: Collection[JobState], limit: int
+    ) -> asyncio.Future[list[JobRecord]]:
         """Return the newest jobs that ended in one of `states`, newest first."""
-        return self._enqueue(
-            partial(operations.ended_jobs, states=tuple(states), limit=limit, as_of=as_of)
-        )
+        return self._enqueue(partial(operations.ended_jobs, states=tuple(states), limit=limit))
 
     def after_pending(self, callback: Callable[[], None]) -> None:
         """Call `callback` once all earlier operations are done; at once if there are none."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 
-from gateway.jobs.executions import Execution
-from gateway.jobs.status import JobStatus
+from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.record import JobRecord
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -54,22 +54,22 @@ def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId
     return JobId(known[1])
 
 
-def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
+def accept(connection: apsw.Connection, record: JobRecord, key: str) -> JobId:
     """Insert a job unless its idempotency key is known; see `Journal.accept`."""
-    spec = status.spec
+    spec = record.spec
     if key and (known := find_accepted(connection, spec, key)) is not None:
         return known
     connection.execute(
         "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            status.id,
+            record.id,
             spec.engine,
             spec.queries,
             None if math.isinf(spec.qos) else spec.qos,
             spec.priority,
             spec.tenant,
-            status.submitted_at,
+            record.submitted_at,
             JobState.QUEUED.value,
         ),
     )
@@ -78,25 +78,28 @@ def accept(connection: apsw.Connection, status: JobStatus, key: str) -> JobId:
             "INSERT INTO keys (key, digest, job) VALUES (?, ?, ?)",
             (key, digest(spec), connection.last_insert_rowid()),
         )
-    return status.id
+    return record.id
 
 
-def record_dispatch(connection: apsw.Connection, status: JobStatus) -> None:
+def record_dispatch(connection: apsw.Connection, record: JobRecord) -> None:
     """Record the first dispatch and the estimate."""
     connection.execute(
         "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
         (
             JobState.RUNNING.value,
-            status.dispatched_at,
-            status.estimated_s,
-            status.id,
+            record.dispatched_at,
+            record.estimated_s,
+            record.id,
             JobState.RUNNING.value,
         ),
     )
 
 
 def record_execution(
-    connection: apsw.Connection, job_id: JobId, assignment_id: AssignmentId, execution: Execution
+    connection: apsw.Connection,
+    job_id: JobId,
+    assignment_id: AssignmentId,
+    execution: RecordedExecution,
 ) -> None:
     """Insert or extend an assignment's range; see `Journal.record_execution`."""
     configuration = execution.configuration
@@ -109,7 +112,7 @@ def record_execution(
             (
                 assignment_id,
                 execution.first,
-                execution.first + execution.count,
+                execution.stop,
                 execution.worker_id,
                 configuration.threads,
                 configuration.power_mode,
@@ -124,15 +127,15 @@ def record_execution(
         raise InternalError(f"job {job_id}, assignment {assignment_id}: {error}") from error
 
 
-def record_end(connection: apsw.Connection, status: JobStatus) -> None:
+def record_end(connection: apsw.Connection, record: JobRecord) -> None:
     """Record the end of the job; an earlier end is kept."""
     connection.execute(
         "UPDATE jobs SET state = ?, finished_at = ?, reason = ? WHERE id = ? AND state <= ?",
         (
-            status.state.value,
-            status.finished_at,
-            status.reason,
-            status.id,
+            record.state.value,
+            record.finished_at,
+            record.reason,
+            record.id,
             JobState.RUNNING.value,
         ),
     )
@@ -180,31 +183,31 @@ _JOB: Final = (
 )
 
 
-def find_job(connection: apsw.Connection, job_id: JobId, as_of: float) -> JobStatus | None:
+def find_job(connection: apsw.Connection, job_id: JobId) -> JobRecord | None:
     """Return one job."""
     row = connection.execute(_JOB + "WHERE id = ?", (job_id,)).fetchone()
-    return None if row is None else _status(connection, row, as_of)
+    return None if row is None else _to_record(connection, row)
 
 
-def unfinished_jobs(connection: apsw.Connection, as_of: float) -> list[JobStatus]:
+def unfinished_jobs(connection: apsw.Connection) -> list[JobRecord]:
     """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
-    return [_status(connection, row, as_of) for row in rows]
+    return [_to_record(connection, row) for row in rows]
 
 
 def ended_jobs(
-    connection: apsw.Connection, states: tuple[JobState, ...], limit: int, as_of: float
-) -> list[JobStatus]:
+    connection: apsw.Connection, states: tuple[JobState, ...], limit: int
+) -> list[JobRecord]:
     """Return the newest ended jobs."""
     placeholders = ", ".join("?" * len(states))
     rows = connection.execute(
         _JOB + f"WHERE state > 2 AND state IN ({placeholders}) ORDER BY sequence DESC LIMIT ?",
         (*(state.value for state in states), limit),
     ).fetchall()
-    return [_status(connection, row, as_of) for row in rows]
+    return [_to_record(connection, row) for row in rows]
 
 
-def _status(connection: apsw.Connection, row: Row, as_of: float) -> JobStatus:
+def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, reason = rest
     executions = connection.execute(
@@ -212,7 +215,7 @@ def _status(connection: apsw.Connection, row: Row, as_of: float) -> JobStatus:
         "correct FROM executions WHERE job = ? ORDER BY assignment",
         (sequence,),
     )
-    return JobStatus(
+    return JobRecord(
         id=JobId(job_id),
         spec=JobSpec(
             engine=EngineName(engine),
@@ -222,13 +225,12 @@ def _status(connection: apsw.Connection, row: Row, as_of: float) -> JobStatus:
             tenant=tenant,
         ),
         state=JobState(state),
-        as_of=as_of,
         submitted_at=submitted_at,
         dispatched_at=dispatched_at,
         finished_at=finished_at,
         estimated_s=estimated_s,
         executions=tuple(
-            Execution(
+            RecordedExecution(
                 worker_id=WorkerId(worker),
                 configuration=Configuration(threads, power_mode, provider),
                 first=first,

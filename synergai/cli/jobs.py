@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from synergai.client.client import Client
-    from synergai.client.jobs import Execution, JobHandle, JobStatus
+    from synergai.client.jobs import JobHandle
+    from synergai.jobs import Execution, JobStatus
 
 submit_app: Final = typer.Typer(rich_markup_mode="rich")
 app: Final = typer.Typer(rich_markup_mode="rich", help="List, show, watch and cancel jobs.")

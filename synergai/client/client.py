@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 from synergai.client.channel import GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
-from synergai.client.jobs import JobHandle, JobStatus, spec_to_proto, status_from_proto
+from synergai.client.jobs import JobHandle
 from synergai.client.priority_semaphore import PrioritySemaphore
 from synergai.client.shared_stream import SharedStream
 from synergai.client.streaming import (
@@ -40,7 +40,11 @@ from synergai.client.streaming import (
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
-from synergai.protocol.converters import engine_from_metadata
+from synergai.protocol.converters import (
+    engine_from_metadata,
+    job_spec_to_proto,
+    job_status_from_proto,
+)
 from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
@@ -282,7 +287,7 @@ class Client:
             Unavailable: the gateway is unreachable or stopping.
         """
         request = jobs_pb2.SubmitRequest(
-            spec=spec_to_proto(_job_spec(engine, queries, qos, priority, tenant)),
+            spec=job_spec_to_proto(_job_spec(engine, queries, qos, priority, tenant)),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
         method = self._channel.jobs.Submit
@@ -312,7 +317,7 @@ class Client:
         request = jobs_pb2.ListRequest(states=numbers, limit=limit)
         method = self._channel.jobs.List
         response = await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
-        return [status_from_proto(job) for job in response.jobs]
+        return [job_status_from_proto(job) for job in response.jobs]
 
     def run(
         self,

@@ -1,171 +1,24 @@
-"""Job status, and a handle to watch, await and cancel a job."""
+"""Handle to watch, await and cancel a job."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from dataclasses import dataclass
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 import grpc
 
-from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
-from synergai.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidInput,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
-from synergai.protocol.converters import configuration_from_proto
+from synergai.errors import Unavailable
+from synergai.protocol.converters import job_status_from_proto
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from datetime import datetime
-
-    from google.protobuf.timestamp_pb2 import Timestamp
 
     from synergai.client.channel import GatewayChannel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Queries [first, first + count) of a job, run by one worker in `seconds`."""
-
-    worker_id: WorkerId
-    configuration: Configuration
-    first: int
-    count: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
-    """Snapshot of a job.
-
-    Attributes:
-        submitted_at: when the gateway accepted it, in UTC.
-        finished_at: when it ended, in UTC; None before that.
-        waited_s: seconds from acceptance to the first dispatch.
-        estimated_s: seconds from the first dispatch to completion, as estimated then.
-        actual_s: seconds from the first dispatch to completion.
-        violated: it missed its QoS or can no longer meet it.
-        excess_s: seconds past its QoS.
-        labelled: number of completed queries with a known label.
-        correct: number of these that were answered correctly.
-        reason: why it failed, was rejected or expired.
-    """
-
-    id: JobId
-    spec: JobSpec
-    state: JobState
-    submitted_at: datetime
-    finished_at: datetime | None = None
-    queries_done: int = 0
-    waited_s: float = 0.0
-    estimated_s: float | None = None
-    actual_s: float | None = None
-    violated: bool = False
-    excess_s: float = 0.0
-    executions: tuple[Execution, ...] = ()
-    labelled: int = 0
-    correct: int = 0
-    reason: str = ""
-
-    @property
-    def accuracy(self) -> float | None:
-        """Fraction of correct answers, 0 to 1; None without labels."""
-        return self.correct / self.labelled if self.labelled else None
-
-    def raise_unless_succeeded(self) -> None:
-        """Raise the error for a job that ended without success.
-
-        Raises:
-            Cancelled: it was cancelled.
-            Overloaded: it was rejected.
-            DeadlineExceeded: it expired.
-            SynergaiError: it failed.
-        """
-        if error := _ERRORS.get(self.state):
-            state = self.state.name.lower()
-            raise error(f"job {self.id} {state}" + (f": {self.reason}" if self.reason else ""))
-
-
-_ERRORS: dict[JobState, type[SynergaiError]] = {
-    JobState.FAILED: SynergaiError,
-    JobState.CANCELLED: Cancelled,
-    JobState.REJECTED: Overloaded,
-    JobState.EXPIRED: DeadlineExceeded,
-}
-
-
-def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
-    """Convert `spec` to its message; an infinite QoS is left out."""
-    return jobs_pb2.JobSpec(
-        engine=spec.engine,
-        queries=spec.queries,
-        qos_s=None if math.isinf(spec.qos) else spec.qos,
-        priority=spec.priority,
-        tenant=spec.tenant,
-    )
-
-
-def status_from_proto(job: jobs_pb2.Job) -> JobStatus:
-    """Convert a job from its message.
-
-    Raises:
-        InvalidInput: a field is not valid.
-    """
-    spec = job.spec
-    return JobStatus(
-        id=JobId(job.id),
-        spec=JobSpec(
-            engine=EngineName(spec.engine),
-            queries=spec.queries,
-            qos=spec.qos_s if spec.HasField("qos_s") else math.inf,
-            priority=spec.priority,
-            tenant=spec.tenant,
-        ),
-        state=_state_from_proto(job.state),
-        submitted_at=_to_datetime(job.submitted_at),
-        finished_at=_to_datetime(job.finished_at) if job.HasField("finished_at") else None,
-        queries_done=job.queries_done,
-        waited_s=job.waited_s,
-        estimated_s=job.estimated_s if job.HasField("estimated_s") else None,
-        actual_s=job.actual_s if job.HasField("actual_s") else None,
-        violated=job.violated,
-        excess_s=job.excess_s,
-        executions=tuple(map(_execution_from_proto, job.executions)),
-        labelled=job.labelled,
-        correct=job.correct,
-        reason=job.reason,
-    )
-
-
-def _state_from_proto(number: int) -> JobState:
-    try:
-        return JobState(number)
-    except ValueError:
-        raise InvalidInput(f"the server sent the unknown job state {number}") from None
-
-
-def _to_datetime(timestamp: Timestamp) -> datetime:
-    return timestamp.ToDatetime(tzinfo=UTC)
-
-
-def _execution_from_proto(message: jobs_pb2.Execution) -> Execution:
-    return Execution(
-        worker_id=WorkerId(message.worker_id),
-        configuration=configuration_from_proto(message.configuration),
-        first=message.first,
-        count=message.count,
-        seconds=message.seconds,
-    )
+    from synergai.domain import JobId
+    from synergai.jobs import JobStatus
 
 
 class JobHandle:
@@ -189,7 +42,7 @@ class JobHandle:
             NotFound: the gateway does not know the job, or no longer does.
             SynergaiError: the call failed.
         """
-        return status_from_proto(
+        return job_status_from_proto(
             await self._channel.call(
                 self._channel.jobs.Get,
                 jobs_pb2.GetRequest(job_id=self.id),
@@ -219,7 +72,7 @@ class JobHandle:
             try:
                 async for message in call:
                     unavailable_since, delays = None, Backoff().delays()
-                    status = status_from_proto(message)
+                    status = job_status_from_proto(message)
                     yield status
                     if status.state.ended:
                         return
@@ -263,7 +116,7 @@ class JobHandle:
             NotFound: the gateway does not know the job.
             SynergaiError: the call failed.
         """
-        return status_from_proto(
+        return job_status_from_proto(
             await self._channel.call(
                 self._channel.jobs.Cancel,
                 jobs_pb2.CancelRequest(job_id=self.id),

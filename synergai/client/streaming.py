@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import grpc
 
-from synergai.client.jobs import JobStatus, spec_to_proto, status_from_proto
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
 from synergai.protocol.oip_stream import WINDOW_METADATA
 from synergai.protocol.status import error_from_stream
 from synergai.v1 import jobs_pb2
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.client.channel import GatewayChannel
     from synergai.domain import JobSpec
+    from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
 
     Inputs: TypeAlias = Mapping[str, ArrayLike]
@@ -267,7 +268,7 @@ class JobRun:
         """
         async for message in self._messages:
             if message.HasField("job"):
-                self.status = status_from_proto(message.job)
+                self.status = job_status_from_proto(message.job)
             else:
                 yield message.result.index, _parse_result(message.result.response)
         if not self.status.state.ended:
@@ -278,7 +279,7 @@ class JobRun:
         message = await anext(self._messages, None)
         if message is None or not message.HasField("job"):
             raise Unavailable(f"{self._channel.target} did not open the job")
-        return status_from_proto(message.job)
+        return job_status_from_proto(message.job)
 
     async def results(self) -> list[InferResult]:
         """Return all results, in the order of the queries.
@@ -290,7 +291,7 @@ class JobRun:
         return [results[index] for index in sorted(results)]
 
     async def _write(self) -> None:
-        await self._call.write(jobs_pb2.RunRequest(open=spec_to_proto(self._spec)))
+        await self._call.write(jobs_pb2.RunRequest(open=job_spec_to_proto(self._spec)))
         index = 0
         async for item in iterate(self._inputs):
             request = self._build_request(item, str(index))

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
     from synergai.client.client import Parameters
     from synergai.client.fleet import WorkerStatus
-    from synergai.client.jobs import JobHandle, JobStatus
+    from synergai.client.jobs import JobHandle
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
     from synergai.domain import Engine, JobState
+    from synergai.jobs import JobStatus
 
 T = TypeVar("T")
 

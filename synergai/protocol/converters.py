@@ -7,6 +7,7 @@ are always valid.
 from __future__ import annotations
 
 import math
+from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import (
@@ -15,15 +16,20 @@ from synergai.domain import (
     Configuration,
     Engine,
     EngineName,
+    JobId,
+    JobSpec,
+    JobState,
     Session,
     TensorSpec,
     WorkerClass,
+    WorkerId,
     validate_name,
 )
 from synergai.errors import InvalidInput
+from synergai.jobs import Execution, JobStatus
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol.validation import DATATYPES
-from synergai.v1 import common_pb2
+from synergai.v1 import common_pb2, jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,6 +243,114 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
         measured_at=_validate_printable(message.measured_at, "the date of a dictionary entry"),
         batch_qps=tuple(message.batch_qps),
     )
+
+
+def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
+    """Convert `spec` to its message; an infinite QoS is left out."""
+    return jobs_pb2.JobSpec(
+        engine=spec.engine,
+        queries=spec.queries,
+        qos_s=None if math.isinf(spec.qos) else spec.qos,
+        priority=spec.priority,
+        tenant=spec.tenant,
+    )
+
+
+def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
+    """Convert a job specification from its message.
+
+    Raises:
+        InvalidInput: a number is out of range or a name is not valid.
+    """
+    return JobSpec(
+        engine=EngineName(message.engine),
+        queries=message.queries,
+        qos=message.qos_s if message.HasField("qos_s") else math.inf,
+        priority=message.priority,
+        tenant=message.tenant,
+    )
+
+
+def execution_to_proto(execution: Execution) -> jobs_pb2.Execution:
+    """Convert `execution` to its message."""
+    return jobs_pb2.Execution(
+        worker_id=execution.worker_id,
+        configuration=configuration_to_proto(execution.configuration),
+        first=execution.first,
+        count=execution.count,
+        seconds=execution.seconds,
+    )
+
+
+def execution_from_proto(message: jobs_pb2.Execution) -> Execution:
+    """Convert an execution from its message.
+
+    Raises:
+        InvalidInput: the configuration is not valid.
+    """
+    return Execution(
+        worker_id=WorkerId(message.worker_id),
+        configuration=configuration_from_proto(message.configuration),
+        first=message.first,
+        count=message.count,
+        seconds=message.seconds,
+    )
+
+
+def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
+    """Convert `status` to its message."""
+    message = jobs_pb2.Job(
+        id=status.id,
+        spec=job_spec_to_proto(status.spec),
+        state=jobs_pb2.JobState.ValueType(status.state.value),
+        queries_done=status.queries_done,
+        waited_s=status.waited_s,
+        estimated_s=status.estimated_s,
+        actual_s=status.actual_s,
+        violated=status.violated,
+        excess_s=status.excess_s,
+        executions=map(execution_to_proto, status.executions),
+        labelled=status.labelled,
+        correct=status.correct,
+        reason=status.reason,
+    )
+    message.submitted_at.FromDatetime(status.submitted_at)
+    if status.finished_at is not None:
+        message.finished_at.FromDatetime(status.finished_at)
+    return message
+
+
+def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
+    """Convert a job's status from its message.
+
+    Raises:
+        InvalidInput: a field is not valid.
+    """
+    finished_at = message.finished_at if message.HasField("finished_at") else None
+    return JobStatus(
+        id=JobId(message.id),
+        spec=job_spec_from_proto(message.spec),
+        state=_job_state(message.state),
+        submitted_at=message.submitted_at.ToDatetime(tzinfo=UTC),
+        finished_at=None if finished_at is None else finished_at.ToDatetime(tzinfo=UTC),
+        queries_done=message.queries_done,
+        waited_s=message.waited_s,
+        estimated_s=message.estimated_s if message.HasField("estimated_s") else None,
+        actual_s=message.actual_s if message.HasField("actual_s") else None,
+        violated=message.violated,
+        excess_s=message.excess_s,
+        executions=tuple(map(execution_from_proto, message.executions)),
+        labelled=message.labelled,
+        correct=message.correct,
+        reason=message.reason,
+    )
+
+
+def _job_state(number: int) -> JobState:
+    try:
+        return JobState(number)
+    except ValueError:
+        raise InvalidInput(f"the server sent the unknown job state {number}") from None
 
 
 def _validate_text(text: str, name: str) -> str:

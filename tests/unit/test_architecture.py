@@ -31,6 +31,7 @@ ORDER = {
         "errors",
         "values",
         "domain",
+        "jobs",
         "runtime",
         "profiles",
         "protocol",
@@ -101,7 +102,7 @@ APART = {
 }
 """Parts of the library that stand side by side, whatever their order."""
 
-PURE = {"errors", "values", "domain", "profiles", "scheduling"}
+PURE = {"errors", "values", "domain", "jobs", "profiles", "scheduling"}
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 

@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from synergai.client.fleet import worker_from_proto
-from synergai.client.jobs import spec_to_proto, status_from_proto
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,
@@ -20,6 +19,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.protocol.call_errors import error_from_call
+from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
 
@@ -34,8 +34,8 @@ def a_job(state: JobState, reason: str = "") -> jobs_pb2.Job:
 @pytest.mark.parametrize("qos", [0.25, float("inf")])
 def test_specification_round_trips(qos: float) -> None:
     spec = JobSpec(engine=EngineName("digits"), queries=3, qos=qos, priority=4, tenant="roof")
-    job = jobs_pb2.Job(id="j", spec=spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED)
-    assert status_from_proto(job).spec == spec
+    job = jobs_pb2.Job(id="j", spec=job_spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED)
+    assert job_status_from_proto(job).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_unsuccessful_job_raises_the_matching_error(
     state: JobState, error: type[SynergaiError]
 ) -> None:
     with pytest.raises(error, match=rf"^job j {state.name.lower()}: why$") as raised:
-        status_from_proto(a_job(state, "why")).raise_unless_succeeded()
+        job_status_from_proto(a_job(state, "why")).raise_unless_succeeded()
     assert raised.type is error
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
 def test_unfinished_or_succeeded_job_raises_nothing(state: JobState) -> None:
-    status_from_proto(a_job(state)).raise_unless_succeeded()
+    job_status_from_proto(a_job(state)).raise_unless_succeeded()
 
 
 def test_job_in_an_unknown_state_is_rejected() -> None:
     job = a_job(JobState.QUEUED)
     job.state = jobs_pb2.JobState.ValueType(99)
     with pytest.raises(InvalidInput, match="unknown job state 99"):
-        status_from_proto(job)
+        job_status_from_proto(job)
 
 
 def test_unknown_worker_state_becomes_unknown() -> None:

@@ -1,14 +1,16 @@
-"""A job's status and its tracker."""
+"""A job's record, tracker and status."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.jobs.executions import Execution
-from gateway.jobs.status import JobStatus, JobTracker
-from gateway.servicers.jobs import job_to_proto, spec_from_proto, spec_to_proto
+from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.record import JobRecord
+from gateway.jobs.status import JobTracker
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -18,29 +20,43 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.protocol.converters import (
+    job_spec_from_proto,
+    job_spec_to_proto,
+    job_status_from_proto,
+    job_status_to_proto,
+)
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
+
+if TYPE_CHECKING:
+    from synergai.jobs import JobStatus
 
 W1 = WorkerId("w1")
 
 
-def a_status(state: JobState = JobState.QUEUED, **fields: object) -> JobStatus:
+def a_record(state: JobState = JobState.QUEUED, **fields: object) -> JobRecord:
     values: dict[str, object] = {
         "id": JobId("a"),
         "spec": JobSpec(engine=EngineName("echo"), queries=10, qos=5.0),
         "state": state,
-        "as_of": 103.0,
         "submitted_at": 100.0,
     }
-    return JobStatus(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
+    return JobRecord(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
+
+
+def a_status(
+    state: JobState = JobState.QUEUED, *, now: float = 103.0, **fields: object
+) -> JobStatus:
+    return a_record(state, **fields).status(now)
 
 
 @pytest.mark.parametrize(
     ("status", "violated", "excess_s"),
     [
         (a_status(), False, 0.0),
-        (a_status(as_of=106.0), True, 1.0),
-        (a_status(JobState.SUCCEEDED, finished_at=104.0, as_of=999.0), False, 0.0),
+        (a_status(now=106.0), True, 1.0),
+        (a_status(JobState.SUCCEEDED, finished_at=104.0, now=999.0), False, 0.0),
         (a_status(JobState.SUCCEEDED, finished_at=107.5), True, 2.5),
         (a_status(JobState.REJECTED, finished_at=100.1), True, 0.0),
         (a_status(JobState.FAILED, finished_at=101.0), True, 0.0),
@@ -81,25 +97,25 @@ def an_assignment(count: int, *, probe: bool = False) -> Assignment:
 
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     clock = Clock()
-    tracker = JobTracker(a_status(submitted_at=clock.to_unix(90.0)), clock)
+    tracker = JobTracker(a_record(submitted_at=clock.to_unix(90.0)), clock)
     assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
-    assert tracker.status.estimated_s is None
-    execution = Execution(
+    assert tracker.record.estimated_s is None
+    execution = RecordedExecution(
         worker_id=W1, configuration=Configuration(1), first=0, count=4, seconds=3.0
     )
     tracker.record_execution(an_assignment(10), execution)
     assert tracker.record_dispatch(an_assignment(6), 103.0)
-    assert tracker.status.estimated_s == pytest.approx(5.0)
+    assert tracker.record.estimated_s == pytest.approx(5.0)
     assert not tracker.record_dispatch(an_assignment(6), 104.0)
-    assert tracker.status.waited_s == pytest.approx(10.0)
+    assert tracker.snapshot().waited_s == pytest.approx(10.0)
 
 
 async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
-    tracker = JobTracker(a_status(), Clock())
+    tracker = JobTracker(a_record(), Clock())
     watch = tracker.watch()
     assert (await anext(watch)).state is JobState.QUEUED
     for number in range(1, 4):
-        execution = Execution(
+        execution = RecordedExecution(
             worker_id=W1, configuration=Configuration(), first=0, count=number, seconds=1.0
         )
         tracker.record_execution(an_assignment(10), execution)
@@ -114,16 +130,39 @@ async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
 @pytest.mark.parametrize("qos", [2.5, math.inf])
 def test_specification_round_trips(qos: float) -> None:
     spec = JobSpec(engine=EngineName("echo"), queries=7, qos=qos, priority=9, tenant="lab")
-    assert spec_from_proto(spec_to_proto(spec)) == spec
+    assert job_spec_from_proto(job_spec_to_proto(spec)) == spec
 
 
 def test_unknown_times_are_unset_on_the_wire() -> None:
-    message = job_to_proto(a_status())
+    message = job_status_to_proto(a_status())
     assert not message.HasField("estimated_s")
     assert not message.HasField("actual_s")
     assert not message.HasField("finished_at")
-    ended = job_to_proto(
+    ended = job_status_to_proto(
         a_status(JobState.SUCCEEDED, dispatched_at=101.0, finished_at=104.5, estimated_s=3.0)
     )
     assert (ended.estimated_s, ended.actual_s) == (3.0, 3.5)
     assert ended.finished_at.ToNanoseconds() == 104_500_000_000
+
+
+def test_status_round_trips() -> None:
+    executions = tuple(
+        RecordedExecution(
+            worker_id=W1, configuration=Configuration(2, "MAXN"), first=first, count=2, seconds=0.5
+        )
+        for first in (0, 4)
+    )
+    status = a_status(
+        JobState.SUCCEEDED,
+        submitted_at=100.25,
+        dispatched_at=101.0,
+        finished_at=104.5,
+        estimated_s=3.0,
+        executions=executions,
+        reason="why",
+    )
+    received = job_status_from_proto(job_status_to_proto(status))
+    assert [(e.worker_id, e.configuration, e.first, e.count) for e in received.executions] == [
+        (e.worker_id, e.configuration, e.first, e.count) for e in executions
+    ]
+    assert replace(received, executions=()) == replace(status, executions=())

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jobs.executions import Execution, Executions, merge_adjacent
-from gateway.jobs.status import JobStatus, JobTracker
+from gateway.jobs.executions import Executions, RecordedExecution, merge_adjacent
+from gateway.jobs.record import JobRecord
+from gateway.jobs.status import JobTracker
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -51,8 +52,8 @@ def an_assignment(
     )
 
 
-def done_of(assignment: Assignment, count: int) -> Execution:
-    return Execution(
+def done_of(assignment: Assignment, count: int) -> RecordedExecution:
+    return RecordedExecution(
         worker_id=assignment.worker_id,
         configuration=assignment.configuration,
         first=assignment.first,
@@ -65,14 +66,13 @@ def done_of(assignment: Assignment, count: int) -> Execution:
 
 @pytest.fixture
 def tracker() -> JobTracker:
-    status = JobStatus(
+    record = JobRecord(
         id=JobId("a"),
         spec=JobSpec(engine=EngineName("echo"), queries=QUERIES),
         state=JobState.QUEUED,
-        as_of=0.0,
         submitted_at=0.0,
     )
-    return JobTracker(status, Clock())
+    return JobTracker(record, Clock())
 
 
 # --- executions -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_queries_dispatched_one_by_one_are_one_execution(tracker: JobTracker) ->
     for number in range(QUERIES):
         assignment = an_assignment(number, number, 1)
         tracker.record_execution(assignment, done_of(assignment, 1))
-    [execution] = tracker.status.executions
+    [execution] = tracker.record.executions
     assert (execution.first, execution.count, execution.labelled) == (0, QUERIES, QUERIES)
     assert execution.seconds == pytest.approx(QUERIES / 10)
 
@@ -91,7 +91,7 @@ def test_executions_of_different_workers_stay_apart(tracker: JobTracker) -> None
     for number, worker in enumerate([FAST, FAST, SLOW, FAST]):
         assignment = an_assignment(number, number, 1, worker=worker)
         tracker.record_execution(assignment, done_of(assignment, 1))
-    ranges = [(each.worker_id, each.first, each.count) for each in tracker.status.executions]
+    ranges = [(each.worker_id, each.first, each.count) for each in tracker.record.executions]
     assert ranges == [(FAST, 0, 2), (SLOW, 2, 1), (FAST, 3, 1)]
 
 
@@ -104,7 +104,7 @@ def test_executions_equal_the_merged_last_reports(data: st.DataObject) -> None:
         for number, (first, stop) in enumerate(pairwise(edges))
     ]
     executions = Executions()
-    last: dict[int, Execution] = {}
+    last: dict[int, RecordedExecution] = {}
     for assignment in data.draw(st.permutations(assignments)):
         reports = data.draw(st.sets(st.integers(1, assignment.count), min_size=1, max_size=3))
         for count in sorted(reports):
@@ -126,31 +126,31 @@ def test_estimate_of_a_streamed_job_extrapolates_to_all_queries(
     tracker: JobTracker,
 ) -> None:
     assert tracker.record_dispatch(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
-    assert tracker.status.estimated_s == pytest.approx(1.1 + (QUERIES - 1) * 0.1)
+    assert tracker.record.estimated_s == pytest.approx(1.1 + (QUERIES - 1) * 0.1)
     assert not tracker.record_dispatch(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
 
 
 def test_estimate_of_a_split_job_is_its_last_assignments(tracker: JobTracker) -> None:
     tracker.record_dispatch(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
     tracker.record_dispatch(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
-    assert tracker.status.estimated_s == pytest.approx(4.5)
+    assert tracker.record.estimated_s == pytest.approx(4.5)
 
 
 def test_undispatched_queries_are_shared_by_the_workers(tracker: JobTracker) -> None:
     tracker.record_dispatch(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
     tracker.record_dispatch(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
     # The fast one is alone for a second and does 10 of the 30; together they do 15 a second.
-    assert tracker.status.estimated_s == pytest.approx(2.0 + 20 / 15)
+    assert tracker.record.estimated_s == pytest.approx(2.0 + 20 / 15)
 
 
 def test_unknown_estimate_is_none_until_one_is_known(tracker: JobTracker) -> None:
     tracker.record_dispatch(an_assignment(1, 0, QUERIES, estimate_s=0.0, query_s=0.1), 5.0)
-    assert tracker.status.estimated_s is None
+    assert tracker.record.estimated_s is None
     tracker.record_dispatch(an_assignment(2, 0, QUERIES, estimate_s=3.0, query_s=0.1), 7.0)
-    assert tracker.status.estimated_s == pytest.approx(5.0)
+    assert tracker.record.estimated_s == pytest.approx(5.0)
 
 
 def test_probe_alone_gives_no_estimate(tracker: JobTracker) -> None:
     assert tracker.record_dispatch(an_assignment(1, 0, 16, probe=True), 5.0)
-    assert tracker.status.estimated_s is None
-    assert math.isfinite(tracker.status.waited_s)
+    assert tracker.record.estimated_s is None
+    assert math.isfinite(tracker.snapshot().waited_s)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.jobs.executions import Execution
-from gateway.jobs.status import JobStatus
+from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.record import JobRecord
 from gateway.journal.journal import Journal, JournalBroken
 from synergai.domain import (
     AssignmentId,
@@ -34,18 +34,17 @@ if TYPE_CHECKING:
 QUERIES = 20
 
 
-def a_status(job_id: str = "a", queries: int = QUERIES, qos: float = math.inf) -> JobStatus:
-    return JobStatus(
+def a_record(job_id: str = "a", queries: int = QUERIES, qos: float = math.inf) -> JobRecord:
+    return JobRecord(
         id=JobId(job_id),
         spec=JobSpec(engine=EngineName("echo"), queries=queries, qos=qos),
         state=JobState.QUEUED,
-        as_of=0.0,
         submitted_at=100.0,
     )
 
 
-def an_execution(first: int, count: int) -> Execution:
-    return Execution(
+def an_execution(first: int, count: int) -> RecordedExecution:
+    return RecordedExecution(
         worker_id=WorkerId("w1"),
         configuration=Configuration(2, "MAXN"),
         first=first,
@@ -56,13 +55,12 @@ def an_execution(first: int, count: int) -> Execution:
     )
 
 
-def ended(status: JobStatus, state: JobState = JobState.SUCCEEDED) -> JobStatus:
-    return JobStatus(
-        id=status.id,
-        spec=status.spec,
+def ended(record: JobRecord, state: JobState = JobState.SUCCEEDED) -> JobRecord:
+    return JobRecord(
+        id=record.id,
+        spec=record.spec,
         state=state,
-        as_of=0.0,
-        submitted_at=status.submitted_at,
+        submitted_at=record.submitted_at,
         finished_at=200.0,
         reason="because",
     )
@@ -76,11 +74,11 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 
 
 async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
-    status = a_status(qos=7.5)
+    status = a_record(qos=7.5)
     await journal.accept(status)
     await journal.record_execution(status.id, AssignmentId(1), an_execution(0, 5))
     await journal.record_end(ended(status, JobState.FAILED))
-    read = await journal.find_job(status.id, as_of=0.0)
+    read = await journal.find_job(status.id)
     assert read is not None
     assert (read.spec, read.state, read.reason) == (status.spec, JobState.FAILED, "because")
     assert (read.submitted_at, read.finished_at) == (100.0, 200.0)
@@ -88,26 +86,26 @@ async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
 
 
 async def test_unknown_job_is_none(journal: Journal) -> None:
-    assert await journal.find_job(JobId("nobody"), as_of=0.0) is None
+    assert await journal.find_job(JobId("nobody")) is None
 
 
 async def test_same_key_gives_the_first_job(journal: Journal) -> None:
-    assert await journal.accept(a_status("a"), "key") == "a"
-    assert await journal.accept(a_status("b"), "key") == "a"
-    assert await journal.find_job(JobId("b"), as_of=0.0) is None
+    assert await journal.accept(a_record("a"), "key") == "a"
+    assert await journal.accept(a_record("b"), "key") == "a"
+    assert await journal.find_job(JobId("b")) is None
 
 
 async def test_same_key_for_another_specification_is_a_conflict(journal: Journal) -> None:
-    await journal.accept(a_status("a"), "key")
+    await journal.accept(a_record("a"), "key")
     with pytest.raises(IdempotencyConflict):
-        await journal.accept(a_status("b", queries=1), "key")
+        await journal.accept(a_record("b", queries=1), "key")
 
 
 async def test_report_of_the_same_assignment_extends_its_range(journal: Journal) -> None:
-    await journal.accept(a_status())
+    await journal.accept(a_record())
     await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 5))
     await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 9))
-    read = await journal.find_job(JobId("a"), as_of=0.0)
+    read = await journal.find_job(JobId("a"))
     assert read is not None
     assert read.executions == (an_execution(0, 9),)
 
@@ -116,27 +114,27 @@ async def test_report_of_the_same_assignment_extends_its_range(journal: Journal)
 async def test_range_that_overlaps_or_leaves_the_job_is_refused(
     journal: Journal, first: int, count: int
 ) -> None:
-    await journal.accept(a_status())
+    await journal.accept(a_record())
     await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(2, 3))
     with pytest.raises(InternalError):
         await journal.record_execution(JobId("a"), AssignmentId(2), an_execution(first, count))
-    read = await journal.find_job(JobId("a"), as_of=0.0)
+    read = await journal.find_job(JobId("a"))
     assert read is not None
     assert read.executions == (an_execution(2, 3),)
 
 
 async def test_nothing_is_recorded_of_a_job_that_has_ended(journal: Journal) -> None:
-    await journal.accept(a_status())
-    await journal.record_end(ended(a_status()))
+    await journal.accept(a_record())
+    await journal.record_end(ended(a_record()))
     with pytest.raises(InternalError):
         await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
 
 
 async def test_first_end_is_kept(journal: Journal) -> None:
-    await journal.accept(a_status())
-    await journal.record_end(ended(a_status(), JobState.CANCELLED))
-    await journal.record_end(ended(a_status(), JobState.SUCCEEDED))
-    read = await journal.find_job(JobId("a"), as_of=0.0)
+    await journal.accept(a_record())
+    await journal.record_end(ended(a_record(), JobState.CANCELLED))
+    await journal.record_end(ended(a_record(), JobState.SUCCEEDED))
+    read = await journal.find_job(JobId("a"))
     assert read is not None
     assert read.state is JobState.CANCELLED
 
@@ -144,15 +142,15 @@ async def test_first_end_is_kept(journal: Journal) -> None:
 async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
     journal: Journal,
 ) -> None:
-    await journal.accept(a_status("unfinished"), "kept")
+    await journal.accept(a_record("unfinished"), "kept")
     for number in range(256):
-        await journal.accept(a_status(f"j{number}"), f"k{number}")
-        await journal.record_end(ended(a_status(f"j{number}")))
-    kept = await journal.ended_jobs([JobState.SUCCEEDED], 1000, as_of=0.0)
+        await journal.accept(a_record(f"j{number}"), f"k{number}")
+        await journal.record_end(ended(a_record(f"j{number}")))
+    kept = await journal.ended_jobs([JobState.SUCCEEDED], 1000)
     # The oldest leave just before the 256th end is written.
     assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]
-    assert [s.id for s in await journal.unfinished_jobs(as_of=0.0)] == ["unfinished"]
-    assert await journal.accept(a_status("again"), "k0") == "again"
+    assert [s.id for s in await journal.unfinished_jobs()] == ["unfinished"]
+    assert await journal.accept(a_record("again"), "k0") == "again"
 
 
 async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_path: Path) -> None:
@@ -173,7 +171,7 @@ async def test_epoch_increments_with_every_start(tmp_path: Path) -> None:
 async def test_journal_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.add_engines([EngineName("echo")])
-    await journal.accept(a_status())
+    await journal.accept(a_record())
     await journal.close()
     connection = apsw.Connection(str(tmp_path / "journal.db"))
     connection.execute("ALTER TABLE engines DROP COLUMN unloaded; PRAGMA user_version = 1")
@@ -182,7 +180,7 @@ async def test_journal_of_the_previous_version_is_migrated(tmp_path: Path) -> No
         journal = Journal(tmp_path)
         assert await journal.unloaded_engines() == set()
         assert await journal.engines() == {"echo"}
-        assert [s.id for s in await journal.unfinished_jobs(as_of=0.0)] == ["a"]
+        assert [s.id for s in await journal.unfinished_jobs()] == ["a"]
         await journal.close()
 
 
@@ -226,20 +224,20 @@ async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
 
 
 async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
-    await journal.accept(a_status())
+    await journal.accept(a_record())
     journal._connection.execute("DROP TABLE executions")
     with pytest.raises(JournalBroken):
         await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
     assert journal.broken.done()
     with pytest.raises(JournalBroken):
-        await journal.accept(a_status("b"))
+        await journal.accept(a_record("b"))
 
 
 async def test_internal_error_breaks_the_journal_instead_of_blocking_callers(
     journal: Journal,
 ) -> None:
     beyond_sqlite = AssignmentId(1 << 64)
-    await journal.accept(a_status())
+    await journal.accept(a_record())
     with pytest.raises(JournalBroken):
         await journal.record_execution(JobId("a"), beyond_sqlite, an_execution(0, 1))
     assert journal.broken.done()
@@ -249,7 +247,7 @@ async def test_callback_runs_after_all_earlier_operations(journal: Journal) -> N
     seen: list[str] = []
     journal.after_pending(lambda: seen.append("nothing pending"))
     assert seen == ["nothing pending"]
-    journal.accept(a_status()).add_done_callback(lambda _: seen.append("accepted"))
+    journal.accept(a_record()).add_done_callback(lambda _: seen.append("accepted"))
     recorded = journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
     recorded.add_done_callback(lambda _: seen.append("recorded"))
     journal.after_pending(lambda: seen.append("after"))
@@ -320,7 +318,7 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
             case "accept", int():
                 fresh = f"job-{which}" if job not in model.states else f"other-{number}"
                 expected = model.accept(fresh, f"key-{detail}")
-                assert await journal.accept(a_status(fresh), f"key-{detail}") == expected
+                assert await journal.accept(a_record(fresh), f"key-{detail}") == expected
             case "record", (int(first), int(count)):
                 recording = journal.record_execution(
                     JobId(job), AssignmentId(number), an_execution(first, count)
@@ -333,7 +331,7 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
             case "end", str():
                 if model.states.get(job) is JobState.QUEUED:
                     model.states[job] = JobState[detail]
-                await journal.record_end(ended(a_status(job), JobState[detail]))
+                await journal.record_end(ended(a_record(job), JobState[detail]))
             case _:
                 directory = crashed(directory, directory.with_name(f"{directory.name}-{number}"))
                 await journal.close()
@@ -342,10 +340,10 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
     await journal.close()
     journal = Journal(directory)
     try:
-        unfinished = [status.id for status in await journal.unfinished_jobs(as_of=0.0)]
+        unfinished = [status.id for status in await journal.unfinished_jobs()]
         assert unfinished == [j for j, s in model.states.items() if s is JobState.QUEUED]
         for job, state in model.states.items():
-            read = await journal.find_job(JobId(job), as_of=0.0)
+            read = await journal.find_job(JobId(job))
             assert read is not None
             assert read.state is state
             assert [(e.first, e.count) for e in read.executions] == model.recorded[job]

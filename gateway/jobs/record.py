@@ -1,0 +1,75 @@
+"""Durable record of a job, from which its status is derived."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gateway.jobs.executions import merge_adjacent
+from synergai.domain import JobState
+from synergai.jobs import JobStatus
+
+if TYPE_CHECKING:
+    from gateway.jobs.executions import RecordedExecution
+    from synergai.domain import JobId, JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """Facts recorded of a job. Instants are Unix times.
+
+    Attributes:
+        dispatched_at: time of the first dispatch.
+        estimated_s: seconds from the first dispatch to completion, as estimated then.
+        executions: recorded queries per assignment or worker; the ranges do not overlap.
+        reason: why it failed, was rejected or expired.
+    """
+
+    id: JobId
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    dispatched_at: float | None = None
+    finished_at: float | None = None
+    estimated_s: float | None = None
+    executions: tuple[RecordedExecution, ...] = ()
+    reason: str = ""
+
+    @property
+    def deadline_at(self) -> float:
+        """Unix time of the deadline; infinite without QoS."""
+        return self.submitted_at + self.spec.qos
+
+    def status(self, now: float) -> JobStatus:
+        """Return the status as of the Unix time `now`, or of the end if the job has ended."""
+        until = now if self.finished_at is None else self.finished_at
+        dispatched_at = until if self.dispatched_at is None else self.dispatched_at
+        finished_at = (
+            None if self.finished_at is None else datetime.fromtimestamp(self.finished_at, UTC)
+        )
+        completed = self.state is JobState.SUCCEEDED and self.dispatched_at is not None
+        return JobStatus(
+            id=self.id,
+            spec=self.spec,
+            state=self.state,
+            submitted_at=datetime.fromtimestamp(self.submitted_at, UTC),
+            finished_at=finished_at,
+            queries_done=sum(execution.count for execution in self.executions),
+            waited_s=dispatched_at - self.submitted_at,
+            estimated_s=self.estimated_s,
+            actual_s=until - dispatched_at if completed else None,
+            violated=self._is_violated(until),
+            excess_s=max(0.0, until - self.deadline_at),
+            executions=merge_adjacent(self.executions),
+            labelled=sum(execution.labelled for execution in self.executions),
+            correct=sum(execution.correct for execution in self.executions),
+            reason=self.reason,
+        )
+
+    def _is_violated(self, until: float) -> bool:
+        if math.isinf(self.spec.qos):
+            return False
+        infeasible = self.state in (JobState.FAILED, JobState.REJECTED, JobState.EXPIRED)
+        return infeasible or until > self.deadline_at

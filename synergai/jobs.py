@@ -1,0 +1,90 @@
+"""Job status as reported by a gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.domain import JobState
+from synergai.errors import Cancelled, DeadlineExceeded, Overloaded, SynergaiError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from synergai.domain import Configuration, JobId, JobSpec, WorkerId
+
+_ERRORS: Final[dict[JobState, type[SynergaiError]]] = {
+    JobState.FAILED: SynergaiError,
+    JobState.CANCELLED: Cancelled,
+    JobState.REJECTED: Overloaded,
+    JobState.EXPIRED: DeadlineExceeded,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """Queries ``[first, first + count)`` of a job, run by one worker in `seconds`."""
+
+    worker_id: WorkerId
+    configuration: Configuration
+    first: int
+    count: int
+    seconds: float
+
+    @property
+    def stop(self) -> int:
+        """End of the range, exclusive."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """Snapshot of a job.
+
+    Attributes:
+        submitted_at: when the gateway accepted it, in UTC.
+        finished_at: when it ended, in UTC; None before that.
+        waited_s: seconds from acceptance to the first dispatch, or waited so far.
+        estimated_s: seconds from the first dispatch to completion, as estimated then.
+        actual_s: seconds from the first dispatch to completion; None unless it succeeded.
+        violated: it missed its QoS or can no longer meet it.
+        excess_s: seconds past its QoS; 0 before it.
+        executions: ranges of completed queries per worker; they do not overlap.
+        labelled: number of completed queries with a known label.
+        correct: number of these that were answered correctly.
+        reason: why it failed, was rejected or expired.
+    """
+
+    id: JobId
+    spec: JobSpec
+    state: JobState
+    submitted_at: datetime
+    finished_at: datetime | None = None
+    queries_done: int = 0
+    waited_s: float = 0.0
+    estimated_s: float | None = None
+    actual_s: float | None = None
+    violated: bool = False
+    excess_s: float = 0.0
+    executions: tuple[Execution, ...] = ()
+    labelled: int = 0
+    correct: int = 0
+    reason: str = ""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Fraction of correct answers, 0 to 1; None without labels."""
+        return self.correct / self.labelled if self.labelled else None
+
+    def raise_unless_succeeded(self) -> None:
+        """Raise the error for a job that ended without success.
+
+        Raises:
+            Cancelled: it was cancelled.
+            Overloaded: it was rejected.
+            DeadlineExceeded: it expired.
+            SynergaiError: it failed.
+        """
+        if error := _ERRORS.get(self.state):
+            state = self.state.name.lower()
+            raise error(f"job {self.id} {state}" + (f": {self.reason}" if self.reason else ""))
