@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.jobs.status import JobTracker
 from gateway.jobs.submitted import execution_so_far, new_job_record, record_job_end, scheduler_job
+from gateway.jobs.tracker import JobTracker
 from synergai.errors import InvalidInput
 from synergai.jobs import JobStatus
 from synergai.protocol.request_codec import RequestDecoder

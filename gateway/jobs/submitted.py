@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
-from gateway.jobs.status import JobTracker
+from gateway.jobs.tracker import JobTracker
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 

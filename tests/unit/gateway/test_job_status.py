@@ -10,7 +10,7 @@ import pytest
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
-from gateway.jobs.status import JobTracker
+from gateway.jobs.tracker import JobTracker
 from synergai.domain import (
     AssignmentId,
     Configuration,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.jobs.executions import Executions, RecordedExecution, merge_adjacent
 from gateway.jobs.record import JobRecord
-from gateway.jobs.status import JobTracker
+from gateway.jobs.tracker import JobTracker
 from synergai.domain import (
     AssignmentId,
     Configuration,
