@@ -231,7 +231,6 @@ class Job:
         deadline: time at which the QoS budget ends; infinite if there is none.
         perishable: the deadline is firm: a client waits for the response, and the job is dropped
             at its deadline instead of running late.
-        divisible: the queries may run on several workers at once.
         with_tensors: the queries carry their tensors instead of referring to the worker's sample
             set.
     """
@@ -244,7 +243,6 @@ class Job:
     priority: int = 0
     tenant: str = ""
     perishable: bool = False
-    divisible: bool = True
     with_tensors: bool = False
 
 

@@ -54,11 +54,11 @@ from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from synergai.domain import AssignmentId, JobId, WorkerId
+    from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
-    from synergai.scheduling.events import Assignment, Worker
+    from synergai.scheduling.events import Worker
     from synergai.scheduling.policy import Decision
     from synergai.scheduling.state import Lease, WorkerRecord
 
@@ -133,20 +133,10 @@ class SchedulerCore:
             )
         return instant if instant < math.inf else None
 
-    def assignment(self, assignment_id: AssignmentId) -> Assignment | None:
-        """Return the assignment if it is in flight and its job is still active."""
-        lease = self._leases.get(assignment_id)
-        return None if lease is None or lease.job.removed else lease.assignment
-
     @property
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
         return len(self._queue)
-
-    @property
-    def workers(self) -> Mapping[WorkerId, WorkerRecord]:
-        """The fleet by worker id, read-only."""
-        return self._fleet.workers
 
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """Return the worker's engines that the dictionary lacks for its class, sorted."""

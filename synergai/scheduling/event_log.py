@@ -195,7 +195,10 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(kind: Any, value: Any) -> Any:
-    """Convert the JSON form of a value back to type `kind`."""
+    """Convert the JSON form of a value back to type `kind`.
+
+    Fields that `kind` does not have are skipped: logs of earlier releases stay readable.
+    """
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else _decode(get_args(kind)[0], value)
@@ -208,7 +211,7 @@ def _decode(kind: Any, value: Any) -> Any:
         return frozenset(_decode(get_args(kind)[0], part) for part in value)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, localns=_NAMES)
-        return kind(**{name: _decode(hints[name], part) for name, part in value.items()})
+        return kind(**{n: _decode(hints[n], part) for n, part in value.items() if n in hints})
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
     return value

@@ -15,8 +15,6 @@ from synergai.scheduling.observation import learn
 from synergai.scheduling.state import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from synergai.domain import Configuration
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
@@ -64,9 +62,6 @@ class Leases:
     def get(self, assignment_id: AssignmentId) -> Lease | None:
         """Return the lease of an assignment, or None if it is not in flight."""
         return self._by_id.get(assignment_id)
-
-    def __iter__(self) -> Iterator[AssignmentId]:
-        return iter(self._by_id)
 
     # --- assigning ----------------------------------------------------------------------
 

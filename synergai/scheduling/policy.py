@@ -48,13 +48,11 @@ class Candidate(NamedTuple):
 
     Attributes:
         completes_at: expected completion of the job's pending queries.
-        order: the worker's order of joining; breaks ties.
         worker: the worker.
         estimate: the expected cost in the chosen configuration.
     """
 
     completes_at: float
-    order: int
     worker: WorkerRecord
     estimate: Estimate
 
@@ -95,17 +93,14 @@ class View:
         return self._fleet.next_available(count, engine)
 
     def estimate(
-        self, engine: EngineName, worker: WorkerRecord, configuration: Configuration | None = None
+        self, engine: EngineName, worker: WorkerRecord, configuration: Configuration
     ) -> Estimate | None:
-        """Return the cost of `engine` on `worker`; None if it is not profiled there.
+        """Return the cost of `engine` on `worker` in the configuration.
 
-        Args:
-            engine: the engine to run.
-            worker: the worker to run it on.
-            configuration: falls back to the fastest if None or not profiled.
+        Falls back to the fastest configuration; None if the engine is not profiled there at all.
         """
         estimates = self._estimator.estimates(engine, worker)
-        for estimate in estimates if configuration is not None else ():
+        for estimate in estimates:
             if estimate.configuration == configuration:
                 return estimate
         return estimates[0] if estimates else None
@@ -140,42 +135,26 @@ class View:
             return shown / estimate.entry.qps
         return estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
 
-    def candidates(
-        self,
-        job: JobRecord,
-        workers: Iterable[WorkerRecord],
-        configurations: Mapping[str, Configuration] | None = None,
-    ) -> list[Candidate]:
+    def candidates(self, job: JobRecord, workers: Iterable[WorkerRecord]) -> list[Candidate]:
         """Return the workers that can run the job's pending queries, best first.
 
         The best is the earliest to complete; with the objective ``energy``, the one with the least
         joules per query among those that meet the deadline.
-
-        Args:
-            job: the job to place.
-            workers: the workers to consider.
-            configurations: predefined configurations by worker class; None for the best ones.
         """
         engine = job.job.engine
         found: list[Candidate] = []
         for worker in workers:
             if engine not in worker.engines:
                 continue
-            if configurations is not None:
-                estimate = self.estimate(
-                    engine, worker, configurations.get(worker.worker.worker_class)
-                )
-                estimates: Iterable[Estimate] = () if estimate is None else (estimate,)
-            else:
-                estimates = self._estimator.estimates(engine, worker)
-                if not self.minimizes_energy:
-                    estimates = estimates[:1]
+            estimates = self._estimator.estimates(engine, worker)
+            if not self.minimizes_energy:
+                estimates = estimates[:1]
             free_at = worker.free_at(self.now)
             for estimate in estimates:
                 per_query_s = self.per_query_s(job, worker, estimate)
                 setup_s = self.setup_s(job, worker, estimate)
                 completes_at = free_at + setup_s + job.pending.total * per_query_s
-                found.append(Candidate(completes_at, worker.index, worker, estimate))
+                found.append(Candidate(completes_at, worker, estimate))
         if self.minimizes_energy:
             return _by_energy(found, job.job.deadline)
         if len(found) > 1:
@@ -201,7 +180,7 @@ class View:
 
 
 def _by_completion(candidate: Candidate) -> tuple[float, int]:
-    return candidate.completes_at, candidate.order
+    return candidate.completes_at, candidate.worker.index
 
 
 def _joules(estimate: Estimate) -> float:
@@ -215,8 +194,9 @@ def _by_energy(found: list[Candidate], deadline: float) -> list[Candidate]:
         late = candidate.completes_at > deadline
         cost = candidate.completes_at if late else candidate.estimate.joules
         key = (late, cost, candidate)
-        if candidate.order not in best or key[:2] < best[candidate.order][:2]:
-            best[candidate.order] = key
+        index = candidate.worker.index
+        if index not in best or key[:2] < best[index][:2]:
+            best[index] = key
     ranked = sorted(best.values(), key=lambda key: (key[0], key[1], *_by_completion(key[2])))
     return [candidate for _, _, candidate in ranked]
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class Ranges:
@@ -18,11 +18,9 @@ class Ranges:
 
     __slots__ = ("_ranges", "total")
 
-    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
         self.total = 0
-        for start, stop in ranges:
-            self.add(start, stop)
 
     @classmethod
     def complement(cls, done: Sequence[tuple[int, int]], stop: int) -> Ranges:
@@ -83,6 +81,3 @@ class Ranges:
             self._ranges[0] = (end, stop)
         self.total -= end - start
         return start, end
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self._ranges)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from synergai.simulator.virtual_worker import Span
     from synergai.simulator.workload import Workload
 
-REPORT_S: Final = 5.0
-"""Interval of progress reports."""
 _MAX_STEPS: Final = 20_000
 
 
@@ -90,14 +88,14 @@ def scheduling_settings(policy: str, options: dict[str, str] | None = None) -> S
     return SchedulingSettings(policy=policy, mode_switch_s=0.0, options=options or {})
 
 
-def simulate(workload: Workload, settings: SchedulingSettings, report_s: float = REPORT_S) -> Run:
+def simulate(workload: Workload, settings: SchedulingSettings) -> Run:
     """Run a workload to its end.
 
     Raises:
         InvalidInput: the policy does not exist.
         InternalFault: the policy leaves jobs waiting forever.
     """
-    return _Simulation(workload, settings, report_s).run()
+    return _Simulation(workload, settings).run()
 
 
 @dataclass(slots=True)
@@ -106,7 +104,6 @@ class _Simulation:
 
     workload: Workload
     settings: SchedulingSettings
-    report_s: float
     now: float = 0.0
     core: SchedulerCore = field(init=False)
     workers: dict[WorkerId, VirtualWorker] = field(init=False)
@@ -125,7 +122,7 @@ class _Simulation:
         self.workers = {}
         for worker in make_workers(workload):
             self.workers[worker.id] = VirtualWorker(
-                worker, workload, jobs, self.report_s, self.call_at, self.handle
+                worker, workload, jobs, self.call_at, self.handle
             )
             self.handle(WorkerJoined(worker))
         for job in workload.jobs:

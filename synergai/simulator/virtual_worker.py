@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Outcome, Session
 from synergai.scheduling.events import (
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
     from synergai.scheduling.events import Assignment, Worker
     from synergai.simulator.workload import Workload
+
+REPORT_S: Final = 5.0
+"""Interval of progress reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,6 @@ class VirtualWorker:
         worker: the worker as the scheduler knows it.
         workload: source of actual durations.
         jobs: the workload's jobs by id.
-        report_s: interval of progress reports.
         call_at: schedules a callback: ``call_at(instant, callback)``.
         notify: passes an event to the scheduler.
     """
@@ -84,7 +86,6 @@ class VirtualWorker:
         worker: Worker,
         workload: Workload,
         jobs: Mapping[JobId, Job],
-        report_s: float,
         call_at: Callable[[float, Callable[[float], None]], None],
         notify: Callable[[Event], None],
     ) -> None:
@@ -92,7 +93,6 @@ class VirtualWorker:
         self.spans: list[Span] = []
         self._workload = workload
         self._jobs = jobs
-        self._report_s = report_s
         self._call_at = call_at
         self._notify = notify
         self._queue: deque[Assignment] = deque()
@@ -167,14 +167,14 @@ class VirtualWorker:
             self._sessions.add(session)
             self._notify(SessionLoaded(self.worker.id, session, setup_s))
         self._notify(AssignmentStarted(assignment.id, setup_s))
-        self._call_at(running.ready + self._report_s, lambda now: self._report(running, now))
+        self._call_at(running.ready + REPORT_S, lambda now: self._report(running, now))
 
     def _report(self, running: _Running, now: float) -> None:
         if self._running is not running:
             return
         if done := running.done_by(now):
             self._notify(QueriesDone(running.assignment.id, done))
-        self._call_at(now + self._report_s, lambda later: self._report(running, later))
+        self._call_at(now + REPORT_S, lambda later: self._report(running, later))
 
     def _schedule_end(self, running: _Running) -> None:
         expected = running.stop_after

@@ -34,6 +34,6 @@ class BestEffort(ArrivalOrder):
             key=lambda c: (
                 self._order.get(c.worker.worker.worker_class, last),
                 -c.estimate.entry.qps,
-                c.order,
+                c.worker.index,
             ),
         )

@@ -18,4 +18,4 @@ class LeastRecentlyUsed(ArrivalOrder):
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate that has been idle longest."""
-        return min(candidates, key=lambda c: (c.worker.idle_since, c.order))
+        return min(candidates, key=lambda c: (c.worker.idle_since, c.worker.index))

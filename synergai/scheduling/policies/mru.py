@@ -18,4 +18,4 @@ class MostRecentlyUsed(ArrivalOrder):
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate that was active most recently."""
-        return min(candidates, key=lambda c: (-c.worker.idle_since, c.order))
+        return min(candidates, key=lambda c: (-c.worker.idle_since, c.worker.index))

@@ -67,7 +67,7 @@ class ArrivalOrder(ABC):
         engines = {engine for worker in available for engine in worker.engines}
         for job in view.queue.in_order(engines):
             candidates = [
-                Candidate(worker.free_at(view.now), worker.index, worker, estimate)
+                Candidate(worker.free_at(view.now), worker, estimate)
                 for worker in available
                 if (estimate := self._predefined.estimate(view, job, worker)) is not None
             ]

@@ -22,6 +22,6 @@ class RoundRobin(ArrivalOrder):
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
         """Return the first candidate after the worker that got the last job."""
-        chosen = next((c for c in candidates if c.order > self._last), candidates[0])
-        self._last = chosen.order
+        chosen = next((c for c in candidates if c.worker.index > self._last), candidates[0])
+        self._last = chosen.worker.index
         return chosen

@@ -26,7 +26,7 @@ class StrictRoundRobin(ArrivalOrder):
         """Return the next worker that serves the job's engine, or None while it is busy."""
         circle = sorted(w.index for w in view.serving(job.job.engine) if not w.draining)
         following = next((index for index in circle if index > self._last), circle[0])
-        chosen = next((c for c in candidates if c.order == following), None)
+        chosen = next((c for c in candidates if c.worker.index == following), None)
         if chosen is not None:
             self._last = following
         return chosen

@@ -118,7 +118,7 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
     core = make_core()
     for number in range(4):
         core.handle(make_request(number), 0.0)
-    assert core.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
+    assert core._fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
 
 
 def test_multi_query_jobs_are_not_batched() -> None:

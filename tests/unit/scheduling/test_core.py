@@ -202,7 +202,7 @@ def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -
     [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
     assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
     assert rest.id > lost.id
-    assert core.assignment(lost.id) is None
+    assert core._leases.get(lost.id) is None
     assert core.handle(AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
     assert core.handle(AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [Finish(JobId("a"))]
 

@@ -139,7 +139,7 @@ class World:
         waiting = list(core._queue)
         assert len(waiting) == len(set(map(id, waiting))) == core.queued
         for job in core._jobs.values():
-            places = [set(range(*span)) for span in job.pending]
+            places = [set(range(*span)) for span in job.pending._ranges]
             places += [
                 set(range(lease.assignment.first + lease.done, stop))
                 for lease in job.leases.values()
@@ -150,10 +150,10 @@ class World:
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs) == set(self.jobs) - set(self.outcomes)
-        assert set(core._leases) == set(self.in_flight)
-        held = {id_ for worker in core.workers.values() for id_ in worker.leases}
+        assert set(core._leases._by_id) == set(self.in_flight)
+        held = {id_ for worker in core._fleet.workers.values() for id_ in worker.leases}
         assert held == set(self.in_flight)
-        for worker in core.workers.values():
+        for worker in core._fleet.workers.values():
             heads = [lease.head_at is not None for lease in worker.leases.values()]
             assert heads == [True] + [False] * (len(heads) - 1) if heads else True
             available = worker in core._fleet.available(self.now)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from synergai.domain import EngineName, Job, JobId
 from synergai.errors import Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import SchedulingSettings, TimePassed
+from synergai.scheduling.event_log import EventLog, replay
+from synergai.scheduling.events import JobArrived, SchedulingSettings, TimePassed
 
 ALWAYS_FULL = Path("/dev/full")
 
@@ -36,3 +38,14 @@ def test_full_disk_on_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_unwritable_path_raises_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"cannot write .*: No such file"):
         make_log(tmp_path / "missing" / "log")
+
+
+def test_fields_of_earlier_releases_are_skipped(tmp_path: Path) -> None:
+    arrived = JobArrived(Job(id=JobId("j"), engine=EngineName("e"), queries=1, arrival=0.0), 1)
+    with make_log(tmp_path / "log") as log:
+        log.record(arrived, 0.0, [])
+    text = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text(text.replace('"queries":1', '"queries":1,"divisible":true'))
+    assert "divisible" in (tmp_path / "log").read_text()
+    [step] = replay(tmp_path / "log", time.thread_time)
+    assert step.event == arrived

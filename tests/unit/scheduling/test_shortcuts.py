@@ -45,7 +45,7 @@ SECONDS = st.floats(0.0, 10.0)
 
 def make_record(name: str, engine: EngineName = ENGINE, deadline: float = math.inf) -> JobRecord:
     job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
-    return JobRecord(job, 0, Ranges([(0, 1)]), 1)
+    return JobRecord(job, 0, Ranges.complement((), 1), 1)
 
 
 def make_dictionary() -> ConfigurationDictionary:
@@ -149,6 +149,6 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
         now += compute_s
         ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
         core.handle(ended, now)
-        assert not list(core._leases)
+        assert not core._leases._by_id
         assert core.queued == 0
         assert core.wakeup() is None
