@@ -11,8 +11,9 @@ import math
 import re
 from typing import Final, NewType
 
+from msgspec import Struct
+
 from synergai.errors import InvalidInput
-from synergai.values import value
 
 EngineName = NewType("EngineName", str)
 """Name of an engine, usually backend, model and version: ``onnx_mobilenet_op11``."""
@@ -44,8 +45,7 @@ def validate_name(text: str, kind: str) -> str:
     return text
 
 
-@value(order=True)
-class Configuration:
+class Configuration(Struct, frozen=True, order=True):
     """Configuration in which a worker runs an engine.
 
     Attributes:
@@ -94,8 +94,7 @@ MAX_BATCH: Final = 64
 """Upper bound of `Engine.max_batch`."""
 
 
-@value()
-class BatchTimes:
+class BatchTimes(Struct, frozen=True):
     """Compute times of batches.
 
     Attributes:
@@ -118,8 +117,7 @@ class BatchTimes:
         return known + (rows - low) / low * (self.by_size[power + 1] - known)
 
 
-@value()
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """Input or output tensor of an engine.
 
     Attributes:
@@ -133,8 +131,7 @@ class TensorSpec:
     shape: tuple[int, ...]
 
 
-@value(kw_only=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """Engine as served by a worker.
 
     Attributes:
@@ -162,8 +159,7 @@ class Engine:
     max_batch: int = 1
 
 
-@value(order=True)
-class Session:
+class Session(Struct, frozen=True, order=True):
     """Engine resident in a worker's memory, in a configuration."""
 
     engine: EngineName
@@ -191,8 +187,7 @@ MAX_PRIORITY: Final = 9
 MAX_QUERIES: Final = 1_000_000_000
 
 
-@value(kw_only=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True, kw_only=True):
     """Specification of a job: `queries` of `engine`, to be completed within `qos` seconds.
 
     Attributes:
@@ -222,8 +217,7 @@ class JobSpec:
             validate_name(self.tenant, "tenant name")
 
 
-@value(kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Job or request accepted by the gateway. Times are seconds on its monotonic clock.
 
     Attributes:

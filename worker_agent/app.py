@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 import time
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
 import psutil
+from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
 from synergai.protocol import converters

@@ -18,8 +18,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome, Session
 from synergai.errors import SynergaiError, Unavailable

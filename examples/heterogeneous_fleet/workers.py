@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import NotSupported, SynergaiError

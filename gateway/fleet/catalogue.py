@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from synergai.domain import EngineName
 from synergai.errors import EngineNotFound, EngineUnloaded, EngineUnusable, Unavailable

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
 from gateway.fleet.power import WorkerPower
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Worker
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from synergai.v1 import hub_pb2
 
 
-@value()
-class RunAssignment:
+class RunAssignment(Struct, frozen=True):
     """Order to run an assignment, with its serialized requests unless it draws on samples."""
 
     assignment: Assignment
     requests: Sequence[bytes]
 
 
-@value()
-class StopAssignment:
+class StopAssignment(Struct, frozen=True):
     """Order to stop an assignment before its next query."""
 
     assignment_id: AssignmentId
@@ -44,8 +43,7 @@ class StopAssignment:
 Order: TypeAlias = RunAssignment | StopAssignment
 
 
-@value()
-class CompletedQueries:
+class CompletedQueries(Struct, frozen=True):
     """Queries of one assignment that a report has newly completed.
 
     Attributes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from gateway.jobs.submitted import execution_so_far, new_job_record, record_job_end, scheduler_job
 from gateway.jobs.tracker import JobTracker

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from synergai.domain import MAX_PRIORITY, validate_name
 from synergai.errors import InvalidInput, NotSupported
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,8 +18,7 @@ TENANT_METADATA: Final = "synergai-tenant"
 """Call metadata with the tenant of all requests in the call that name none themselves."""
 
 
-@value(kw_only=True)
-class RequestOptions:
+class RequestOptions(Struct, frozen=True, kw_only=True):
     """Options that a request's parameters set.
 
     Attributes:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+from msgspec import Struct, structs
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -28,7 +29,7 @@ _MIN_COLUMN_WIDTH: Final = 9
 
 
 def to_jsonable(value: object) -> Any:
-    """Convert `value` for JSON: dataclasses to objects, enums to names, infinity to null."""
+    """Convert `value` for JSON: records to objects, enums to names, infinity to null."""
     match value:
         case enum.Enum():
             return value.name.lower()
@@ -40,6 +41,8 @@ def to_jsonable(value: object) -> Any:
             return {str(key): to_jsonable(each) for key, each in value.items()}
         case list() | tuple():
             return [to_jsonable(each) for each in value]
+        case Struct():
+            return to_jsonable(structs.asdict(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: to_jsonable(getattr(value, field.name)) for field in fields}

@@ -6,9 +6,10 @@ The profiler writes one entry per engine, worker class and configuration; the es
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from synergai.domain import (
     MAX_BATCH,
@@ -28,8 +29,7 @@ MAX_FIGURE: Final = 2.0**53
 _EMPTY: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileEntry:
+class ProfileEntry(Struct, frozen=True, kw_only=True):
     """Performance of an engine on a worker class in a configuration.
 
     Attributes:

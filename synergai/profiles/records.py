@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
@@ -12,11 +13,11 @@ from synergai.profiles.dictionary import ProfileEntry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONFIGURATION: Final = tuple(field.name for field in fields(Configuration))
+CONFIGURATION: Final = Configuration.__struct_fields__
 COLUMNS: Final = tuple(
     name
-    for field in fields(ProfileEntry)
-    for name in (CONFIGURATION if field.name == "configuration" else (field.name,))
+    for field in ProfileEntry.__struct_fields__
+    for name in (CONFIGURATION if field == "configuration" else (field,))
 )
 """Column names: the fields of `ProfileEntry`, with ``configuration`` expanded to its fields."""
 KEY: Final = ("engine", "worker_class", *CONFIGURATION)
@@ -25,8 +26,8 @@ KEY: Final = ("engine", "worker_class", *CONFIGURATION)
 
 def to_record(entry: ProfileEntry) -> dict[str, Any]:
     """Convert an entry to values by column; ``batch_qps`` becomes a space-separated string."""
-    record = asdict(entry)
-    record.update(record.pop("configuration"))
+    record = structs.asdict(entry)
+    record.update(structs.asdict(record.pop("configuration")))
     record["batch_qps"] = " ".join(map(repr, entry.batch_qps))
     return {name: record[name] for name in COLUMNS}
 

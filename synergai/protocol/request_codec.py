@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import (
@@ -21,7 +22,6 @@ from synergai.oip.inference_pb2 import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,8 +46,7 @@ _RAW_OUTPUT_CONTENTS: Final = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBE
 _INFER_RESPONSE: Final = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
-@value()
-class RequestHeader:
+class RequestHeader(Struct, frozen=True):
     """A request with its raw tensors split off.
 
     Attributes:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, Type
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.status import RETRY_AFTER_MS, RETRY_METADATA, status_code
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -57,8 +57,7 @@ class Malformed:
         return InvalidInput(f"the message is not a valid {self.expected}")
 
 
-@value()
-class RawRequest(Generic[ReadT]):
+class RawRequest(Struct, Generic[ReadT], frozen=True):
     """A request as received and as parsed.
 
     Attributes:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from synergai.protocol.request_codec import SMALL_MESSAGE_BYTES, field_prefix, split_fields
 from synergai.v1.hub_pb2 import Assignment, Ended, Progress, Started, WorkOrders, WorkReports
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +27,7 @@ _RESPONSES: Final = Progress.RESPONSES_FIELD_NUMBER
 _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
 
 
-@value()
-class Orders:
+class Orders(Struct, frozen=True):
     """A decoded ``WorkOrders``.
 
     Attributes:
@@ -39,8 +39,7 @@ class Orders:
     stops: Sequence[int]
 
 
-@value()
-class Reports:
+class Reports(Struct, frozen=True):
     """A decoded ``WorkReports``.
 
     Attributes:

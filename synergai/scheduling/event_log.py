@@ -7,18 +7,14 @@ each further line an event, its time, and the resulting commands.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
 import json
 import logging
-import types
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from synergai import domain
+import msgspec
+
 from synergai.errors import InvalidInput, Unavailable
-from synergai.profiles import dictionary
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling import events
 from synergai.scheduling.core import SchedulerCore
@@ -34,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
-_NAMES: Final = {**vars(domain), **vars(dictionary), **vars(events)}
 _CLASSES: Final = {
     cls.__name__: cls for cls in (*get_args(events.Event), *get_args(events.Command))
 }
@@ -140,8 +135,8 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
         if head.get("format") != FORMAT:
             raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
         core = SchedulerCore(
-            _decode(events.SchedulingSettings, head["settings"]),
-            ConfigurationDictionary(_decode(ProfileEntry, entry) for entry in head["dictionary"]),
+            msgspec.convert(head["settings"], events.SchedulingSettings),
+            ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
             head["epoch"],
         )
         for line in lines:
@@ -176,42 +171,9 @@ def _encode_tagged(value: Event | Command) -> list[Any]:
 
 def _decode_tagged(value: list[Any]) -> Any:
     name, fields = value
-    return _decode(_CLASSES[name], fields)
+    return msgspec.convert(fields, _CLASSES[name])
 
 
-def _encode(value: Any) -> Any:
-    """Convert a domain value to JSON types."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, frozenset):
-        return sorted(map(_encode, value), key=str)
-    if isinstance(value, tuple | list):
-        return [_encode(part) for part in value]
-    if isinstance(value, Mapping):
-        return {key: _encode(part) for key, part in value.items()}
-    return value
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    """Convert the JSON form of a value back to type `kind`.
-
-    Fields that `kind` does not have are skipped: logs of earlier releases stay readable.
-    """
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _decode(get_args(kind)[0], value)
-    if origin is tuple:
-        parts = get_args(kind)
-        if parts[-1] is ...:
-            return tuple(_decode(parts[0], part) for part in value)
-        return tuple(_decode(part, v) for part, v in zip(parts, value, strict=True))
-    if origin is frozenset:
-        return frozenset(_decode(get_args(kind)[0], part) for part in value)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind, localns=_NAMES)
-        return kind(**{n: _decode(hints[n], part) for n, part in value.items() if n in hints})
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(value)
-    return value
+def _encode(value: object) -> Any:
+    """Convert a struct to JSON types; sets become sorted lists."""
+    return msgspec.to_builtins(value, order="deterministic")

@@ -6,8 +6,9 @@ Plain immutable values, so that a recorded run can be replayed and compared.
 from __future__ import annotations
 
 import math
-from dataclasses import field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from synergai.domain import (
     AssignmentId,
@@ -23,14 +24,10 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import InvalidInput
-from synergai.values import value
-
-if TYPE_CHECKING:
-    from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import ProfileEntry  # noqa: TC001  # msgspec resolves it
 
 
-@value(kw_only=True)
-class Worker:
+class Worker(Struct, frozen=True, kw_only=True):
     """A worker as the scheduler sees it when it joins.
 
     Attributes:
@@ -53,8 +50,7 @@ class Worker:
     keeps_sessions: bool = True
 
 
-@value(kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """Queries [first, first + count) of a job on a worker in a configuration.
 
     Attributes:
@@ -86,37 +82,32 @@ class Assignment:
 # --- events -----------------------------------------------------------------------------
 
 
-@value()
-class WorkerJoined:
+class WorkerJoined(Struct, frozen=True):
     """A worker registered. If its id is known, the worker has restarted."""
 
     worker: Worker
 
 
-@value()
-class WorkerDraining:
+class WorkerDraining(Struct, frozen=True):
     """The worker finishes its assignments and accepts no new ones."""
 
     worker_id: WorkerId
 
 
-@value()
-class WorkerLeft:
+class WorkerLeft(Struct, frozen=True):
     """The worker disconnected; its unreported queries must run again."""
 
     worker_id: WorkerId
 
 
-@value()
-class EnginesChanged:
+class EnginesChanged(Struct, frozen=True):
     """The set of engines that the worker can run changed."""
 
     worker_id: WorkerId
     engines: frozenset[EngineName]
 
 
-@value()
-class SessionLoaded:
+class SessionLoaded(Struct, frozen=True):
     """A session became resident; `setup_s` is the load time, 0 if unknown."""
 
     worker_id: WorkerId
@@ -124,16 +115,14 @@ class SessionLoaded:
     setup_s: float = 0.0
 
 
-@value()
-class SessionDropped:
+class SessionDropped(Struct, frozen=True):
     """A session is no longer resident."""
 
     worker_id: WorkerId
     session: Session
 
 
-@value()
-class ModeChanged:
+class ModeChanged(Struct, frozen=True):
     """The worker's power mode changed.
 
     Attributes:
@@ -146,8 +135,7 @@ class ModeChanged:
     switch_s: float = 0.0
 
 
-@value()
-class JobArrived:
+class JobArrived(Struct, frozen=True):
     """A job was accepted.
 
     Attributes:
@@ -162,31 +150,27 @@ class JobArrived:
     done: tuple[tuple[int, int], ...] = ()
 
 
-@value()
-class QueriesReady:
+class QueriesReady(Struct, frozen=True):
     """More of the job's queries can run: now the first `ready`."""
 
     job_id: JobId
     ready: int
 
 
-@value()
-class JobCancelled:
+class JobCancelled(Struct, frozen=True):
     """The rest of the job is no longer wanted."""
 
     job_id: JobId
 
 
-@value()
-class AssignmentStarted:
+class AssignmentStarted(Struct, frozen=True):
     """Setup is over, the first query runs. Not sent for single queries."""
 
     assignment_id: AssignmentId
     setup_s: float
 
 
-@value()
-class QueriesDone:
+class QueriesDone(Struct, frozen=True):
     """The first `done` queries of the assignment are recorded.
 
     Attributes:
@@ -199,8 +183,7 @@ class QueriesDone:
     compute_s: float = 0.0
 
 
-@value()
-class AssignmentEnded:
+class AssignmentEnded(Struct, frozen=True):
     """The assignment is over; its first `done` queries are recorded.
 
     Attributes:
@@ -217,15 +200,13 @@ class AssignmentEnded:
     batch: int = 1
 
 
-@value()
-class ProfileAdded:
+class ProfileAdded(Struct, frozen=True):
     """The dictionary has a new or better entry."""
 
     entry: ProfileEntry
 
 
-@value()
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """The instant of ``SchedulerCore.wakeup`` has come."""
 
 
@@ -251,30 +232,26 @@ Event: TypeAlias = (
 # --- commands ---------------------------------------------------------------------------
 
 
-@value()
-class Dispatch:
+class Dispatch(Struct, frozen=True):
     """Send the assignment to its worker."""
 
     assignment: Assignment
 
 
-@value()
-class Stop:
+class Stop(Struct, frozen=True):
     """Stop the assignment at its next query; the worker still reports its end."""
 
     assignment_id: AssignmentId
     worker_id: WorkerId
 
 
-@value()
-class Finish:
+class Finish(Struct, frozen=True):
     """All queries of the job are recorded."""
 
     job_id: JobId
 
 
-@value()
-class Fail:
+class Fail(Struct, frozen=True):
     """The job failed for good; `fault` and `reason` say why."""
 
     job_id: JobId
@@ -282,23 +259,20 @@ class Fail:
     fault: Fault = Fault.UNSPECIFIED
 
 
-@value()
-class Reject:
+class Reject(Struct, frozen=True):
     """No worker can finish the job in time, and infeasible jobs are configured to be rejected."""
 
     job_id: JobId
     reason: str
 
 
-@value()
-class Expire:
+class Expire(Struct, frozen=True):
     """The perishable job's deadline has passed."""
 
     job_id: JobId
 
 
-@value()
-class Learned:
+class Learned(Struct, frozen=True):
     """Queries in service gave a profile entry, labelled ``observed``."""
 
     entry: ProfileEntry
@@ -307,8 +281,7 @@ class Learned:
 Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
 
 
-@value(kw_only=True)
-class SchedulingSettings:
+class SchedulingSettings(Struct, frozen=True, kw_only=True):
     """Scheduling options.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from synergai.runtime.plugins import Registry
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 
-@value()
-class Assign:
+class Assign(Struct, frozen=True):
     """Assign the job's next `count` queries to the worker in the estimate's configuration."""
 
     job: JobRecord
@@ -29,8 +29,7 @@ class Assign:
     count: int
 
 
-@value()
-class Preempt:
+class Preempt(Struct, frozen=True):
     """Stop the lease at its next query and requeue its remaining queries."""
 
     lease: Lease

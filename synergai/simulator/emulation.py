@@ -6,8 +6,10 @@ number of threads, and `number_configurations` renames them accordingly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.dictionary import ProfileEntry

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -129,7 +131,7 @@ class _Reader:
         if self.origin is None:
             self.origin = live.arrival
         job = self.jobs[live.id]
-        self.arrived[job.id] = replace(
+        self.arrived[job.id] = structs.replace(
             job,
             arrival=self._profile_time(live.arrival),
             deadline=self._profile_time(live.deadline),

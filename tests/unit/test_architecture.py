@@ -29,7 +29,6 @@ ORDER = {
         "v1",
         "oip",
         "errors",
-        "values",
         "domain",
         "jobs",
         "runtime",
@@ -102,7 +101,7 @@ APART = {
 }
 """Parts of the library that stand side by side, whatever their order."""
 
-PURE = {"errors", "values", "domain", "jobs", "profiles", "scheduling"}
+PURE = {"errors", "domain", "jobs", "profiles", "scheduling"}
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 

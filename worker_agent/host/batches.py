@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from synergai.errors import EngineUnusable
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
 
     Array: TypeAlias = NDArray[Any]
-    BatchKey: TypeAlias = tuple[
-        tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]
-    ]
+
+BatchKey: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]]
 
 
 def check_batchable(engine: Engine) -> None:
@@ -44,8 +43,7 @@ def check_batchable(engine: Engine) -> None:
             )
 
 
-@value()
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A query considered for a batch.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import Struct
+
 from synergai.domain import Outcome
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
-from synergai.values import value
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.ipc.frames import ArenaRef, RunEnded, Tally
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 
-@value()
-class DecodedQuery:
+class DecodedQuery(Struct, frozen=True):
     """A query ready to be computed.
 
     Attributes:

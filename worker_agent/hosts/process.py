@@ -7,12 +7,13 @@ import contextlib
 import logging
 import math
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
-from synergai.values import value
 from worker_agent.hosts.launch import Launch
 from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES, slots_for
@@ -54,8 +55,7 @@ _LOG_CHUNK_BYTES: Final = 4096
 _log = logging.getLogger(__name__)
 
 
-@value()
-class _PendingRun:
+class _PendingRun(Struct, frozen=True):
     on_ended: OnEnded
     on_progress: OnProgress | None = None
     slot: int | None = None

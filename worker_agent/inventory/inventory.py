@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
@@ -37,22 +39,12 @@ _CACHE_FORMAT: Final = 1
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """Properties of an engine that are known only after loading it."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     samples: int
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> Description:
-        """Parse a cache entry."""
-        inputs, outputs = (
-            tuple(TensorSpec(t["name"], t["datatype"], tuple(t["shape"])) for t in fields[side])
-            for side in ("inputs", "outputs")
-        )
-        return cls(inputs, outputs, int(fields["samples"]))
 
 
 class Inventory:
@@ -162,14 +154,14 @@ class Inventory:
             content = json.loads(self._cache.read_text("utf-8"))
             if content["format"] != _CACHE_FORMAT:
                 return {}
-            return {key: Description.parse(fields) for key, fields in content["engines"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return msgspec.convert(content["engines"], dict[str, Description])
+        except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
             return {}
 
     def _write_cache(self, known: dict[str, Description]) -> None:
-        engines = {key: asdict(description) for key, description in known.items()}
+        content = {"format": _CACHE_FORMAT, "engines": msgspec.to_builtins(known)}
         try:
-            write_atomic(self._cache, json.dumps({"format": _CACHE_FORMAT, "engines": engines}))
+            write_atomic(self._cache, json.dumps(content))
         except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 

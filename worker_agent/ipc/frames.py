@@ -10,20 +10,20 @@ that holds them, and the body contains only their length. See `worker_agent.ipc.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | memoryview
 
 _HEADER: Final = struct.Struct("<IBBxxQ")
 _BATCHABLE: Final = struct.Struct("<Bd")
@@ -56,8 +56,7 @@ class ArenaRef(NamedTuple):
     size: int
 
 
-@value()
-class Tally:
+class Tally(Struct, frozen=True):
     """Cumulative counts of a run or work item.
 
     Attributes:
@@ -78,8 +77,7 @@ class Tally:
 # --- agent to host ------------------------------------------------------------------------
 
 
-@value()
-class RunQuery:
+class RunQuery(Struct, frozen=True):
     """Run one query.
 
     Attributes:
@@ -108,8 +106,7 @@ class RunQuery:
         return _encode_frame(kind, self.run_id, head + self.request if head else self.request)
 
 
-@value()
-class RunSamples:
+class RunSamples(Struct, frozen=True):
     """Run the queries [first, first + count) of the engine's sample set.
 
     Attributes:
@@ -132,8 +129,7 @@ class RunSamples:
         return _encode_frame(_Kind.RANGE, self.run_id, body)
 
 
-@value()
-class StopRun:
+class StopRun(Struct, frozen=True):
     """Stop a run before its next query; it may have ended already, or not have started."""
 
     run_id: int
@@ -146,8 +142,7 @@ class StopRun:
 # --- host to agent ------------------------------------------------------------------------
 
 
-@value(kw_only=True)
-class Ready:
+class Ready(Struct, frozen=True, kw_only=True):
     """The engine is loaded and warmed up.
 
     Attributes:
@@ -175,11 +170,10 @@ class Ready:
 
     def encode(self) -> bytes:
         """Return the frame."""
-        return _encode_frame(_Kind.READY, 0, json.dumps(asdict(self)).encode())
+        return _encode_frame(_Kind.READY, 0, msgspec.json.encode(self))
 
 
-@value()
-class LoadFailed:
+class LoadFailed(Struct, frozen=True):
     """The engine cannot be loaded; `reason` is one line. The host exits after sending this."""
 
     reason: str
@@ -189,8 +183,7 @@ class LoadFailed:
         return _encode_frame(_Kind.BROKEN, 0, self.reason.encode())
 
 
-@value()
-class RunProgress:
+class RunProgress(Struct, frozen=True):
     """Progress of a range."""
 
     run_id: int
@@ -201,8 +194,7 @@ class RunProgress:
         return _encode_frame(_Kind.PROGRESS, self.run_id, _pack_tally(self.tally))
 
 
-@value()
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """The run has ended.
 
     Attributes:
@@ -314,10 +306,10 @@ def _decode(kind: int, slot: int, run_id: int, body: bytes) -> Message:
             case _Kind.STOP:
                 return StopRun(run_id)
             case _Kind.READY:
-                return _decode_ready(body)
+                return msgspec.json.decode(body, type=Ready)
             case _Kind.BROKEN:
                 return LoadFailed(body.decode(errors="replace"))
-    except (struct.error, ValueError, TypeError, KeyError) as error:
+    except (struct.error, ValueError, KeyError, msgspec.DecodeError) as error:
         raise InvalidInput(f"malformed frame on an engine host's socket: {error}") from error
     raise InvalidInput(f"unknown frame kind {kind} on an engine host's socket")
 
@@ -342,15 +334,3 @@ def _decode_batchable(slot: int, run_id: int, body: bytes) -> RunQuery:
 
 def _decode_content(slot: int, body: bytes) -> bytes | ArenaRef:
     return body if slot == _INLINE else ArenaRef(slot, *_LENGTH.unpack(body))
-
-
-def _decode_ready(body: bytes) -> Ready:
-    fields = json.loads(body)
-    tensors = {
-        side: tuple(
-            TensorSpec(spec["name"], spec["datatype"], tuple(spec["shape"]))
-            for spec in fields[side]
-        )
-        for side in ("inputs", "outputs")
-    }
-    return Ready(**{**fields, **tensors})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.servicers.engine_details import engine_config, engine_statistics

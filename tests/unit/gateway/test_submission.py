@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import IdempotencyConflict, Overloaded

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput, NotFound

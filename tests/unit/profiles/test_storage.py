@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from synergai.cli.dictionary import app

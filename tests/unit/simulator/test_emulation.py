@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
@@ -47,8 +48,8 @@ def test_numbering_configurations_changes_only_names(profile: Profile) -> None:
     for worker_class in profile.classes:
         for engine in profile.engines:
             before, after = (p.entries(engine, worker_class) for p in (profile, same))
-            assert [replace(e, configuration=Configuration()) for e in after] == [
-                replace(e, configuration=Configuration()) for e in before
+            assert [structs.replace(e, configuration=Configuration()) for e in after] == [
+                structs.replace(e, configuration=Configuration()) for e in before
             ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
@@ -174,7 +175,7 @@ def test_bound_counts_infeasible_jobs(profile: Profile) -> None:
     workload = draw(profile, EXPERIMENTS["DL-FL"], 0, sessions="prewarmed")
     infeasible = {workload.jobs[0].id, workload.jobs[5].id}
     jobs = tuple(
-        replace(job, deadline=job.arrival + 0.1) if job.id in infeasible else job
+        structs.replace(job, deadline=job.arrival + 0.1) if job.id in infeasible else job
         for job in workload.jobs
     )
     assert violations_at_least(replace(workload, jobs=jobs)) == len(infeasible)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
 from synergai.protocol.work_messages import Orders
