@@ -9,7 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import grpc
 import numpy as np
@@ -34,6 +34,9 @@ from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+
+    Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
+    WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
 
 ENGINES = ("identity", "wide", "broken", "stuck")
 INFEASIBLE_QOS = 0.125
@@ -64,7 +67,7 @@ class FakeGateway:
         self.unary: list[oip.ModelInferRequest] = []
         self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
-        self.streams: list[asyncio.Queue[Any]] = []
+        self.streams: list[Answers] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
         self.stalled = 0
@@ -112,16 +115,20 @@ class FakeGateway:
             self.unavailable -= 1
             raise Unavailable("the gateway is stopping")
 
-    async def _server_ready(self, _: oip.ServerReadyRequest, __: Any) -> Any:
+    async def _server_ready(self, _: oip.ServerReadyRequest, __: object) -> oip.ServerReadyResponse:
         self._maybe_unavailable()
         return oip.ServerReadyResponse(ready=True)
 
-    async def _model_ready(self, request: oip.ModelReadyRequest, _: Any) -> Any:
+    async def _model_ready(
+        self, request: oip.ModelReadyRequest, _: object
+    ) -> oip.ModelReadyResponse:
         if request.name not in ENGINES:
             raise EngineNotFound(request.name)
         return oip.ModelReadyResponse(ready=request.name == "identity")
 
-    async def _metadata(self, request: oip.ModelMetadataRequest, _: Any) -> Any:
+    async def _metadata(
+        self, request: oip.ModelMetadataRequest, _: object
+    ) -> oip.ModelMetadataResponse:
         if request.name not in ENGINES:
             raise EngineNotFound(request.name)
         tensor = oip.ModelMetadataResponse.TensorMetadata
@@ -133,24 +140,30 @@ class FakeGateway:
             outputs=[tensor(name="y", datatype="FP32", shape=[-1])],
         )
 
-    async def _load(self, request: repository_pb2.RepositoryModelLoadRequest, _: Any) -> Any:
+    async def _load(
+        self, request: repository_pb2.RepositoryModelLoadRequest, _: object
+    ) -> repository_pb2.RepositoryModelLoadResponse:
         self._maybe_unavailable()
         if request.model_name == "broken":
             raise EngineUnusable("the model file is truncated")
         self.unloaded.discard(request.model_name)
         return repository_pb2.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: repository_pb2.RepositoryModelUnloadRequest, _: Any) -> Any:
+    async def _unload(
+        self, request: repository_pb2.RepositoryModelUnloadRequest, _: object
+    ) -> repository_pb2.RepositoryModelUnloadResponse:
         if request.model_name not in ENGINES:
             raise EngineNotFound(request.model_name)
         self.unloaded.add(request.model_name)
         return repository_pb2.RepositoryModelUnloadResponse()
 
-    async def _infer_unary(self, request: oip.ModelInferRequest, context: Any) -> Any:
+    async def _infer_unary(
+        self, request: oip.ModelInferRequest, context: object
+    ) -> oip.ModelInferResponse:
         self.unary.append(request)
         return await self._infer(request, context)
 
-    async def _infer(self, request: oip.ModelInferRequest, _: Any) -> oip.ModelInferResponse:
+    async def _infer(self, request: oip.ModelInferRequest, _: object) -> oip.ModelInferResponse:
         self._maybe_unavailable()
         self.requests.append(request)
         match request.model_name:
@@ -176,9 +189,9 @@ class FakeGateway:
             self.stalled -= 1
 
     async def _stream(
-        self, requests: AsyncIterator[oip.ModelInferRequest], _: Any
-    ) -> AsyncGenerator[Any, None]:
-        answers: asyncio.Queue[Any] = asyncio.Queue()
+        self, requests: AsyncIterator[oip.ModelInferRequest], _: object
+    ) -> AsyncGenerator[oip.ModelStreamInferResponse, None]:
+        answers: Answers = asyncio.Queue()
         self.streams.append(answers)
         in_flight: dict[str, asyncio.Task[None]] = {}
         reader = asyncio.create_task(self._read(requests, answers, in_flight))
@@ -195,7 +208,7 @@ class FakeGateway:
     async def _read(
         self,
         requests: AsyncIterator[oip.ModelInferRequest],
-        answers: asyncio.Queue[Any],
+        answers: Answers,
         in_flight: dict[str, asyncio.Task[None]],
     ) -> None:
         """Answer the requests in batches of `backwards`, the last one first."""
@@ -223,7 +236,7 @@ class FakeGateway:
             await asyncio.wait(list(in_flight.values()))
         answers.put_nowait(None)
 
-    async def _answer(self, request: oip.ModelInferRequest, answers: asyncio.Queue[Any]) -> None:
+    async def _answer(self, request: oip.ModelInferRequest, answers: Answers) -> None:
         try:
             data = arrays.inputs_of(request)["x"] if request.inputs else [0]
             if data[0] < 0:
@@ -238,7 +251,7 @@ class FakeGateway:
         for answers in self.streams:
             answers.put_nowait(Unavailable("the gateway is stopping"))
 
-    async def _submit(self, request: jobs_pb2.SubmitRequest, _: Any) -> jobs_pb2.Job:
+    async def _submit(self, request: jobs_pb2.SubmitRequest, _: object) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)
         self._maybe_unavailable()
         if request.spec.engine not in ENGINES:
@@ -258,20 +271,20 @@ class FakeGateway:
             raise JobNotFound(job_id)
         return self.jobs[job_id]
 
-    async def _get(self, request: jobs_pb2.GetRequest, _: Any) -> jobs_pb2.Job:
+    async def _get(self, request: jobs_pb2.GetRequest, _: object) -> jobs_pb2.Job:
         return self._job(request.job_id)
 
-    async def _list(self, request: jobs_pb2.ListRequest, _: Any) -> jobs_pb2.ListResponse:
+    async def _list(self, request: jobs_pb2.ListRequest, _: object) -> jobs_pb2.ListResponse:
         jobs = [job for job in self.jobs.values() if job.state in (request.states or (job.state,))]
         return jobs_pb2.ListResponse(jobs=jobs[::-1][: request.limit])
 
-    async def _cancel(self, request: jobs_pb2.CancelRequest, _: Any) -> jobs_pb2.Job:
+    async def _cancel(self, request: jobs_pb2.CancelRequest, _: object) -> jobs_pb2.Job:
         job = self._job(request.job_id)
         job.state = jobs_pb2.JOB_STATE_CANCELLED
         return job
 
     async def _watch(
-        self, request: jobs_pb2.WatchRequest, _: Any
+        self, request: jobs_pb2.WatchRequest, _: object
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
         job = self._job(request.job_id)
         yield job
@@ -293,8 +306,8 @@ class FakeGateway:
         yield job
 
     async def _run(
-        self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Any
-    ) -> AsyncGenerator[Any, None]:
+        self, requests: AsyncIterator[jobs_pb2.RunRequest], context: object
+    ) -> AsyncGenerator[jobs_pb2.RunResponse, None]:
         opening = await anext(requests)
         job = jobs_pb2.Job(id="run", spec=opening.open, state=jobs_pb2.JOB_STATE_RUNNING)
         yield jobs_pb2.RunResponse(job=job)
@@ -313,7 +326,9 @@ class FakeGateway:
         job.state, job.queries_done = jobs_pb2.JOB_STATE_SUCCEEDED, len(results)
         yield jobs_pb2.RunResponse(job=job)
 
-    async def _workers(self, _: Any, __: Any) -> fleet_pb2.ListWorkersResponse:
+    async def _workers(
+        self, _: fleet_pb2.ListWorkersRequest, __: object
+    ) -> fleet_pb2.ListWorkersResponse:
         tensor = common_pb2.TensorSpec(name="x", datatype="FP32", shape=[-1])
         engines = [
             common_pb2.Engine(name="identity", version="1", inputs=[tensor], outputs=[tensor]),
@@ -357,6 +372,20 @@ class CommandResult:
     err: str
 
 
+class StartCommand(Protocol):
+    """Starts the ``synergai`` command for the duration of a context."""
+
+    def __call__(
+        self, *arguments: str
+    ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]: ...
+
+
+class RunCommand(Protocol):
+    """Runs the ``synergai`` command to its end."""
+
+    async def __call__(self, *arguments: str) -> CommandResult: ...
+
+
 @asynccontextmanager
 async def start_command(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process, None]:
     """Run the ``synergai`` command as a process that is killed at the end of the block."""
@@ -387,19 +416,19 @@ async def wait_for_exit(process: asyncio.subprocess.Process) -> CommandResult:
 
 
 @pytest.fixture
-def start() -> Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]:
+def start() -> StartCommand:
     """Function that starts the command and leaves it running."""
     return start_command
 
 
 @pytest.fixture
-def wait() -> Callable[[asyncio.subprocess.Process], Awaitable[CommandResult]]:
+def wait() -> WaitForExit:
     """Function that waits for a command to exit."""
     return wait_for_exit
 
 
 @pytest.fixture
-def run() -> Callable[..., Awaitable[CommandResult]]:
+def run() -> RunCommand:
     """Function that runs the command and waits for it to exit."""
 
     async def run_command(*arguments: str) -> CommandResult:

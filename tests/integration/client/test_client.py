@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -16,13 +16,15 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
+
+    from tests.integration.client.conftest import FakeGateway
 
 
 @pytest.fixture
-async def client(gateway: Any) -> AsyncIterator[synergai.Client]:
+async def client(gateway: FakeGateway) -> AsyncIterator[synergai.Client]:
     async with synergai.Client(gateway.address) as client:
         yield client
 
@@ -31,7 +33,7 @@ def x(*numbers: float) -> dict[str, NDArray[np.float32]]:
     return {"x": np.array(numbers, np.float32)}
 
 
-async def until(condition: Any) -> None:
+async def until(condition: Callable[[], object]) -> None:
     while not condition():  # noqa: ASYNC110 - the fake gateway's state has no event
         await asyncio.sleep(0.005)
 
@@ -47,7 +49,7 @@ async def test_infer_returns_arrays(client: synergai.Client) -> None:
 
 
 async def test_infer_options_become_protocol_parameters(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     await client.infer(
         "identity", x(1), deadline=2.0, priority=9, outputs=["y"], parameters={"note": "a"}
@@ -60,10 +62,10 @@ async def test_infer_options_become_protocol_parameters(
 
 @pytest.mark.parametrize("inputs", [np.ones(3), [1, 2], 7, None])
 async def test_inputs_that_are_not_a_mapping_are_rejected(
-    client: synergai.Client, inputs: Any
+    client: synergai.Client, inputs: object
 ) -> None:
     with pytest.raises(synergai.InvalidInput, match=r"by the names of its inputs, .*, not a"):
-        await client.infer("identity", inputs)
+        await client.infer("identity", cast("Mapping[str, ArrayLike]", inputs))
 
 
 async def test_an_unknown_engine_is_not_found(client: synergai.Client) -> None:
@@ -77,7 +79,7 @@ async def test_a_broken_engine_is_unusable(client: synergai.Client) -> None:
 
 
 async def test_expired_deadline_cancels_the_query_at_the_server(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     with pytest.raises(synergai.DeadlineExceeded):
         await client.infer("stuck", x(1), deadline=0.05)
@@ -85,7 +87,9 @@ async def test_expired_deadline_cancels_the_query_at_the_server(
     await until(lambda: not gateway.stalled)
 
 
-async def test_past_deadline_fails_without_a_call(client: synergai.Client, gateway: Any) -> None:
+async def test_past_deadline_fails_without_a_call(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
     with pytest.raises(synergai.DeadlineExceeded):
         await client.infer("identity", x(1), deadline=0.0)
     assert gateway.requests == []
@@ -93,7 +97,7 @@ async def test_past_deadline_fails_without_a_call(client: synergai.Client, gatew
 
 @pytest.mark.parametrize("deadline", [math.inf, 1e300])
 async def test_infinite_deadline_is_not_sent(
-    client: synergai.Client, gateway: Any, deadline: float
+    client: synergai.Client, gateway: FakeGateway, deadline: float
 ) -> None:
     await client.infer("identity", x(1), deadline=deadline)
     async for _ in client.stream("identity", [x(1)], deadline=deadline):
@@ -102,7 +106,7 @@ async def test_infinite_deadline_is_not_sent(
 
 
 async def test_nan_deadline_is_rejected_without_a_call(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     with pytest.raises(synergai.InvalidInput, match="nan"):
         await client.infer("identity", x(1), deadline=math.nan)
@@ -114,7 +118,7 @@ async def test_nan_deadline_is_rejected_without_a_call(
 
 
 async def test_cancelling_a_task_cancels_only_its_query(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     first, second = (asyncio.create_task(client.infer("stuck", x(number))) for number in range(2))
     await until(lambda: gateway.stalled == 2)
@@ -129,7 +133,7 @@ async def test_cancelling_a_task_cancels_only_its_query(
 
 
 async def test_query_cancelled_before_sending_is_not_sent(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     await client.infer("identity", x(1))
     task = asyncio.create_task(client.infer("stuck", x(2)))
@@ -140,7 +144,7 @@ async def test_query_cancelled_before_sending_is_not_sent(
     assert gateway.cancelled == []
 
 
-async def test_concurrent_queries_are_limited_to_in_flight(gateway: Any) -> None:
+async def test_concurrent_queries_are_limited_to_in_flight(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, in_flight=100) as client:
         asked = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
         results = await asyncio.gather(*asked)
@@ -149,7 +153,7 @@ async def test_concurrent_queries_are_limited_to_in_flight(gateway: Any) -> None
     assert len(gateway.streams) == 1
 
 
-async def test_closing_the_client_fails_its_calls(gateway: Any) -> None:
+async def test_closing_the_client_fails_its_calls(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address) as client:
         task = asyncio.create_task(client.infer("stuck", x(1)))
         await until(lambda: gateway.stalled)
@@ -160,7 +164,7 @@ async def test_closing_the_client_fails_its_calls(gateway: Any) -> None:
 
 
 async def test_call_is_retried_while_the_gateway_is_unavailable(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.unavailable = 2
     result = await client.infer("identity", x(1), deadline=5.0)
@@ -168,7 +172,7 @@ async def test_call_is_retried_while_the_gateway_is_unavailable(
 
 
 async def test_queries_of_a_broken_stream_are_retried_on_a_new_one(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 3
     asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
@@ -180,7 +184,7 @@ async def test_queries_of_a_broken_stream_are_retried_on_a_new_one(
 
 
 async def test_response_without_id_makes_each_query_a_unary_call(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 3
     asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
@@ -190,7 +194,7 @@ async def test_response_without_id_makes_each_query_a_unary_call(
     assert len(gateway.unary) == 2
 
 
-async def test_request_over_the_size_limit_fails_alone(gateway: Any) -> None:
+async def test_request_over_the_size_limit_fails_alone(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         waiting = asyncio.create_task(client.infer("stuck", x(1)))
         with pytest.raises(synergai.Overloaded, match="larger than max"):
@@ -199,7 +203,7 @@ async def test_request_over_the_size_limit_fails_alone(gateway: Any) -> None:
         waiting.cancel()
 
 
-async def test_response_over_the_size_limit_fails_alone(gateway: Any) -> None:
+async def test_response_over_the_size_limit_fails_alone(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         gateway.backwards = 2
         asked = [client.infer("wide", x(*range(5))), client.infer("identity", x(2))]
@@ -208,14 +212,16 @@ async def test_response_over_the_size_limit_fails_alone(gateway: Any) -> None:
     assert isinstance(other, synergai.InferResult), other
 
 
-async def test_large_request_is_sent_as_a_unary_call(client: synergai.Client, gateway: Any) -> None:
+async def test_large_request_is_sent_as_a_unary_call(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
     large = x(*range(MAX_STREAMED_BYTES // 4))
     assert (await client.infer("identity", large))["y"].size == MAX_STREAMED_BYTES // 4
     assert len(gateway.unary) == 1
     assert gateway.streams == []
 
 
-async def test_attempts_are_bounded(gateway: Any) -> None:
+async def test_attempts_are_bounded(gateway: FakeGateway) -> None:
     gateway.unavailable = 10
     async with synergai.Client(gateway.address, attempts=2) as client:
         with pytest.raises(synergai.Unavailable, match="the gateway is stopping"):
@@ -236,17 +242,17 @@ async def test_a_client_outside_its_block_is_refused() -> None:
         await synergai.Client().workers()
 
 
-@pytest.mark.parametrize("options", [{"priority": 10}, {"priority": -1}])
-async def test_a_priority_out_of_range_is_refused(client: synergai.Client, options: Any) -> None:
+@pytest.mark.parametrize("priority", [10, -1])
+async def test_a_priority_out_of_range_is_refused(client: synergai.Client, priority: int) -> None:
     with pytest.raises(synergai.InvalidInput, match="priority"):
-        await client.infer("identity", x(1), **options)
+        await client.infer("identity", x(1), priority=priority)
 
 
 # --- streams ----------------------------------------------------------------------------
 
 
 async def test_a_stream_answers_in_order_though_the_server_does_not(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 4
     stream = client.stream("identity", (x(i) for i in range(40)), window=8)
@@ -254,11 +260,11 @@ async def test_a_stream_answers_in_order_though_the_server_does_not(
 
 
 async def test_a_stream_never_has_more_than_a_window_on_its_way(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     taken = yielded = most = 0
 
-    def inputs() -> Iterator[Any]:
+    def inputs() -> Iterator[dict[str, NDArray[np.float32]]]:
         nonlocal taken, most
         for i in range(30):
             taken += 1
@@ -272,7 +278,9 @@ async def test_a_stream_never_has_more_than_a_window_on_its_way(
     assert most <= 3 + 1, "one more input is taken while the window is full"
 
 
-async def test_stream_deadline_applies_to_each_query(client: synergai.Client, gateway: Any) -> None:
+async def test_stream_deadline_applies_to_each_query(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
     async for _ in client.stream("identity", [x(1), x(2)], deadline=0.25):
         pass
     assert [r.parameters["timeout"].int64_param for r in gateway.requests] == [250_000, 250_000]
@@ -293,7 +301,7 @@ async def test_stream_can_yield_errors_in_place(client: synergai.Client) -> None
 
 
 async def test_exception_of_the_inputs_is_raised(client: synergai.Client) -> None:
-    async def inputs() -> AsyncIterator[Any]:
+    async def inputs() -> AsyncIterator[dict[str, NDArray[np.float32]]]:
         yield x(1)
         raise LookupError("no more pictures")
 
@@ -302,8 +310,10 @@ async def test_exception_of_the_inputs_is_raised(client: synergai.Client) -> Non
             pass
 
 
-async def test_leaving_a_stream_early_ends_its_call(client: synergai.Client, gateway: Any) -> None:
-    async def inputs() -> AsyncIterator[Any]:
+async def test_leaving_a_stream_early_ends_its_call(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
+    async def inputs() -> AsyncIterator[dict[str, NDArray[np.float32]]]:
         yield x(1)
         await asyncio.Event().wait()
 
@@ -339,7 +349,7 @@ async def test_submitted_job_is_watched_until_it_ends(client: synergai.Client) -
 
 
 async def test_watch_reconnects_while_the_gateway_is_unavailable(
-    client: synergai.Client, gateway: Any
+    client: synergai.Client, gateway: FakeGateway
 ) -> None:
     job = await client.submit("identity", queries=10)
     gateway.unavailable = 2
@@ -348,7 +358,7 @@ async def test_watch_reconnects_while_the_gateway_is_unavailable(
     assert gateway.unavailable == 0
 
 
-async def test_watch_fails_after_patience(gateway: Any) -> None:
+async def test_watch_fails_after_patience(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, patience=0.0) as client:
         job = await client.submit("identity", queries=10)
         gateway.unavailable = 10**6
@@ -372,7 +382,9 @@ async def test_cancelled_job_has_that_state(client: synergai.Client) -> None:
     assert (await job.cancel()).state is synergai.JobState.CANCELLED
 
 
-async def test_retried_submission_has_the_same_key(client: synergai.Client, gateway: Any) -> None:
+async def test_retried_submission_has_the_same_key(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
     gateway.unavailable = 1
     await client.submit("identity", queries=1)
     first, second = gateway.submissions
@@ -389,13 +401,13 @@ async def test_reused_idempotency_key_is_a_conflict(
 
 
 @pytest.mark.parametrize(
-    "options", [{"queries": 0}, {"queries": 1, "qos": -1.0}, {"queries": 1, "tenant": "a/b"}]
+    ("queries", "qos", "tenant"), [(0, None, ""), (1, -1.0, ""), (1, None, "a/b")]
 )
 async def test_invalid_job_is_rejected_without_a_call(
-    options: Any, client: synergai.Client, gateway: Any
+    queries: int, qos: float | None, tenant: str, client: synergai.Client, gateway: FakeGateway
 ) -> None:
     with pytest.raises(synergai.InvalidInput):
-        await client.submit("identity", **options)
+        await client.submit("identity", queries=queries, qos=qos, tenant=tenant)
     assert gateway.submissions == []
 
 
@@ -460,7 +472,9 @@ async def test_an_engine_is_described(client: synergai.Client) -> None:
         await client.engine("nothing")
 
 
-async def test_engines_are_loaded_and_unloaded(client: synergai.Client, gateway: Any) -> None:
+async def test_engines_are_loaded_and_unloaded(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
     await client.unload("identity")
     assert gateway.unloaded == {"identity"}
     gateway.unavailable = 1

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.integration.client.conftest import FakeGateway
 
 
 def python(script: str, *arguments: str) -> str:
@@ -56,7 +59,7 @@ asyncio.run(main())
 
 
 async def test_beside_tritonclient_jobs_work_and_inference_is_refused_with_a_reason(
-    gateway: Any,
+    gateway: FakeGateway,
 ) -> None:
     printed = await asyncio.to_thread(python, WITH_TRITON, gateway.address)
     assert printed == "SUCCEEDED\n" + 4 * "True\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
-async def test_an_engine_is_unloaded_and_loaded(gateway: Any, run: Any) -> None:
+async def test_an_engine_is_unloaded_and_loaded(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run("engines", "unload", "identity", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (0, "identity is unloaded\n", "")
     assert gateway.unloaded == {"identity"}
@@ -14,6 +17,8 @@ async def test_an_engine_is_unloaded_and_loaded(gateway: Any, run: Any) -> None:
     assert gateway.unloaded == set()
 
 
-async def test_load_failure_prints_one_line_and_exits_1(gateway: Any, run: Any) -> None:
+async def test_load_failure_prints_one_line_and_exits_1(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     result = await run("engines", "load", "broken", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (1, "", "error: the model file is truncated\n")

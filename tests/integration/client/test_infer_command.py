@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,28 +13,32 @@ from synergai.testing import free_port
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.integration.client.conftest import FakeGateway, RunCommand
 
-async def test_only_input_needs_no_name(gateway: Any, run: Any) -> None:
+
+async def test_only_input_needs_no_name(gateway: FakeGateway, run: RunCommand) -> None:
     ran = await run("infer", "identity", "--input", "[1, 2.5]", "--target", gateway.address)
     assert (ran.code, ran.err) == (0, "")
     assert "FP32" in ran.out
     assert "1.0, 2.5" in ran.out
 
 
-async def test_long_output_is_previewed(gateway: Any, run: Any) -> None:
+async def test_long_output_is_previewed(gateway: FakeGateway, run: RunCommand) -> None:
     ran = await run("infer", "wide", "--input", "x=7", "--target", gateway.address)
     assert ran.code == 0
     assert "[1000]" in ran.out
     assert ran.out.rstrip().endswith("…")
 
 
-async def test_json_has_every_element(gateway: Any, run: Any) -> None:
+async def test_json_has_every_element(gateway: FakeGateway, run: RunCommand) -> None:
     ran = await run("infer", "wide", "-i", "[7]", "--json", "--target", gateway.address)
     answer = json.loads(ran.out)
     assert answer["outputs"]["y"] == {"datatype": "FP32", "shape": [1000], "data": [7.0] * 1000}
 
 
-async def test_values_come_from_files(gateway: Any, run: Any, tmp_path: Path) -> None:
+async def test_values_come_from_files(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
     numbers = np.array([3, 4], np.float32)
     np.save(tmp_path / "x.npy", numbers)
     np.savez(tmp_path / "all.npz", x=numbers)
@@ -46,7 +50,9 @@ async def test_values_come_from_files(gateway: Any, run: Any, tmp_path: Path) ->
         assert "3.0, 4.0" in ran.out
 
 
-async def test_outputs_are_saved_on_request(gateway: Any, run: Any, tmp_path: Path) -> None:
+async def test_outputs_are_saved_on_request(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
     saved = tmp_path / "y.npz"
     options = ("--save", str(saved), "--target", gateway.address)
     ran = await run("infer", "identity", "--input", "[1]", *options)
@@ -70,8 +76,8 @@ async def test_outputs_are_saved_on_request(gateway: Any, run: Any, tmp_path: Pa
     ],
 )
 async def test_bad_input_is_one_line_that_names_it(
-    gateway: Any,
-    run: Any,
+    gateway: FakeGateway,
+    run: RunCommand,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     value: str,
@@ -87,13 +93,15 @@ async def test_bad_input_is_one_line_that_names_it(
     assert ran.err.count("\n") == 1
 
 
-async def test_missing_input_shows_what_the_engine_takes(gateway: Any, run: Any) -> None:
+async def test_missing_input_shows_what_the_engine_takes(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     ran = await run("infer", "identity", "--target", gateway.address)
     assert ran.code == 1
     assert "no value for input 'x': it takes --input x=<FP32 [-1]>" in ran.err
 
 
-async def test_unreachable_gateway_is_named(run: Any) -> None:
+async def test_unreachable_gateway_is_named(run: RunCommand) -> None:
     target = f"127.0.0.1:{free_port()}"
     ran = await run("infer", "identity", "--input", "[1]", "--target", target)
     assert ran.code == 1

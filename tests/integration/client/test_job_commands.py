@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from typing import Any
+from typing import TYPE_CHECKING
 
 from synergai.testing import free_port
 
+if TYPE_CHECKING:
+    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
-async def test_submit_prints_the_jobs_id_and_nothing_else(gateway: Any, run: Any) -> None:
+
+async def test_submit_prints_the_jobs_id_and_nothing_else(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     result = await run(
         *("submit", "identity", "--queries", "5", "--qos", "2", "--priority", "3"),
         *("--tenant", "roof", "--key", "k", "--target", gateway.address),
@@ -20,7 +25,7 @@ async def test_submit_prints_the_jobs_id_and_nothing_else(gateway: Any, run: Any
     assert (spec.queries, spec.qos_s, spec.priority, spec.tenant) == (5, 2.0, 3, "roof")
 
 
-async def test_rejected_submission_exits_1(gateway: Any, run: Any) -> None:
+async def test_rejected_submission_exits_1(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run(
         *("submit", "identity", "--queries", "5", "--qos", "0.125", "--key", "k"),
         *("--target", gateway.address),
@@ -29,7 +34,9 @@ async def test_rejected_submission_exits_1(gateway: Any, run: Any) -> None:
     assert result.err == "error: job job-k rejected: no worker would be done in time\n"
 
 
-async def test_submit_and_watch_shows_the_finished_job(gateway: Any, run: Any) -> None:
+async def test_submit_and_watch_shows_the_finished_job(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     result = await run(
         "submit", "identity", "--queries", "10", "--watch", "--target", gateway.address
     )
@@ -39,7 +46,7 @@ async def test_submit_and_watch_shows_the_finished_job(gateway: Any, run: Any) -
     assert "90.00%" in result.out
 
 
-async def test_watching_a_failed_job_exits_1(gateway: Any, run: Any) -> None:
+async def test_watching_a_failed_job_exits_1(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run(
         *("submit", "broken", "--queries", "1", "--key", "k", "--watch", "--json"),
         *("--target", gateway.address),
@@ -50,7 +57,7 @@ async def test_watching_a_failed_job_exits_1(gateway: Any, run: Any) -> None:
 
 
 async def test_interrupting_a_watch_does_not_cancel_the_job(
-    gateway: Any, start: Any, wait: Any
+    gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start(
         *("submit", "stuck", "--queries", "1", "--key", "k", "--watch"),
@@ -64,7 +71,9 @@ async def test_interrupting_a_watch_does_not_cancel_the_job(
     assert "the job continues; cancel it with 'synergai jobs cancel job-k'" in result.err
 
 
-async def test_jobs_are_listed_as_a_table_and_as_json(gateway: Any, run: Any) -> None:
+async def test_jobs_are_listed_as_a_table_and_as_json(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     await run("submit", "identity", "--queries", "1000", "--key", "k", "--target", gateway.address)
     table = await run("jobs", "--target", gateway.address)
     assert "job-k" in table.out
@@ -76,7 +85,9 @@ async def test_jobs_are_listed_as_a_table_and_as_json(gateway: Any, run: Any) ->
     assert json.loads(none.out) == []
 
 
-async def test_a_job_is_shown_watched_and_cancelled_by_its_id(gateway: Any, run: Any) -> None:
+async def test_a_job_is_shown_watched_and_cancelled_by_its_id(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     await run("submit", "identity", "--queries", "4", "--key", "k", "--target", gateway.address)
     assert "queued" in (await run("jobs", "show", "job-k", "--target", gateway.address)).out
     assert "succeeded" in (await run("jobs", "watch", "job-k", "--target", gateway.address)).out
@@ -84,12 +95,14 @@ async def test_a_job_is_shown_watched_and_cancelled_by_its_id(gateway: Any, run:
     assert json.loads(cancelled.out)["state"] == "cancelled"
 
 
-async def test_unknown_job_prints_one_line(gateway: Any, run: Any) -> None:
+async def test_unknown_job_prints_one_line(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run("jobs", "show", "nothing", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (1, "", "error: there is no job 'nothing'\n")
 
 
-async def test_workers_are_shown_as_a_table_and_as_json(gateway: Any, run: Any) -> None:
+async def test_workers_are_shown_as_a_table_and_as_json(
+    gateway: FakeGateway, run: RunCommand
+) -> None:
     table = await run("workers", "--target", gateway.address)
     assert table.code == 0
     for text in (
@@ -106,7 +119,7 @@ async def test_workers_are_shown_as_a_table_and_as_json(gateway: Any, run: Any) 
     assert worker["sessions"][0]["configuration"]["threads"] == 2
 
 
-async def test_unreachable_gateway_prints_one_line(run: Any) -> None:
+async def test_unreachable_gateway_prints_one_line(run: RunCommand) -> None:
     target = f"127.0.0.1:{free_port()}"
     result = await run("workers", "--target", target)
     assert (result.code, result.out) == (1, "")

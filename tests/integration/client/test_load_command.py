@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,11 +12,13 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+
 PNG = b"\x89PNG"
 
 
 @pytest.fixture
-def base_options(gateway: Any, tmp_path: Path) -> list[str]:
+def base_options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
     """Options common to all runs; tolerates late sending on a busy machine."""
     models = str(tmp_path / "models")
     return ["--target", gateway.address, "--models", models, "--late-ms", "1000", "--json"]
@@ -29,7 +31,7 @@ def options(base_options: list[str]) -> list[str]:
 
 
 async def test_run_sends_the_trace_and_reports_outcomes(
-    options: list[str], tmp_path: Path, gateway: Any, run: Any
+    options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     plot = tmp_path / "plots" / "run.png"
     trace = ("--trace", "constant", "--deadline-ms", "2000", "--plot", str(plot))
@@ -47,7 +49,7 @@ async def test_run_sends_the_trace_and_reports_outcomes(
 
 
 async def test_a_recorded_trace_is_replayed(
-    base_options: list[str], tmp_path: Path, gateway: Any, run: Any
+    base_options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     rates = tmp_path / "rates.csv"
     rates.write_text("second,rate\n0,30\n1,10\n")
@@ -59,7 +61,7 @@ async def test_a_recorded_trace_is_replayed(
     assert len(gateway.requests) == 40 + 5
 
 
-async def test_late_sending_makes_the_run_invalid(options: list[str], run: Any) -> None:
+async def test_late_sending_makes_the_run_invalid(options: list[str], run: RunCommand) -> None:
     result = await run("load", "identity", *options, "--late-ms", "0.0001")
     report = json.loads(result.out)
     assert report["valid"] is report["send_delay"]["is_valid"] is False
@@ -68,7 +70,7 @@ async def test_late_sending_makes_the_run_invalid(options: list[str], run: Any) 
 
 
 async def test_requests_without_an_answer_expire_at_their_deadline(
-    options: list[str], run: Any
+    options: list[str], run: RunCommand
 ) -> None:
     result = await run("load", "stuck", *options, "--deadline-ms", "100", "--warm-up", "0")
     report = json.loads(result.out)
@@ -76,7 +78,7 @@ async def test_requests_without_an_answer_expire_at_their_deadline(
     assert report["latency_s"] == {}
 
 
-async def test_the_search_reports_every_trial(options: list[str], run: Any) -> None:
+async def test_the_search_reports_every_trial(options: list[str], run: RunCommand) -> None:
     # No gateway answers within a microsecond, so that no rate is found; and that is said.
     search = ("--find-goodput", "--trials", "1", "--trace", "constant", "--duration", "0.04")
     result = await run("load", "identity", *options, *search, "--deadline-ms", "0.001")
@@ -96,21 +98,21 @@ async def test_the_search_reports_every_trial(options: list[str], run: Any) -> N
     ],
 )
 async def test_invalid_run_prints_one_line_and_exits_1(
-    more: list[str], message: str, base_options: list[str], run: Any
+    more: list[str], message: str, base_options: list[str], run: RunCommand
 ) -> None:
     result = await run("load", "identity", *base_options, *more)
     assert (result.code, result.out) == (1, "")
     assert message in result.err.splitlines()[-1]
 
 
-async def test_broken_engine_fails_before_the_run(options: list[str], run: Any) -> None:
+async def test_broken_engine_fails_before_the_run(options: list[str], run: RunCommand) -> None:
     result = await run("load", "broken", *options)
     assert result.code == 1
     assert "the model file is truncated" in result.err
 
 
 async def test_requests_that_fail_make_the_command_fail_after_its_report(
-    options: list[str], gateway: Any, run: Any
+    options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
     gateway.unavailable = 3
     result = await run("load", "identity", *options, "--trace", "constant", "--warm-up", "0")
@@ -120,7 +122,7 @@ async def test_requests_that_fail_make_the_command_fail_after_its_report(
 
 
 async def test_a_search_ends_when_the_gateway_is_gone(
-    options: list[str], gateway: Any, start: Any, wait: Any
+    options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     search = ("--find-goodput", "--deadline-ms", "5000")
     async with start("load", "identity", *options, *search) as process:
@@ -134,7 +136,7 @@ async def test_a_search_ends_when_the_gateway_is_gone(
 
 
 async def test_a_sample_set_is_sent_in_turn(
-    options: list[str], tmp_path: Path, gateway: Any, run: Any
+    options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[1.5], [2.5]], np.float32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+
 
 @pytest.fixture
-def options(gateway: Any, tmp_path: Path) -> list[str]:
+def options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
     """Options of a short run that writes below the test's folder."""
     return [
         *("--target", gateway.address, "--queries", "64", "--min-duration", "0.2"),
@@ -24,7 +26,7 @@ def options(gateway: Any, tmp_path: Path) -> list[str]:
 
 
 async def test_a_run_reports_loadgens_figures_and_ours(
-    options: list[str], tmp_path: Path, gateway: Any, run: Any
+    options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     result = await run("loadgen", "identity", *options, "--qos-ms", "5000", "--json")
     assert result.code == 0, result.err
@@ -44,7 +46,7 @@ async def test_a_run_reports_loadgens_figures_and_ours(
     [("MultiStream", []), ("Server", ["--rate", "300"]), ("Offline", ["--window", "8"])],
 )
 async def test_every_scenario_runs_to_its_end(
-    scenario: str, more: list[str], options: list[str], gateway: Any, run: Any
+    scenario: str, more: list[str], options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
     result = await run("loadgen", "identity", *options, "--scenario", scenario, *more, "--json")
     assert result.code == 0, result.err
@@ -58,7 +60,7 @@ async def test_every_scenario_runs_to_its_end(
 
 @pytest.mark.parametrize("scenario", ["SingleStream", "Offline"])
 async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
-    scenario: str, options: list[str], tmp_path: Path, run: Any
+    scenario: str, options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
     samples = tmp_path / "samples.npz"
     # The engine gives back what it gets, and so "finds" the largest number's place.
@@ -77,7 +79,9 @@ async def test_accuracy_mode_sends_every_sample_once_and_judges_the_answers(
     }
 
 
-async def test_options_override_user_conf(tmp_path: Path, gateway: Any, run: Any) -> None:
+async def test_options_override_user_conf(
+    tmp_path: Path, gateway: FakeGateway, run: RunCommand
+) -> None:
     conf = tmp_path / "user.conf"
     conf.write_text("identity.Server.target_qps = 250\n*.Server.min_duration = 400\n")
     options = ("--target", gateway.address, "--models", str(tmp_path), "--output", str(tmp_path))
@@ -91,7 +95,7 @@ async def test_options_override_user_conf(tmp_path: Path, gateway: Any, run: Any
     assert "schedule_rng_seed : 16159082839903944936" in used, "of MLPerf's own mlperf.conf"
 
 
-async def test_late_answers_are_violations(options: list[str], run: Any) -> None:
+async def test_late_answers_are_violations(options: list[str], run: RunCommand) -> None:
     result = await run("loadgen", "identity", *options, "--qos-ms", "0.0001", "--json")
     report = json.loads(result.out)
     assert report["late"] == report["violations"] == report["queries"]
@@ -100,7 +104,7 @@ async def test_late_answers_are_violations(options: list[str], run: Any) -> None
 
 
 async def test_rejected_queries_are_counted_and_do_not_hang_the_run(
-    options: list[str], tmp_path: Path, run: Any
+    options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
     # The fake gateway refuses negative numbers; a deadline or a full queue look the same.
     samples = tmp_path / "samples.npz"
@@ -113,7 +117,7 @@ async def test_rejected_queries_are_counted_and_do_not_hang_the_run(
 
 
 async def test_queries_that_fail_make_the_command_fail_after_its_report(
-    options: list[str], tmp_path: Path, run: Any
+    options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
     # The warm-up sends the first sample only; the fake gateway fails of what is no number.
     samples = tmp_path / "samples.npz"
@@ -129,7 +133,9 @@ async def test_queries_that_fail_make_the_command_fail_after_its_report(
     )
 
 
-async def test_the_table_ends_with_loadgens_own_verdict(options: list[str], run: Any) -> None:
+async def test_the_table_ends_with_loadgens_own_verdict(
+    options: list[str], run: RunCommand
+) -> None:
     result = await run("loadgen", "identity", *options)
     assert result.code == 0
     assert result.out.splitlines()[-1] == "Result is : VALID"
@@ -137,7 +143,7 @@ async def test_the_table_ends_with_loadgens_own_verdict(options: list[str], run:
 
 
 async def test_a_sample_set_is_sent_instead_of_random_inputs(
-    options: list[str], tmp_path: Path, gateway: Any, run: Any
+    options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.array([[1.5], [2.5]], np.float32))
@@ -150,7 +156,7 @@ async def test_a_sample_set_is_sent_instead_of_random_inputs(
 
 
 async def test_enforced_qos_is_sent_to_the_gateway(
-    options: list[str], gateway: Any, run: Any
+    options: list[str], gateway: FakeGateway, run: RunCommand
 ) -> None:
     await run("loadgen", "identity", *options, "--qos-ms", "250", "--enforce")
     timeouts = {request.parameters["timeout"].int64_param for request in gateway.requests}
@@ -169,21 +175,21 @@ async def test_enforced_qos_is_sent_to_the_gateway(
     ],
 )
 async def test_invalid_run_prints_one_line_and_exits_1(
-    engine: str, more: list[str], message: str, options: list[str], run: Any
+    engine: str, more: list[str], message: str, options: list[str], run: RunCommand
 ) -> None:
     result = await run("loadgen", engine, *options, *more)
     assert (result.code, result.out) == (1, "")
     assert message in result.err.splitlines()[-1]
 
 
-async def test_invalid_option_exits_2(options: list[str], run: Any) -> None:
+async def test_invalid_option_exits_2(options: list[str], run: RunCommand) -> None:
     result = await run("loadgen", "identity", *options, "--queries", "0")
     assert result.code == 2
     assert result.err == "error: --queries: '0' should be greater than or equal to 1\n"
 
 
 async def test_a_gateway_that_dies_ends_the_run_with_a_message(
-    options: list[str], gateway: Any, start: Any, wait: Any
+    options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
         while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
@@ -195,7 +201,7 @@ async def test_a_gateway_that_dies_ends_the_run_with_a_message(
 
 
 async def test_interruption_ends_the_run(
-    options: list[str], gateway: Any, start: Any, wait: Any
+    options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
         while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
@@ -14,10 +14,12 @@ import synergai
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.integration.client.conftest import FakeGateway
+
 T = TypeVar("T")
 
 
-async def in_thread(gateway: Any, work: Callable[[synergai.SyncClient], T]) -> T:
+async def in_thread(gateway: FakeGateway, work: Callable[[synergai.SyncClient], T]) -> T:
     """Run `work` with a blocking client in a thread, while the fake gateway's loop runs here."""
 
     def run() -> T:
@@ -27,20 +29,20 @@ async def in_thread(gateway: Any, work: Callable[[synergai.SyncClient], T]) -> T
     return await asyncio.to_thread(run)
 
 
-async def test_infer_casts_lists_to_the_engines_dtype(gateway: Any) -> None:
+async def test_infer_casts_lists_to_the_engines_dtype(gateway: FakeGateway) -> None:
     result = await in_thread(gateway, lambda client: client.infer("identity", {"x": [1, 2]}))
     assert result["y"].tolist() == [1, 2]
     assert result["y"].dtype == np.float32
 
 
-async def test_stream_yields_results_in_order(gateway: Any) -> None:
+async def test_stream_yields_results_in_order(gateway: FakeGateway) -> None:
     gateway.backwards = 4
     queries = [{"x": [number]} for number in range(8)]
     results = await in_thread(gateway, lambda client: list(client.stream("identity", queries)))
     assert [result["y"].tolist() for result in results] == [[number] for number in range(8)]
 
 
-async def test_stream_left_early_ends_its_call(gateway: Any) -> None:
+async def test_stream_left_early_ends_its_call(gateway: FakeGateway) -> None:
     def first(client: synergai.SyncClient) -> float:
         stream = client.stream("identity", ({"x": [number]} for number in range(10**6)))
         for result in stream:
@@ -51,7 +53,7 @@ async def test_stream_left_early_ends_its_call(gateway: Any) -> None:
     assert gateway.max_in_flight <= 16
 
 
-async def test_submitted_job_is_watched_and_awaited(gateway: Any) -> None:
+async def test_submitted_job_is_watched_and_awaited(gateway: FakeGateway) -> None:
     def work(client: synergai.SyncClient) -> tuple[list[int], synergai.JobStatus]:
         job = client.submit("identity", queries=10, qos=5.0)
         return [status.queries_done for status in job.watch()], client.job(job.id).wait()
@@ -61,12 +63,12 @@ async def test_submitted_job_is_watched_and_awaited(gateway: Any) -> None:
     assert status.state is synergai.JobState.SUCCEEDED
 
 
-async def test_errors_are_those_of_the_asynchronous_client(gateway: Any) -> None:
+async def test_errors_are_those_of_the_asynchronous_client(gateway: FakeGateway) -> None:
     with pytest.raises(synergai.NotFound):
         await in_thread(gateway, lambda client: client.engine("absent"))
 
 
-async def test_threads_share_one_client(gateway: Any) -> None:
+async def test_threads_share_one_client(gateway: FakeGateway) -> None:
     def work(client: synergai.SyncClient) -> list[float]:
         answers: list[float] = []
 
@@ -96,6 +98,6 @@ def test_use_outside_its_block_is_refused() -> None:
         synergai.SyncClient("127.0.0.1:1").ready()
 
 
-async def test_client_leaves_no_thread_behind(gateway: Any) -> None:
+async def test_client_leaves_no_thread_behind(gateway: FakeGateway) -> None:
     await in_thread(gateway, lambda client: client.ready())
     assert all(thread.name != "synergai-client" for thread in threading.enumerate())
