@@ -40,7 +40,7 @@ def read_detail_log(path: Path) -> SingleStreamResult:
     """Read the result from a detail log file.
 
     Raises:
-        InternalFault: the log is missing or incomplete.
+        InternalError: the log is missing or incomplete.
     """
     try:
         return parse_detail_log(path.read_text("utf-8", "replace"))

@@ -49,7 +49,7 @@ _EXPORTS = {
         "Conflict",
         "DeadlineExceeded",
         "EngineUnusable",
-        "InternalFault",
+        "InternalError",
         "InvalidInput",
         "NotFound",
         "NotSupported",

@@ -117,7 +117,7 @@ class Journal:
         """Record the completed queries of an assignment; `execution` covers it from its start.
 
         Raises (the future):
-            InternalFault: a query is already recorded under another assignment or beyond the
+            InternalError: a query is already recorded under another assignment or beyond the
                 job's range, or the job has ended. Nothing is changed then.
         """
         return self._enqueue(

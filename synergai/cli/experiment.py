@@ -121,7 +121,7 @@ def _check_replay(recording: Recording) -> None:
     """Check that the replay reproduced the recorded commands.
 
     Raises:
-        InternalFault: it did not.
+        InternalError: it did not.
     """
     if recording.mismatches:
         raise InternalError(

@@ -45,7 +45,7 @@ def measure(settings: LoadgenSettings, report: Callable[[RunProgress], None]) ->
     Raises:
         InvalidInput: the folder of the log files cannot be created.
         SynergaiError: the gateway was or became unreachable.
-        InternalFault: the process ended without a result.
+        InternalError: the process ended without a result.
     """
     try:
         settings.output.mkdir(parents=True, exist_ok=True)

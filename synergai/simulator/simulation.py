@@ -93,7 +93,7 @@ def simulate(workload: Workload, settings: SchedulingSettings) -> Run:
 
     Raises:
         InvalidInput: the policy does not exist.
-        InternalFault: the policy leaves jobs waiting forever.
+        InternalError: the policy leaves jobs waiting forever.
     """
     return _Simulation(workload, settings).run()
 

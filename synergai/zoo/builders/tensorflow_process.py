@@ -74,7 +74,7 @@ def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
 
     Raises:
         NotFound: TensorFlow is not installed.
-        InternalFault: The export failed.
+        InternalError: The export failed.
     """
     check_tensorflow()
     with TemporaryDirectory(prefix="synergai-") as folder:

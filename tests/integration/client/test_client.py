@@ -64,7 +64,9 @@ async def test_infer_options_become_protocol_parameters(
 async def test_inputs_that_are_not_a_mapping_are_rejected(
     client: synergai.Client, inputs: object
 ) -> None:
-    with pytest.raises(synergai.InvalidInput, match=r"by the names of its inputs, .*, not a"):
+    with pytest.raises(
+        synergai.InvalidInput, match=r"must be a mapping of arrays by input name, .*, not "
+    ):
         await client.infer("identity", cast("Mapping[str, ArrayLike]", inputs))
 
 

@@ -91,8 +91,8 @@ async def test_the_search_reports_every_trial(options: list[str], run: RunComman
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--trace", "linear"], "--trace linear needs the rate at its end: --to-rate"),
-        (["--trace", "replay"], "--trace replay needs the file: --replay FILE"),
+        (["--trace", "linear"], "--trace linear requires --to-rate, its rate at the end"),
+        (["--trace", "replay"], "--trace replay requires --replay FILE"),
         (["--find-goodput"], "--find-goodput requires --deadline-ms"),
         (["--rate", "0.001"], "the trace has no request"),
     ],
@@ -131,7 +131,7 @@ async def test_a_search_ends_when_the_gateway_is_gone(
         await gateway.server.stop(None)
         result = await wait(process)
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("error: the search was aborted at 100 requests/s, where ")
+    assert result.err.startswith("error: the search was aborted at 100 requests/s: ")
     assert f"cannot connect to {gateway.address}" in result.err
 
 

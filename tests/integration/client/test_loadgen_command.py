@@ -170,7 +170,7 @@ async def test_enforced_qos_is_sent_to_the_gateway(
         ("broken", [], "the model file is truncated"),
         ("stuck", ["--query-timeout", "0.3"], "no response for 0.3 s"),
         ("identity", ["--samples", "/nowhere.npz"], "is not an .npz archive"),
-        ("identity", ["--output", "/proc/nowhere"], "/proc/nowhere cannot be made"),
+        ("identity", ["--output", "/proc/nowhere"], "cannot create /proc/nowhere"),
         ("identity", ["--user-conf", "/nowhere.conf"], "cannot read /nowhere.conf"),
     ],
 )
