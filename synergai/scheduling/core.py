@@ -46,6 +46,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
+from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
 from synergai.scheduling.policy import POLICIES, Assign, Preempt, View
 from synergai.scheduling.probes import Probes
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.events import Worker
+    from synergai.scheduling.interleaving import Interruption
     from synergai.scheduling.policy import Decision
     from synergai.scheduling.state import Lease, WorkerRecord
 
@@ -98,6 +100,9 @@ class SchedulerCore:
             self._commands,
             epoch,
         )
+        self._interleaver = Interleaver(
+            self._queue, self._fleet, self._view, self._estimator, self._probes
+        )
         self._expiries = Expiries()
         self._next_sequence = 0
         self._now = -math.inf
@@ -132,6 +137,16 @@ class SchedulerCore:
                 self._fleet.next_available_at(self._now),
             )
         return instant if instant < math.inf else None
+
+    def expected_answer_s(self, engine: EngineName, priority: int, now: float) -> float | None:
+        """Return the seconds until a new request would be answered at the earliest.
+
+        None if a worker is idle, or nothing is known. See `Interleaver.expected_answer_s`.
+        """
+        self._view.now = now
+        return self._interleaver.expected_answer_s(
+            engine, priority, interruptible=not self._settings.strict
+        )
 
     @property
     def queued(self) -> int:
@@ -361,10 +376,26 @@ class SchedulerCore:
         probing = self._probes.are_needed(self._queue)
         if probing:
             self._assign_probes(self._probes.for_unprofiled_engines(view))
+        if not self._settings.strict:
+            self._interrupt(self._interleaver.before_policy())
         while self._execute(self._policy.decide(view)) and self._queue:
             pass
+        if not self._settings.strict:
+            self._interrupt(self._interleaver.after_policy())
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))
+
+    def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
+        """Run requests between two queries of running jobs."""
+        for request, worker, estimate, yielding in interruptions:
+            for lease in yielding:
+                self._leases.stop(lease, self._now)
+            worker.interruptions += bool(yielding)
+            if estimate is None:
+                self._assign_probes([(request, worker)])
+            else:
+                configuration = estimate.configuration
+                self._leases.assign(request, worker, configuration, 1, estimate, self._now)
 
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""

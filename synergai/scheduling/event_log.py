@@ -135,7 +135,8 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
         if head.get("format") != FORMAT:
             raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
         core = SchedulerCore(
-            msgspec.convert(head["settings"], events.SchedulingSettings),
+            # Earlier versions never interrupted a job for a request.
+            msgspec.convert({"strict": True} | head["settings"], events.SchedulingSettings),
             ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
             head["epoch"],
         )

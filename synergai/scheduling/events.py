@@ -304,6 +304,8 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True):
         pace_half_life_s: observed time after which an earlier pace weighs one half.
         pace_trust: maximum weight of a single assignment in the pace, up to 1.
         mode_switch_s: assumed duration of a power mode switch until one is observed.
+        strict: a running assignment is never interrupted for a request (thesis), unless the
+            policy itself preempts.
         options: options of the policy itself, by name.
 
     Raises:
@@ -323,6 +325,7 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True):
     pace_half_life_s: float = 2.0
     pace_trust: float = 0.25
     mode_switch_s: float = 5.0
+    strict: bool = False
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
 
 class Fleet:
-    """All workers, by id, by engine and by availability."""
+    """All workers, by id, by engine and by availability.
+
+    Attributes:
+        workers: all workers by id.
+        interruptible: the workers on which a request can interrupt a job, by order of joining.
+    """
 
     def __init__(self, settings: SchedulingSettings) -> None:
         self.workers: dict[WorkerId, WorkerRecord] = {}
         self._settings = settings
         self._serving: dict[EngineName, list[WorkerRecord]] = {}
+        self.interruptible: dict[int, WorkerRecord] = {}
         self._available: dict[int, WorkerRecord] = {}
         self._upcoming: list[tuple[float, int, WorkerRecord]] = []
         self._next_index = 0
@@ -57,6 +63,7 @@ class Fleet:
         for engine in worker.engines:
             self._remove_engine(worker, engine)
         self._available.pop(worker.index, None)
+        self.interruptible.pop(worker.index, None)
         worker.available_at = math.inf
 
     def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
@@ -76,6 +83,10 @@ class Fleet:
 
     def update_availability(self, worker: WorkerRecord, now: float) -> None:
         """Recompute when `worker` becomes available, after its work has changed."""
+        if worker.is_interruptible:
+            self.interruptible[worker.index] = worker
+        else:
+            self.interruptible.pop(worker.index, None)
         at = worker.next_available_at(self._settings)
         if at == worker.available_at:
             return

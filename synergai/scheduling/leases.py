@@ -186,6 +186,8 @@ class Leases:
                 prior_s=self._settings.pace_half_life_s,
             )
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
+            if not lease.job.is_request:
+                worker.interruptions = 0
             if not final and lease.head_at is not None and not lease.stopping:
                 per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s, now)

@@ -61,6 +61,10 @@ class Probes:
         for worker, _ in list(self._unprofiled.values()):
             self.update_worker(worker)
 
+    def is_in_flight(self, engine: EngineName, worker_class: WorkerClass) -> bool:
+        """Return whether the engine is being probed on the class."""
+        return (engine, worker_class) in self._in_flight.values()
+
     def started(self, assignment: Assignment, worker_class: WorkerClass) -> None:
         """Record that a probe is in flight."""
         self._in_flight[assignment.id] = (assignment.engine, worker_class)
@@ -93,7 +97,7 @@ class Probes:
     def _candidates(
         self, view: View, worker: WorkerRecord, engine: EngineName
     ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
-        if (engine, worker.worker.worker_class) in self._in_flight.values():
+        if self.is_in_flight(engine, worker.worker.worker_class):
             return
         job = next(view.queue.in_order({engine}), None)
         if job is not None and math.isfinite(worker.free_at(view.now)):

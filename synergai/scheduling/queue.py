@@ -29,18 +29,20 @@ CostBounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
 
 _rank: Final = itemgetter(0)
 _position: Final = itemgetter(0, 1)
+_head_position: Final = itemgetter(0, 1, 2)
 VECTORIZED_FROM: Final = 32
 """Lanes longer than this are filtered with numpy."""
 
 
 class Lane:
-    """Waiting jobs of one engine and level, sorted by rank, then arrival."""
+    """Waiting jobs, or requests, of one engine and level, sorted by rank, then arrival."""
 
-    __slots__ = ("_table", "engine", "entries", "level")
+    __slots__ = ("_table", "engine", "entries", "for_requests", "level")
 
-    def __init__(self, level: Level, engine: EngineName) -> None:
+    def __init__(self, level: Level, engine: EngineName, *, for_requests: bool) -> None:
         self.level = level
         self.engine = engine
+        self.for_requests = for_requests
         self.entries: list[Entry] = []
         self._table: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
@@ -78,11 +80,16 @@ class Lane:
 
 
 class JobQueue:
-    """Waiting jobs by level, engine and rank."""
+    """Waiting jobs by level, engine and rank.
+
+    Attributes:
+        requests: how many of them are single requests.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[LaneKey, Lane] = {}
         self._size = 0
+        self.requests = 0
 
     def __len__(self) -> int:
         return self._size
@@ -100,13 +107,16 @@ class JobQueue:
             over_share: its tenant is over its share; it yields to other jobs of its priority.
         """
         level = (-record.job.priority, over_share)
-        key = (level, record.job.engine)
+        for_requests = record.is_request
+        key = (level, record.job.engine, for_requests)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(*key)
+            lane = Lane(level, record.job.engine, for_requests=for_requests)
+            self._lanes[key] = lane
         lane.add(record)
         record.lane = key
         self._size += 1
+        self.requests += for_requests
 
     def remove(self, record: JobRecord) -> None:
         """Remove a job; its rank must be unchanged since it was added.
@@ -123,10 +133,11 @@ class JobQueue:
         if not lane.entries:
             del self._lanes[key]
         self._size -= 1
+        self.requests -= lane.for_requests
 
     def engines(self) -> set[EngineName]:
         """Return the engines of the waiting jobs."""
-        return {engine for _, engine in self._lanes}
+        return {engine for _, engine, _ in self._lanes}
 
     def lanes_of(self, engine: EngineName) -> list[Lane]:
         """Return the lanes of `engine`."""
@@ -158,6 +169,14 @@ class JobQueue:
         cuts = [(lane, bisect_left(lane.entries, now, key=_rank)) for lane in lanes]
         yield from _merge((lane.level, _in_time(lane, cut, now, bounds)) for lane, cut in cuts)
         yield from _merge((lane.level, _slice(lane.entries, 0, cut)) for lane, cut in cuts)
+
+    def first_requests(self) -> list[JobRecord]:
+        """Return the first waiting request of each engine and level, in the queue's order."""
+        heads = [
+            (lane.level, *lane.entries[0]) for lane in self._lanes.values() if lane.for_requests
+        ]
+        heads.sort(key=_head_position)
+        return [record for _, _, _, record in heads]
 
     def next_rank(self, now: float) -> float:
         """Return the earliest rank after `now`; infinite if there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import Session
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""
-LaneKey: TypeAlias = "tuple[Level, EngineName]"
-"""A lane of the job queue."""
+LaneKey: TypeAlias = "tuple[Level, EngineName, bool]"
+"""A lane of the job queue; True for requests, False for jobs."""
+
+MAX_REQUESTS: Final = 4
+"""Requests in flight on an interrupted worker; the others wait in the queue, in its order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +111,11 @@ class JobRecord:
         return self.job.queries - self.done
 
     @property
+    def is_request(self) -> bool:
+        """Whether it is a single request whose client waits for the answer."""
+        return self.job.perishable and self.job.queries == 1
+
+    @property
     def assignable(self) -> int:
         """Queries that can be assigned now."""
         return self.pending.available(self.ready)
@@ -141,6 +149,8 @@ class WorkerRecord:
         max_batch: largest batch its leases can form; 1 unless all are for one session with batches.
         available_at: from when on it accepts an assignment, unless an event comes first.
         last_job: the job of its latest assignment.
+        requests: how many of its leases are requests'.
+        interruptions: requests that interrupted its jobs since one of these made progress.
         estimates: cached engine costs.
     """
 
@@ -157,12 +167,23 @@ class WorkerRecord:
     max_batch: int = 1
     available_at: float = math.inf
     last_job: JobRecord | None = None
+    requests: int = 0
+    interruptions: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> WorkerId:
         """The worker's id."""
         return self.worker.id
+
+    @property
+    def is_interruptible(self) -> bool:
+        """Whether it runs a job, not a probe, and takes another request between two queries."""
+        return (
+            self.requests < min(len(self.leases), MAX_REQUESTS)
+            and not self.draining
+            and all(lease.estimate is not None for lease in self.leases.values())
+        )
 
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over."""
@@ -207,6 +228,7 @@ class WorkerRecord:
             lease.head_at = now
             self.head_ends_at = now + lease.expected_s
         self.last_job = lease.job
+        self.requests += lease.job.is_request
         self.leases[lease.assignment.id] = lease
 
     def stop(self, lease: Lease, now: float) -> None:
@@ -221,6 +243,7 @@ class WorkerRecord:
         """Remove `lease` at any position; the next one becomes the head."""
         was_head = lease.head_at is not None
         del self.leases[lease.assignment.id]
+        self.requests -= lease.job.is_request
         if not self.leases:
             self.idle_since = now
             self.max_batch = 1

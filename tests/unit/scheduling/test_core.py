@@ -220,7 +220,7 @@ def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end()
 
 
 def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = make_core(make_entry(FAST, 100.0), strict=True)
     core.handle(make_worker(FAST), 0.0)
     core.handle(make_job("running", 10_000), 0.0)
     core.handle(make_job("request", 1, deadline=2.0, perishable=True), 0.0)
@@ -335,7 +335,7 @@ def test_second_arrival_of_a_job_changes_nothing() -> None:
 
 
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = make_core(make_entry(FAST, 100.0), strict=True)
     core.handle(make_worker(FAST), 0.0)
     [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
     core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)

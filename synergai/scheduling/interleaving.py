@@ -1,0 +1,191 @@
+"""Interleaving: requests with a waiting client run between two queries of a running job.
+
+A job may occupy a worker for hours, but it can be stopped after any query and resumed. A request
+that finds no free worker therefore stops the job, runs next, and the rest of the job is assigned
+again behind it. Three limits protect the job: its priority must not be higher, a job in time must
+stay so, and it advances after a few requests at the latest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from synergai.domain import EngineName
+    from synergai.scheduling.estimate import Estimate
+    from synergai.scheduling.estimator import Estimator
+    from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.probes import Probes
+    from synergai.scheduling.queue import JobQueue
+    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+
+MAX_INTERRUPTIONS: Final = 8
+"""Requests that run in a row before the interrupted job runs at least one query."""
+MARGIN: Final = 0.05
+"""Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
+
+
+class Interruption(NamedTuple):
+    """A request, the worker that runs it next, and the job assignments that yield to it.
+
+    Attributes:
+        estimate: the request's cost; None if its engine is unprofiled there.
+    """
+
+    request: JobRecord
+    worker: WorkerRecord
+    estimate: Estimate | None
+    yielding: tuple[Lease, ...]
+
+
+class Interleaver:
+    """Selects which waiting request interrupts which worker's job."""
+
+    def __init__(
+        self, queue: JobQueue, fleet: Fleet, view: View, estimator: Estimator, probes: Probes
+    ) -> None:
+        self._queue = queue
+        self._fleet = fleet
+        self._view = view
+        self._estimator = estimator
+        self._probes = probes
+
+    def before_policy(self) -> Iterator[Interruption]:
+        """Yield interruptions for the requests that no available worker serves.
+
+        The caller executes each one before it asks for the next.
+        """
+        while self._queue.requests and self._fleet.interruptible:
+            available = self._view.available()
+            found = self._first(
+                request
+                for request in self._queue.first_requests()
+                if not any(request.job.engine in worker.engines for worker in available)
+            )
+            if found is None:
+                return
+            yield found
+
+    def after_policy(self) -> Iterator[Interruption]:
+        """Yield interruptions for the requests that the policy left waiting.
+
+        It may have given the available workers to jobs, or hold a request for another worker.
+        """
+        while self._queue.requests:
+            available = {worker.index for worker in self._view.available()}
+            found = self._first(self._queue.first_requests(), available)
+            if found is None:
+                return
+            yield found
+
+    def _first(
+        self, requests: Iterable[JobRecord], available: Collection[int] = ()
+    ) -> Interruption | None:
+        """Return the first request that fits anywhere, where it is expected to end first."""
+        for request in requests:
+            best: Interruption | None = None
+            best_s = math.inf
+            for worker in self._view.serving(request.job.engine):
+                estimate = self._estimator.estimate(request.job.engine, worker)
+                cost_s = 0.0 if estimate is None else estimate.seconds(1, with_tensors=True)
+                yielding: tuple[Lease, ...] = ()
+                if worker.index in available and estimate is not None:
+                    wait_s = worker.free_at(self._view.now) - self._view.now
+                elif self._may_interrupt(worker, request, estimate, cost_s):
+                    wait_s = self._delay_s(worker)
+                    yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
+                else:
+                    continue
+                if wait_s + cost_s < best_s:
+                    best = Interruption(request, worker, estimate, yielding)
+                    best_s = wait_s + cost_s
+            if best is not None:
+                return best
+        return None
+
+    def expected_answer_s(
+        self, engine: EngineName, priority: int, *, interruptible: bool
+    ) -> float | None:
+        """Return the seconds after which some worker would answer a new request.
+
+        Setup is left out: a request is worth the attempt to load its engine.
+
+        Args:
+            engine: the request's engine.
+            priority: the request's priority.
+            interruptible: whether running jobs yield to requests.
+
+        Returns:
+            The least of all workers' remaining work and query time. None if a worker is idle, or
+            its work or the engine's speed is unknown.
+        """
+        soonest_s = math.inf
+        for worker in self._view.serving(engine):
+            if worker.draining:
+                continue
+            estimate = self._estimator.estimate(engine, worker)
+            if not worker.leases or estimate is None:
+                return None
+            cost_s = estimate.per_query_s + estimate.transfer_s
+            if interruptible and self._jobs_may_yield(worker, priority, cost_s):
+                wait_s = self._delay_s(worker)
+            else:
+                wait_s = worker.free_at(self._view.now) - self._view.now
+            if not math.isfinite(wait_s):
+                return None
+            soonest_s = min(soonest_s, wait_s + cost_s)
+        return soonest_s if math.isfinite(soonest_s) else None
+
+    def _may_interrupt(
+        self, worker: WorkerRecord, request: JobRecord, estimate: Estimate | None, cost_s: float
+    ) -> bool:
+        if worker.index not in self._fleet.interruptible:
+            return False
+        if estimate is None and self._probes.is_in_flight(
+            request.job.engine, worker.worker.worker_class
+        ):
+            return False
+        return self._jobs_may_yield(worker, request.job.priority, cost_s)
+
+    def _jobs_may_yield(self, worker: WorkerRecord, priority: int, cost_s: float) -> bool:
+        """Return whether every job on the worker may yield to a request of this cost."""
+        if worker.interruptions >= MAX_INTERRUPTIONS:
+            return False
+        requests_s = 0.0
+        for lease in worker.leases.values():
+            if lease.job.is_request:
+                requests_s += lease.expected_s
+                continue
+            late = not self._stays_in_time(lease, requests_s + cost_s)
+            if late or lease.job.job.priority > priority:
+                return False
+        return True
+
+    def _stays_in_time(self, lease: Lease, delay_s: float) -> bool:
+        """Return whether a job that is expected to meet its deadline still does after a delay."""
+        deadline = lease.job.job.deadline
+        if deadline == math.inf:
+            return True
+        remaining = lease.remaining + lease.job.pending.total
+        remaining_s = remaining * lease.assignment.query_s
+        completes_at = self._view.now + remaining_s
+        if completes_at > deadline:
+            return True
+        return completes_at + delay_s + MARGIN * remaining_s <= deadline
+
+    def _delay_s(self, worker: WorkerRecord) -> float:
+        """Return the seconds until the worker turns to a request: one query, and other requests."""
+        now = self._view.now
+        delay_s = 0.0
+        for lease in worker.leases.values():
+            if lease.job.is_request:
+                delay_s += lease.expected_s
+            elif lease.head_at is not None:
+                delay_s += lease.assignment.query_s
+                if lease.first_query_at is None:
+                    delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
+        return delay_s

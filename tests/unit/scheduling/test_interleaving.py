@@ -1,0 +1,280 @@
+"""Rules for running requests between two queries of a job."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    QueriesDone,
+    SchedulingSettings,
+    Stop,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.interleaving import MAX_INTERRUPTIONS
+from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.state import MAX_REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from synergai.scheduling.events import Assignment, Command, Event
+
+BATCH, LIVE = EngineName("batch"), EngineName("live")
+CLASS = WorkerClass("box")
+ONE = Configuration(threads=1)
+
+
+def an_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
+    return ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=qps)
+
+
+def a_core(
+    *, workers: int = 1, profiled: Iterable[EngineName] = (BATCH, LIVE), **settings: Any
+) -> SchedulerCore:
+    """A core with workers that serve both engines at 10 queries per second, both resident."""
+    core = SchedulerCore(
+        SchedulingSettings(**settings), ConfigurationDictionary(map(an_entry, profiled))
+    )
+    for number in range(workers):
+        core.handle(
+            WorkerJoined(
+                Worker(
+                    id=WorkerId(f"box-{number}"),
+                    worker_class=CLASS,
+                    engines=frozenset({BATCH, LIVE}),
+                    configurations=(ONE,),
+                    sessions=frozenset({Session(BATCH, ONE), Session(LIVE, ONE)}),
+                )
+            ),
+            0.0,
+        )
+    return core
+
+
+def a_job(name: str, queries: int = 1000, **fields: Any) -> JobArrived:
+    job = Job(
+        id=JobId(name),
+        engine=BATCH,
+        queries=queries,
+        arrival=0.0,
+        **{"deadline": math.inf, **fields},
+    )
+    return JobArrived(job, ready=queries)
+
+
+def a_request(name: str, now: float, **fields: Any) -> JobArrived:
+    job = Job(
+        id=JobId(name),
+        engine=LIVE,
+        queries=1,
+        arrival=now,
+        perishable=True,
+        with_tensors=True,
+        **{"deadline": now + 1.0, **fields},
+    )
+    return JobArrived(job, ready=1)
+
+
+def dispatched(commands: Sequence[Command]) -> list[Assignment]:
+    return [c.assignment for c in commands if isinstance(c, Dispatch)]
+
+
+def stopped(commands: Sequence[Command]) -> list[int]:
+    return [c.assignment_id for c in commands if isinstance(c, Stop)]
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+@pytest.mark.parametrize("workers", [1, 3])
+def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
+    policy: str, workers: int
+) -> None:
+    core = a_core(policy=policy, workers=workers)
+    running: list[Assignment] = []
+    for number in range(workers):
+        running += dispatched(core.handle(a_job(f"job-{number}"), 0.0))
+    commands = core.handle(a_request("r", 1.05), 1.05)
+    [request] = dispatched(commands)
+    assert request.job_id == "r"
+    stopped_ids = {a.id for a in running if a.worker_id == request.worker_id}
+    assert stopped_ids & set(stopped(commands))
+    assert request.estimate_s <= 0.2, "at most one query of the job and its own"
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
+    core = a_core(policy=policy)
+    [job] = dispatched(core.handle(a_job("job", queries=100), 0.0))
+    [request] = dispatched(core.handle(a_request("r", 1.05), 1.05))
+    core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
+    commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
+    [rest] = dispatched(commands)
+    assert (rest.job_id, rest.first, rest.count) == ("job", 11, 89)
+
+
+def test_strict_core_lets_the_job_finish_first() -> None:
+    core = a_core(strict=True, policy="synergai")
+    core.handle(a_job("job"), 0.0)
+    assert core.handle(a_request("r", 1.0), 1.0) == []
+
+
+def test_idle_worker_is_preferred_to_an_interruption() -> None:
+    core = a_core(workers=2, policy="synergai")
+    [job] = dispatched(core.handle(a_job("job"), 0.0))
+    commands = core.handle(a_request("r", 1.0), 1.0)
+    [request] = dispatched(commands)
+    assert request.worker_id != job.worker_id
+    assert stopped(commands) == []
+
+
+def test_job_of_higher_priority_does_not_yield() -> None:
+    core = a_core(policy="synergai")
+    core.handle(a_job("job", priority=5), 0.0)
+    assert core.handle(a_request("r", 1.0, priority=4), 1.0) == []
+    assert dispatched(core.handle(a_request("s", 1.0, priority=5), 1.0)) != []
+
+
+def test_job_that_would_miss_its_deadline_does_not_yield() -> None:
+    core = a_core(policy="synergai")
+    core.handle(a_job("tight", queries=100, deadline=10.3), 0.0)
+    assert core.handle(a_request("r", 0.0), 0.0) == []
+
+
+def test_job_that_is_late_anyway_yields() -> None:
+    core = a_core(policy="synergai")
+    core.handle(a_job("late", queries=100, deadline=5.0), 0.0)
+    assert dispatched(core.handle(a_request("r", 0.0), 0.0)) != []
+
+
+def test_few_requests_are_in_flight_and_the_others_wait_in_the_queues_order() -> None:
+    core = a_core(policy="synergai")
+    core.handle(a_job("job"), 0.0)
+    names = [f"r{number}" for number in range(MAX_REQUESTS + 3)]
+    sent = [a for name in names for a in dispatched(core.handle(a_request(name, 0.0), 0.0))]
+    assert [a.job_id for a in sent] == names[:MAX_REQUESTS]
+    assert core.queued == 3
+
+
+class Box:
+    """Executes the assignments of one worker in order, one query per tick."""
+
+    def __init__(self, core: SchedulerCore) -> None:
+        self._core = core
+        self._assignments: list[Assignment] = []
+        self._stopping: set[int] = set()
+        self._done = 0
+        self.ran: list[JobId] = []
+
+    def handle(self, event: Event, now: float) -> None:
+        for command in self._core.handle(event, now):
+            if isinstance(command, Dispatch):
+                self._assignments.append(command.assignment)
+            elif isinstance(command, Stop):
+                self._stopping.add(command.assignment_id)
+
+    def tick(self, now: float) -> None:
+        while self._assignments and self._assignments[0].id in self._stopping:
+            self._end(Outcome.STOPPED, now)
+        if not self._assignments:
+            return
+        head = self._assignments[0]
+        self._done += 1
+        self.ran.append(head.job_id)
+        if self._done == head.count:
+            self._end(Outcome.COMPLETED, now)
+        else:
+            self.handle(QueriesDone(head.id, self._done, self._done * 0.1), now)
+
+    def _end(self, outcome: Outcome, now: float) -> None:
+        head = self._assignments.pop(0)
+        done, self._done = self._done, 0
+        self.handle(AssignmentEnded(head.id, done, outcome), now)
+
+
+@pytest.mark.parametrize("policy", ["be", "fifo", "lru", "mru", "rr", "srr"])
+def test_saturating_requests_do_not_starve_a_job_under_policies_without_deadlines(
+    policy: str,
+) -> None:
+    box = Box(a_core(policy=policy))
+    box.handle(a_job("job"), 0.0)
+    for number in range(300):
+        now = number * 0.1
+        box.handle(a_request(f"r{number}", now, deadline=now + 60.0), now)
+        box.tick(now + 0.05)
+    done = box.ran.count(JobId("job"))
+    assert done >= len(box.ran) / (MAX_INTERRUPTIONS + 2)
+    assert done <= len(box.ran) / 2, "requests do run"
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> None:
+    box = Box(a_core(policy=policy))
+    box.handle(a_job("job"), 0.0)
+    for number in range(200):
+        now = number * 0.1
+        if number % 2:
+            box.handle(a_request(f"r{number}", now), now)
+        box.tick(now + 0.05)
+    assert len(box.ran) == 200
+    assert 99 <= box.ran.count(JobId("job")) <= 101
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_every_query_of_an_interrupted_job_runs_once(policy: str) -> None:
+    box = Box(a_core(policy=policy))
+    box.handle(a_job("job", queries=50), 0.0)
+    for number in range(100):
+        now = number * 0.1
+        if number % 7 == 0:
+            box.handle(a_request(f"r{number}", now), now)
+        box.tick(now + 0.05)
+    assert box.ran.count(JobId("job")) == 50
+    assert len(box.ran) == len(set(box.ran)) - 1 + 50, "each request once"
+
+
+def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> None:
+    core = a_core(policy="synergai", profiled=[BATCH])
+    core.handle(a_job("job"), 0.0)
+    [probe] = dispatched(core.handle(a_request("r", 1.0), 1.0))
+    assert (probe.job_id, probe.probe) == ("r", True)
+    assert dispatched(core.handle(a_request("s", 1.0), 1.0)) == [], "one probe at a time"
+
+
+# --- expected answer --------------------------------------------------------------------
+
+
+def test_expected_answer_is_one_query_of_the_job_and_the_requests_own() -> None:
+    core = a_core(policy="synergai")
+    core.handle(a_job("job"), 0.0)
+    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(0.2)
+
+
+def test_expected_answer_counts_the_remaining_work_of_jobs_that_do_not_yield() -> None:
+    core = a_core(policy="synergai", strict=True)
+    core.handle(a_job("job", queries=100), 0.0)
+    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(9.1)
+
+
+def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
+    core = a_core(policy="synergai", workers=2)
+    core.handle(a_job("job"), 0.0)
+    assert core.expected_answer_s(LIVE, 0, 0.0) is None
+    assert core.expected_answer_s(EngineName("absent"), 0, 0.0) is None
