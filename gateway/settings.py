@@ -42,7 +42,12 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         "default: dictionary.db in the state directory. Engines without entries are measured at "
         "first use.",
     )
-    policy: str = Field(default="synergai", description="Name of the scheduling policy.")
+    policy: str = Field(default="malleable", description="Name of the scheduling policy.")
+    strict: bool = Field(
+        default=False,
+        description="Never interrupt a job for a request, as in the thesis. By default a request "
+        "runs between two queries of a job if no worker is free.",
+    )
     policy_options: dict[str, str] = Field(
         default_factory=dict, description="Options of the scheduling policy."
     )
@@ -144,6 +149,7 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
             policy=self.policy,
             objective=self.objective,
             infeasible=self.infeasible,
+            strict=self.strict,
             pace_half_life_s=self.pace_half_life_s,
             reassess_s=self.reassess_s,
             fair_burst_s=self.fair_burst_s,

@@ -145,6 +145,13 @@ class Dispatcher:
         """Number of jobs and requests that wait for a worker."""
         return self._core.queued
 
+    def expected_answer_s(self, engine: EngineName, priority: int) -> float | None:
+        """Return the seconds until a new request would be answered at the earliest, if known.
+
+        None if a worker is idle.
+        """
+        return self._core.expected_answer_s(engine, priority, self._clock.now())
+
     def add_worker(self, worker: ConnectedWorker) -> None:
         """Add a worker whose work stream is open to the fleet."""
         self._journal.after_pending(partial(self._join, worker))

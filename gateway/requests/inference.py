@@ -12,7 +12,7 @@ from gateway.dispatch.job_handler import job_error
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
-from synergai.errors import Cancelled, DeadlineExceeded, SynergaiError
+from synergai.errors import Cancelled, DeadlineExceeded, Overloaded, SynergaiError
 from synergai.protocol.status import status_code
 from synergai.protocol.validation import check_header
 
@@ -225,6 +225,8 @@ class Inference:
             now = self._clock.now()
             shedder = self._shedders[engine.name]
             shedder.check(options.priority, budget_s, now)
+            if budget_s is not None:
+                self._check_feasible(engine.name, options.priority, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
             metrics.count_request(status_code(error).name)
@@ -246,6 +248,19 @@ class Inference:
         shedder.add(job)
         self._dispatcher.submit(job, request, ready=1)
         return request
+
+    def _check_feasible(self, engine: EngineName, priority: int, budget_s: float) -> None:
+        """Refuse a request that the running work leaves no time for.
+
+        Raises:
+            Overloaded: no worker can answer it before its deadline.
+        """
+        expected_s = self._dispatcher.expected_answer_s(engine, priority)
+        if expected_s is not None and expected_s > budget_s:
+            raise Overloaded(
+                f"every worker that serves engine {engine!r} is busy: a response would take about "
+                f"{expected_s:.2g} s, but the deadline is in {budget_s:.2g} s; try later"
+            )
 
     def abandon(self, request: Request) -> None:
         """Cancel a request whose client is gone."""

@@ -43,16 +43,16 @@ CLASS = WorkerClass("box")
 ONE = Configuration(threads=1)
 
 
-def an_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
+def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
     return ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=qps)
 
 
-def a_core(
+def make_core(
     *, workers: int = 1, profiled: Iterable[EngineName] = (BATCH, LIVE), **settings: Any
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second, both resident."""
     core = SchedulerCore(
-        SchedulingSettings(**settings), ConfigurationDictionary(map(an_entry, profiled))
+        SchedulingSettings(**settings), ConfigurationDictionary(map(make_entry, profiled))
     )
     for number in range(workers):
         core.handle(
@@ -70,7 +70,7 @@ def a_core(
     return core
 
 
-def a_job(name: str, queries: int = 1000, **fields: Any) -> JobArrived:
+def make_job(name: str, queries: int = 1000, **fields: Any) -> JobArrived:
     job = Job(
         id=JobId(name),
         engine=BATCH,
@@ -81,7 +81,7 @@ def a_job(name: str, queries: int = 1000, **fields: Any) -> JobArrived:
     return JobArrived(job, ready=queries)
 
 
-def a_request(name: str, now: float, **fields: Any) -> JobArrived:
+def make_request(name: str, now: float, **fields: Any) -> JobArrived:
     job = Job(
         id=JobId(name),
         engine=LIVE,
@@ -107,11 +107,11 @@ def stopped(commands: Sequence[Command]) -> list[int]:
 def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
     policy: str, workers: int
 ) -> None:
-    core = a_core(policy=policy, workers=workers)
+    core = make_core(policy=policy, workers=workers)
     running: list[Assignment] = []
     for number in range(workers):
-        running += dispatched(core.handle(a_job(f"job-{number}"), 0.0))
-    commands = core.handle(a_request("r", 1.05), 1.05)
+        running += dispatched(core.handle(make_job(f"job-{number}"), 0.0))
+    commands = core.handle(make_request("r", 1.05), 1.05)
     [request] = dispatched(commands)
     assert request.job_id == "r"
     stopped_ids = {a.id for a in running if a.worker_id == request.worker_id}
@@ -121,9 +121,9 @@ def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
-    core = a_core(policy=policy)
-    [job] = dispatched(core.handle(a_job("job", queries=100), 0.0))
-    [request] = dispatched(core.handle(a_request("r", 1.05), 1.05))
+    core = make_core(policy=policy)
+    [job] = dispatched(core.handle(make_job("job", queries=100), 0.0))
+    [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
     commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
     [rest] = dispatched(commands)
@@ -131,44 +131,44 @@ def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
 
 
 def test_strict_core_lets_the_job_finish_first() -> None:
-    core = a_core(strict=True, policy="synergai")
-    core.handle(a_job("job"), 0.0)
-    assert core.handle(a_request("r", 1.0), 1.0) == []
+    core = make_core(strict=True, policy="synergai")
+    core.handle(make_job("job"), 0.0)
+    assert core.handle(make_request("r", 1.0), 1.0) == []
 
 
 def test_idle_worker_is_preferred_to_an_interruption() -> None:
-    core = a_core(workers=2, policy="synergai")
-    [job] = dispatched(core.handle(a_job("job"), 0.0))
-    commands = core.handle(a_request("r", 1.0), 1.0)
+    core = make_core(workers=2, policy="synergai")
+    [job] = dispatched(core.handle(make_job("job"), 0.0))
+    commands = core.handle(make_request("r", 1.0), 1.0)
     [request] = dispatched(commands)
     assert request.worker_id != job.worker_id
     assert stopped(commands) == []
 
 
 def test_job_of_higher_priority_does_not_yield() -> None:
-    core = a_core(policy="synergai")
-    core.handle(a_job("job", priority=5), 0.0)
-    assert core.handle(a_request("r", 1.0, priority=4), 1.0) == []
-    assert dispatched(core.handle(a_request("s", 1.0, priority=5), 1.0)) != []
+    core = make_core(policy="synergai")
+    core.handle(make_job("job", priority=5), 0.0)
+    assert core.handle(make_request("r", 1.0, priority=4), 1.0) == []
+    assert dispatched(core.handle(make_request("s", 1.0, priority=5), 1.0)) != []
 
 
 def test_job_that_would_miss_its_deadline_does_not_yield() -> None:
-    core = a_core(policy="synergai")
-    core.handle(a_job("tight", queries=100, deadline=10.3), 0.0)
-    assert core.handle(a_request("r", 0.0), 0.0) == []
+    core = make_core(policy="synergai")
+    core.handle(make_job("tight", queries=100, deadline=10.3), 0.0)
+    assert core.handle(make_request("r", 0.0), 0.0) == []
 
 
 def test_job_that_is_late_anyway_yields() -> None:
-    core = a_core(policy="synergai")
-    core.handle(a_job("late", queries=100, deadline=5.0), 0.0)
-    assert dispatched(core.handle(a_request("r", 0.0), 0.0)) != []
+    core = make_core(policy="synergai")
+    core.handle(make_job("late", queries=100, deadline=5.0), 0.0)
+    assert dispatched(core.handle(make_request("r", 0.0), 0.0)) != []
 
 
 def test_few_requests_are_in_flight_and_the_others_wait_in_the_queues_order() -> None:
-    core = a_core(policy="synergai")
-    core.handle(a_job("job"), 0.0)
+    core = make_core(policy="synergai")
+    core.handle(make_job("job"), 0.0)
     names = [f"r{number}" for number in range(MAX_REQUESTS + 3)]
-    sent = [a for name in names for a in dispatched(core.handle(a_request(name, 0.0), 0.0))]
+    sent = [a for name in names for a in dispatched(core.handle(make_request(name, 0.0), 0.0))]
     assert [a.job_id for a in sent] == names[:MAX_REQUESTS]
     assert core.queued == 3
 
@@ -213,11 +213,11 @@ class Box:
 def test_saturating_requests_do_not_starve_a_job_under_policies_without_deadlines(
     policy: str,
 ) -> None:
-    box = Box(a_core(policy=policy))
-    box.handle(a_job("job"), 0.0)
+    box = Box(make_core(policy=policy))
+    box.handle(make_job("job"), 0.0)
     for number in range(300):
         now = number * 0.1
-        box.handle(a_request(f"r{number}", now, deadline=now + 60.0), now)
+        box.handle(make_request(f"r{number}", now, deadline=now + 60.0), now)
         box.tick(now + 0.05)
     done = box.ran.count(JobId("job"))
     assert done >= len(box.ran) / (MAX_INTERRUPTIONS + 2)
@@ -226,12 +226,12 @@ def test_saturating_requests_do_not_starve_a_job_under_policies_without_deadline
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> None:
-    box = Box(a_core(policy=policy))
-    box.handle(a_job("job"), 0.0)
+    box = Box(make_core(policy=policy))
+    box.handle(make_job("job"), 0.0)
     for number in range(200):
         now = number * 0.1
         if number % 2:
-            box.handle(a_request(f"r{number}", now), now)
+            box.handle(make_request(f"r{number}", now), now)
         box.tick(now + 0.05)
     assert len(box.ran) == 200
     assert 99 <= box.ran.count(JobId("job")) <= 101
@@ -239,42 +239,42 @@ def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> N
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_every_query_of_an_interrupted_job_runs_once(policy: str) -> None:
-    box = Box(a_core(policy=policy))
-    box.handle(a_job("job", queries=50), 0.0)
+    box = Box(make_core(policy=policy))
+    box.handle(make_job("job", queries=50), 0.0)
     for number in range(100):
         now = number * 0.1
         if number % 7 == 0:
-            box.handle(a_request(f"r{number}", now), now)
+            box.handle(make_request(f"r{number}", now), now)
         box.tick(now + 0.05)
     assert box.ran.count(JobId("job")) == 50
     assert len(box.ran) == len(set(box.ran)) - 1 + 50, "each request once"
 
 
 def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> None:
-    core = a_core(policy="synergai", profiled=[BATCH])
-    core.handle(a_job("job"), 0.0)
-    [probe] = dispatched(core.handle(a_request("r", 1.0), 1.0))
+    core = make_core(policy="synergai", profiled=[BATCH])
+    core.handle(make_job("job"), 0.0)
+    [probe] = dispatched(core.handle(make_request("r", 1.0), 1.0))
     assert (probe.job_id, probe.probe) == ("r", True)
-    assert dispatched(core.handle(a_request("s", 1.0), 1.0)) == [], "one probe at a time"
+    assert dispatched(core.handle(make_request("s", 1.0), 1.0)) == [], "one probe at a time"
 
 
 # --- expected answer --------------------------------------------------------------------
 
 
 def test_expected_answer_is_one_query_of_the_job_and_the_requests_own() -> None:
-    core = a_core(policy="synergai")
-    core.handle(a_job("job"), 0.0)
+    core = make_core(policy="synergai")
+    core.handle(make_job("job"), 0.0)
     assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(0.2)
 
 
 def test_expected_answer_counts_the_remaining_work_of_jobs_that_do_not_yield() -> None:
-    core = a_core(policy="synergai", strict=True)
-    core.handle(a_job("job", queries=100), 0.0)
+    core = make_core(policy="synergai", strict=True)
+    core.handle(make_job("job", queries=100), 0.0)
     assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(9.1)
 
 
 def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
-    core = a_core(policy="synergai", workers=2)
-    core.handle(a_job("job"), 0.0)
+    core = make_core(policy="synergai", workers=2)
+    core.handle(make_job("job"), 0.0)
     assert core.expected_answer_s(LIVE, 0, 0.0) is None
     assert core.expected_answer_s(EngineName("absent"), 0, 0.0) is None

@@ -1,0 +1,247 @@
+"""Mix requests with jobs under every policy, and compare both with what they get alone.
+
+    python tests/acceptance/mixed_load.py --seconds 20 --workers 1,3
+
+Emulated engines take 20 ms per query of a job and 10 ms per request, so that the processes that
+ask and answer are not the bottleneck. Three jobs per worker with deadlines that they meet alone
+arrive first, and requests with a deadline of 1 s arrive at random instants all along. In a second
+run the workers are occupied by one job that would take months.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from synergai import Client
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import SynergaiError
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.store import DictionaryStore
+from synergai.scheduling.policy import POLICIES
+from synergai.testing import LocalFleet
+
+BATCH, LIVE = EngineName("batch"), EngineName("live")
+QUERY_S = {BATCH: 0.02, LIVE: 0.01}
+CLASS = WorkerClass("box")
+ONE = Configuration(threads=1)
+DEADLINE_S = 1.0
+REQUESTS_PER_S = 3.0
+"""Per worker: 3 % of its time."""
+GOODPUT_SHARE = 0.95
+ENDLESS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What became of jobs and requests in one run.
+
+    Attributes:
+        latencies_s: of the requests; infinite for one that failed.
+        violated: jobs that missed their deadline.
+        goodput: queries per second of jobs in time.
+    """
+
+    latencies_s: list[float]
+    violated: int
+    goodput: float
+
+    @property
+    def p99_s(self) -> float:
+        """99th percentile of the latencies."""
+        if not self.latencies_s:
+            return math.nan
+        return sorted(self.latencies_s)[math.ceil(0.99 * len(self.latencies_s)) - 1]
+
+
+def write_files(directory: Path) -> tuple[Path, Path]:
+    """Write a model directory with both engines, and their dictionary; return their paths."""
+    models, dictionary = directory / "models", directory / "dictionary.db"
+    for engine, query_s in QUERY_S.items():
+        folder = models / engine
+        folder.mkdir(parents=True)
+        (folder / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
+        (folder / "model.toml").write_text(
+            f"[[configurations]]\nthreads = 1\nquery_s = {query_s}\nsetup_s = 0.1\n"
+        )
+    with DictionaryStore(dictionary) as store:
+        store.put_all(
+            ProfileEntry(
+                engine=engine,
+                worker_class=CLASS,
+                configuration=ONE,
+                qps=1 / query_s,
+                model_load_s=0.1,
+            )
+            for engine, query_s in QUERY_S.items()
+        )
+    return models, dictionary
+
+
+async def send_requests(client: Client, per_s: float, until: float) -> list[float]:
+    """Send requests at random instants, whether or not earlier ones were answered."""
+    chance = random.Random(1)
+    latencies: list[float] = []
+
+    async def send() -> None:
+        began = time.perf_counter()
+        try:
+            await client.infer(LIVE, {"x": np.zeros(1, np.float32)}, deadline=DEADLINE_S)
+        except SynergaiError:
+            latencies.append(math.inf)
+        else:
+            latencies.append(time.perf_counter() - began)
+
+    async with asyncio.TaskGroup() as group:
+        while time.perf_counter() < until:
+            group.create_task(send())
+            await asyncio.sleep(chance.expovariate(per_s))
+    return latencies
+
+
+async def run_mix(address: str, workers: int, seconds: float, *, jobs: bool, requests: bool) -> Mix:
+    """Run jobs, requests, or both, for about `seconds`."""
+    async with Client(address) as client:
+        # Resident before anything is measured.
+        await asyncio.gather(*(client.load(engine) for engine in QUERY_S))
+        began = time.perf_counter()
+        queries = round(seconds / 4 / QUERY_S[BATCH])
+        handles = [
+            await client.submit(BATCH, queries=queries, qos=1.5 * seconds)
+            for _ in range(3 * workers if jobs else 0)
+        ]
+        latencies: list[float] = []
+        if requests:
+            per_s = REQUESTS_PER_S * workers
+            latencies = await send_requests(client, per_s, began + 0.7 * seconds)
+        ended = [await handle.wait() for handle in handles]
+    good = sum(status.spec.queries for status in ended if not status.violated)
+    last = max((s.finished_at for s in ended if s.finished_at is not None), default=None)
+    first = min((status.submitted_at for status in ended), default=None)
+    span_s = (last - first).total_seconds() if last is not None and first is not None else 1.0
+    return Mix(latencies, sum(status.violated for status in ended), good / span_s)
+
+
+async def run_beside_endless_job(address: str, workers: int, seconds: float) -> Mix:
+    """Send requests while a job without an end occupies all that its policy gives it."""
+    async with Client(address) as client:
+        await asyncio.gather(*(client.load(engine) for engine in QUERY_S))
+        jobs = [await client.submit(BATCH, queries=ENDLESS) for _ in range(workers)]
+        per_s = REQUESTS_PER_S * workers
+        latencies = await send_requests(client, per_s, time.perf_counter() + seconds)
+        for job in jobs:
+            await job.cancel()
+    return Mix(latencies, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One policy on one number of workers."""
+
+    policy: str
+    workers: int
+    requests_alone: Mix
+    jobs_alone: Mix
+    mixed: Mix
+    endless: Mix
+
+    @property
+    def limit_s(self) -> float:
+        """Two of the slowest query and the hop, which is a request's latency alone less its own."""
+        hop_s = max(0.0, self.requests_alone.p99_s - QUERY_S[LIVE])
+        return 2 * max(QUERY_S.values()) + hop_s
+
+    @property
+    def faults(self) -> list[str]:
+        """What falls short, for people; empty if nothing does."""
+        found = []
+        for name, mix in (("with jobs", self.mixed), ("beside the endless job", self.endless)):
+            if not mix.p99_s <= self.limit_s:
+                found.append(f"request p99 {name} {mix.p99_s:.3f} s > {self.limit_s:.3f} s")
+        if self.mixed.violated > self.jobs_alone.violated:
+            found.append(f"{self.mixed.violated} jobs violated")
+        if self.mixed.goodput < GOODPUT_SHARE * self.jobs_alone.goodput:
+            found.append(f"job goodput {self.goodput_share:.1%} of jobs alone")
+        return found
+
+    @property
+    def goodput_share(self) -> float:
+        """Goodput of the jobs as a part of what they have alone."""
+        return self.mixed.goodput / self.jobs_alone.goodput
+
+    def row(self) -> str:
+        """The comparison as a line of a table."""
+        return (
+            f"{self.policy:10} {self.workers:7} {self.requests_alone.p99_s * 1e3:9.1f} "
+            f"{self.limit_s * 1e3:8.1f} {self.mixed.p99_s * 1e3:8.1f} "
+            f"{self.endless.p99_s * 1e3:9.1f} {self.mixed.violated:8} {self.goodput_share:8.1%}  "
+            f"{'; '.join(self.faults) or 'ok'}"
+        )
+
+
+HEADER = "policy     workers  alone ms limit ms mixed ms endless ms violated  goodput"
+
+
+async def compare(policy: str, workers: int, seconds: float) -> Comparison:
+    """Run all mixes of one policy on a fleet of its own."""
+    with tempfile.TemporaryDirectory(prefix="synergai-mixed-") as name:
+        directory = Path(name)
+        models, dictionary = write_files(directory)
+        with LocalFleet(directory / "fleet") as fleet:
+            fleet.start_gateway(["--policy", policy, "--dictionary", str(dictionary)])
+            for number in range(workers):
+                options = ["--threads", "1"]
+                fleet.start_agent(
+                    f"box-{number}", models=models, worker_class=CLASS, options=options
+                )
+            fleet.wait_for_workers(workers)
+
+            async def run(*, jobs: bool, requests: bool) -> Mix:
+                return await run_mix(fleet.address, workers, seconds, jobs=jobs, requests=requests)
+
+            return Comparison(
+                policy,
+                workers,
+                requests_alone=await run(jobs=False, requests=True),
+                jobs_alone=await run(jobs=True, requests=False),
+                mixed=await run(jobs=True, requests=True),
+                endless=await run_beside_endless_job(fleet.address, workers, seconds / 2),
+            )
+
+
+def main() -> int:
+    """Run the comparisons that the command line asks for; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--workers", default="1,3")
+    parser.add_argument("--policies", default=",".join(POLICIES.names()))
+    arguments = parser.parse_args()
+    policies = arguments.policies.split(",")
+    fleets = [int(number) for number in arguments.workers.split(",")]
+    # One event loop: gRPC serves only one per process.
+    return asyncio.run(compare_all(policies, fleets, arguments.seconds))
+
+
+async def compare_all(policies: list[str], fleets: list[int], seconds: float) -> int:
+    """Print a row per policy and number of workers; return 1 if anything falls short."""
+    print(HEADER, flush=True)
+    failed = False
+    for workers in fleets:
+        for policy in policies:
+            result = await compare(policy, workers, seconds)
+            print(result.row(), flush=True)
+            failed |= bool(result.faults)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Jobs and requests on one worker, at default settings and under the thesis's policy."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import synergai
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = Path(__file__).parents[1] / "acceptance" / "mixed_load.py"
+
+
+@pytest.fixture(scope="module")
+def mixed_load() -> Any:
+    spec = importlib.util.spec_from_file_location("mixed_load", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mixed_load"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(
+    scope="module", params=[[], ["--policy", "synergai"], ["--strict", "--policy", "synergai"]]
+)
+def fleet(
+    request: Any, tmp_path_factory: pytest.TempPathFactory, mixed_load: Any
+) -> Iterator[tuple[LocalFleet, bool]]:
+    """A gateway and one worker, and whether jobs yield to requests."""
+    directory = tmp_path_factory.mktemp("mixed")
+    models, dictionary = mixed_load.write_files(directory)
+    with LocalFleet(directory / "fleet") as fleet:
+        fleet.start_gateway([*request.param, "--dictionary", str(dictionary)])
+        fleet.start_agent(
+            "box", models=models, worker_class=mixed_load.CLASS, options=["--threads", "1"]
+        )
+        fleet.wait_for_workers(1)
+        yield fleet, "--strict" not in request.param
+
+
+async def test_endless_job_starves_requests_only_in_strict_mode(
+    fleet: tuple[LocalFleet, bool], mixed_load: Any
+) -> None:
+    local, yields = fleet
+    mix = await mixed_load.run_beside_endless_job(local.address, 1, 3.0)
+    answered = [latency < math.inf for latency in mix.latencies_s]
+    assert len(answered) >= 3
+    assert all(answered) if yields else not any(answered)
+
+
+async def test_request_without_a_chance_is_refused_at_once(
+    fleet: tuple[LocalFleet, bool], mixed_load: Any
+) -> None:
+    local, yields = fleet
+    async with synergai.Client(local.address) as client:
+        await client.load(mixed_load.LIVE)
+        await client.submit(mixed_load.BATCH, queries=mixed_load.ENDLESS)
+        deadline = 0.015 if yields else 60.0
+        with pytest.raises(synergai.Overloaded, match="is busy: a response would take about"):
+            await client.infer(mixed_load.LIVE, {"x": [0.0]}, deadline=deadline)
