@@ -198,7 +198,7 @@ async def test_streamed_job_returns_every_result_once(
         ([opening(1), opening(1)], "must be a `query`"),
         ([opening(2), query(1, oip.ModelInferRequest())], "must be sent in order"),
         ([opening(2)], "ended after 0 of 2"),
-        ([opening(1), query(0, oip.ModelInferRequest())], "needs input 'x'"),
+        ([opening(1), query(0, oip.ModelInferRequest())], "lacks input 'x'"),
         (
             [
                 opening(1),
