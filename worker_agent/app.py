@@ -27,7 +27,7 @@ from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.power.files import Files
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
-from worker_agent.runner import Runner
+from worker_agent.runner.runner import Runner
 from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:

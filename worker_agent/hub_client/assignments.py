@@ -12,7 +12,7 @@ from synergai.protocol import converters
 from synergai.protocol.work_messages import encode_ended, encode_progress
 from synergai.v1 import hub_pb2
 from worker_agent.ipc.frames import Tally
-from worker_agent.runner import WorkItem
+from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
     from worker_agent.hub_client.send_queue import MergingSendQueue
-    from worker_agent.runner import Runner, WorkHandler
+    from worker_agent.runner.interfaces import WorkHandler
+    from worker_agent.runner.runner import Runner
 
 
 class Assignments:
@@ -103,7 +104,7 @@ def _work_item(
 
 
 class _AssignmentReporter:
-    """Sends the reports of one assignment; implements ``worker_agent.runner.WorkHandler``."""
+    """Sends the reports of one assignment; implements `WorkHandler`."""
 
     def __init__(
         self, assignment_id: int, queue: MergingSendQueue, on_ended: Callable[[int], None]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, Engine
     from worker_agent.hosts.pool import SessionChange
     from worker_agent.hub_client.registration import ControlHandler
-    from worker_agent.runner import Runner
+    from worker_agent.runner.runner import Runner
 
 BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
 BACKOFF_RESET_AFTER_S: Final = 5.0

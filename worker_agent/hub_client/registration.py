@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, Session
     from worker_agent.hub_client.work_channel import WorkChannel
-    from worker_agent.runner import Runner
+    from worker_agent.runner.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FLUSH_TIMEOUT_S: Final = 2.0

@@ -24,7 +24,7 @@ from synergai.errors import (
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.request_codec import RequestDecoder
-from worker_agent.runner import WorkItem
+from worker_agent.runner.work_item import WorkItem
 from worker_agent.standalone.stream import RequestStream
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import Context, Malformed, RawRequest
     from worker_agent.hosts.pool import HostPool
     from worker_agent.ipc.frames import Tally
-    from worker_agent.runner import Runner
+    from worker_agent.runner.runner import Runner
     from worker_agent.standalone.stream import PendingRequest
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -44,7 +44,7 @@ _GRACE_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class _PendingResponse:
-    """Response of one request; implements ``worker_agent.runner.WorkHandler``."""
+    """Response of one request; implements `WorkHandler`."""
 
     engine: str
     future: asyncio.Future[bytes] = field(

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2 as oip
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
-    from worker_agent.runner import Runner, WorkItem
+    from worker_agent.runner.runner import Runner
+    from worker_agent.runner.work_item import WorkItem
 
     PendingRequest: TypeAlias = tuple[WorkItem, asyncio.Future[bytes]]
     """A work item and its future response."""

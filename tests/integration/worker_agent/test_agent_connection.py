@@ -16,7 +16,7 @@ from synergai.testing import free_port
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.work_channel import open_socket_channel
-from worker_agent.runner import Runner
+from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

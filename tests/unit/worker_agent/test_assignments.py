@@ -13,7 +13,7 @@ from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.hub_client.send_queue import MergingSendQueue
-from worker_agent.runner import Runner
+from worker_agent.runner.runner import Runner
 
 
 def an_engine(name: str) -> Engine:

@@ -12,7 +12,9 @@ import pytest
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable, Unavailable
 from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner import REPORT_BYTES, REPORT_INTERVAL, Runner, WorkItem
+from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S
+from worker_agent.runner.runner import Runner
+from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -288,7 +290,7 @@ def test_responses_are_reported_at_intervals_exactly_once(
 ) -> None:
     _, handler = add(runner, queries=3)
     host.end(1)
-    clock.now += 2 * REPORT_INTERVAL
+    clock.now += 2 * REPORT_INTERVAL_S
     host.end(2)
     host.end(3)
     assert handler.lines == [
@@ -317,7 +319,7 @@ def test_responses_are_split_over_reports_and_an_oversized_one_fails(
         ("progressed", 1, [bytes(6)]),
         ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
     ]
-    assert handler.detail == "the response has 11 bytes; at most 10 can be sent"
+    assert handler.detail == "the response has 11 bytes; the limit is 10"
 
 
 def test_stop_of_waiting_work_ends_it_at_once(runner: Runner, host: FakeHost) -> None:

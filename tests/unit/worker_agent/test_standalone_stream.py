@@ -18,7 +18,8 @@ from worker_agent.standalone.stream import RequestStream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from worker_agent.runner import Runner, WorkItem
+    from worker_agent.runner.runner import Runner
+    from worker_agent.runner.work_item import WorkItem
     from worker_agent.standalone.stream import PendingRequest
 
 

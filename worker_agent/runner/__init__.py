@@ -1,0 +1,1 @@
+"""Execution of work items on the engine hosts, in the order received."""

@@ -1,0 +1,134 @@
+"""Accumulation of a work item's results, and reports on them to its handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.domain import Outcome
+from worker_agent.ipc.frames import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_agent.ipc.frames import RunEnded
+    from worker_agent.runner.interfaces import WorkHandler
+    from worker_agent.runner.work_item import Failure
+
+REPORT_INTERVAL_S: Final = 0.05
+"""Minimum interval between two progress reports on a work item with single requests."""
+REPORT_BYTES: Final = 4 << 20
+"""Total size of responses that are reported before the interval is over."""
+
+_EMPTY: Final = Tally()
+
+
+class ItemReporter:
+    """Accumulates the results of one work item and reports them to its handler.
+
+    Only a prefix of the queries counts: after the first query that did not complete, later
+    responses are discarded.
+
+    Args:
+        handler: receives the reports.
+        count: number of queries of the work item.
+        clock: a monotonic clock.
+        max_bytes: size limit of the responses in one report.
+
+    Attributes:
+        tally: counts of the completed prefix.
+        setup_s: seconds that loading the engine for this work item took.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_clock",
+        "_count",
+        "_handler",
+        "_is_complete_prefix",
+        "_is_started",
+        "_max_bytes",
+        "_reported_at",
+        "_responses",
+        "setup_s",
+        "tally",
+    )
+
+    def __init__(
+        self, handler: WorkHandler, count: int, clock: Callable[[], float], max_bytes: float
+    ) -> None:
+        self.tally = _EMPTY
+        self.setup_s = 0.0
+        self._handler: WorkHandler | None = handler
+        self._count = count
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._responses: list[bytes] = []
+        self._bytes = 0
+        self._is_complete_prefix = True
+        self._is_started = False
+        self._reported_at = 0.0
+
+    def mute(self) -> None:
+        """Make no more reports."""
+        self._handler = None
+
+    def start(self) -> None:
+        """Report the end of the setup, except for a single query without setup. Idempotent."""
+        if self._is_started:
+            return
+        self._is_started = True
+        self._reported_at = self._clock()
+        if self._handler is not None and (self._count > 1 or self.setup_s > 0):
+            self._handler.on_started(self.setup_s)
+
+    def add_response(self, ended: RunEnded) -> None:
+        """Count a completed query; report progress if it is due."""
+        if not self._is_complete_prefix:
+            return
+        response = bytes(ended.response)
+        if self._responses and self._bytes + len(response) > self._max_bytes:
+            self._report_progress()
+        tally = ended.tally
+        done = self.tally.done + 1
+        compute_s = self.tally.compute_s + tally.compute_s
+        self.tally = Tally(done, compute_s=compute_s, batch=tally.batch)
+        self._responses.append(response)
+        self._bytes += len(response)
+        if done < self._count and self._is_due():
+            self._report_progress()
+
+    def end_prefix(self) -> None:
+        """Discard responses from now on, because a query did not complete."""
+        self._is_complete_prefix = False
+
+    def set_progress(self, tally: Tally) -> None:
+        """Set and report the counts of a range."""
+        self.tally = tally
+        self._report_progress()
+
+    def set_final_tally(self, tally: Tally) -> None:
+        """Set the final counts of a range, unless earlier ones are higher.
+
+        The counts reported by a host are lost when it dies.
+        """
+        self.tally = max(self.tally, tally, key=lambda each: each.done)
+
+    def end(self, failure: Failure | None) -> None:
+        """Report the outcome."""
+        if self._handler is None:
+            return
+        if self.tally.done == self._count:
+            self._handler.on_ended(Outcome.COMPLETED, self.tally, self._responses)
+        elif failure is not None:
+            self._handler.on_ended(Outcome.FAILED, self.tally, self._responses, *failure)
+        else:
+            self._handler.on_ended(Outcome.STOPPED, self.tally, self._responses)
+
+    def _is_due(self) -> bool:
+        late = self._clock() - self._reported_at >= REPORT_INTERVAL_S
+        return late or self._bytes >= REPORT_BYTES
+
+    def _report_progress(self) -> None:
+        if self._handler is not None:
+            self._handler.on_progress(self.tally, self._responses)
+        self._responses, self._bytes, self._reported_at = [], 0, self._clock()

@@ -1,0 +1,264 @@
+"""Runs work items on the engine hosts, in the order received.
+
+Invariants:
+
+- Items on different hosts run strictly one after the other: a worker's profile assumes that an
+  engine has the machine to itself.
+- Consecutive items on the same host are fed to it without waiting, so that the host is never idle
+  while there is work for it.
+- A host ends runs in the order in which they were fed, even if it computes them in one batch, so
+  the completed queries of an item are always a prefix of it.
+- Every item ends exactly once, unless it is abandoned.
+
+Where an item is follows from its state: ``QUEUED`` items are in the queue, a ``FEEDING`` item is at
+its head and among the running ones, and ``DRAINING`` items are only among the running ones.
+
+The runner has no tasks and no clock of its own; it acts when work is added and when a host or a
+load calls back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from synergai.domain import Fault, Outcome
+from synergai.errors import SynergaiError, Unavailable
+from worker_agent.runner.reporting import ItemReporter
+from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, Failure, WorkItem
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from synergai.domain import Engine, EngineName, Session
+    from worker_agent.ipc.frames import RunEnded
+    from worker_agent.runner.interfaces import EngineHost, HostSource
+
+# As in `worker_agent.runner.work_item`, for the hot path.
+_COMPLETED: Final = Outcome.COMPLETED
+_FAILED: Final = Outcome.FAILED
+
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Feeds work items to engine hosts and reports the results.
+
+    Args:
+        hosts: the engine hosts.
+        engines: engines of this worker by name; looked up for every query, as they may change.
+        clock: a monotonic clock.
+        on_idle: called whenever the last item has ended.
+        max_response_bytes: size limit of the responses in one report; a query with a larger
+            response fails.
+    """
+
+    def __init__(
+        self,
+        hosts: HostSource,
+        engines: Mapping[EngineName, Engine],
+        clock: Callable[[], float],
+        on_idle: Callable[[], None] = lambda: None,
+        max_response_bytes: float = math.inf,
+    ) -> None:
+        self._hosts = hosts
+        self._engines = engines
+        self._clock = clock
+        self._on_idle = on_idle
+        self._max_response_bytes = max_response_bytes
+        self._host: EngineHost | None = None
+        self._session: Session | None = None
+        self._queue: deque[WorkItem] = deque()
+        self._running: deque[WorkItem] = deque()
+        # The item of every run in flight, by run id; all of these runs are on `_host`.
+        self._runs: dict[int, WorkItem] = {}
+        self._loading: asyncio.Future[Any] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no work."""
+        return not self._queue and not self._running
+
+    def add(self, item: WorkItem) -> None:
+        """Run `item` after all items added before."""
+        item.reporter = ItemReporter(
+            item.handler, item.count, self._clock, self._max_response_bytes
+        )
+        item.failure = self._engine_failure(item)
+        if item.failure is not None:
+            self._end(item)
+            return
+        self._queue.append(item)
+        self._pump()
+
+    def stop(self, item: WorkItem) -> None:
+        """End `item` before its next query, at once if none is running; no-op if it has ended."""
+        self._stop_runs(item)
+        self._drain(item)
+        self._pump()
+
+    def abandon(self, item: WorkItem) -> None:
+        """Stop `item` without further reports."""
+        item.reporter.mute()
+        self.stop(item)
+
+    def abandon_all(self) -> None:
+        """Abandon all items."""
+        for item in (*self._queue, *self._running):
+            self.abandon(item)
+
+    # --- feeding ----------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Feed queries until the queue is empty, the host is full or not available."""
+        while self._queue:
+            item = self._queue[0]
+            failure = self._engine_failure(item)
+            if failure is not None:
+                self._drain(item, failure)
+                continue
+            host = self._host_for(item)
+            if host is None or not self._feed(item, host):
+                return
+
+    def _engine_failure(self, item: WorkItem) -> Failure | None:
+        """Return why the engine of `item` cannot run; None if it can."""
+        name = item.session.engine
+        engine = self._engines.get(name)
+        if engine is None:
+            return Failure(Fault.UNKNOWN_ENGINE, f"this worker has no engine {name!r}")
+        if engine.fault:
+            return Failure(Fault.ENGINE_BROKEN, engine.fault)
+        return None
+
+    def _host_for(self, item: WorkItem) -> EngineHost | None:
+        """Return the host of `item` if it may be fed now; start loading it if necessary."""
+        if self._loading is not None:
+            return None
+        host = self._host
+        if host is not None and item.session == self._session and not host.is_closed:
+            return host
+        if self._running:
+            return None
+        host = self._hosts.get_resident(item.session)
+        if host is None:
+            begin = self._clock()
+            self._loading = self._hosts.load(item.session)
+            self._loading.add_done_callback(partial(self._on_load_ended, item, begin))
+        self._host, self._session = host, item.session
+        return host
+
+    def _feed(self, item: WorkItem, host: EngineHost) -> bool:
+        """Feed the next query of `item`, or all of a range; return False if there is no room."""
+        if item.requests:
+            request = item.requests[item.fed]
+            if not host.has_room(len(request)):
+                return False
+            run_id = host.run_query(request, self._on_query_ended, item.batch_times, item.due)
+            item.fed += 1
+        else:
+            on_progress = item.reporter.set_progress
+            run_id = host.run_samples(
+                item.first, item.count, on_progress, self._on_range_ended, item.job
+            )
+            item.fed = item.count
+        self._runs[run_id] = item
+        item.in_flight += 1
+        if item.state is QUEUED:
+            item.state = FEEDING
+            self._running.append(item)
+            if len(self._running) == 1:
+                item.reporter.start()
+        if item.fed == item.count:
+            item.state = DRAINING
+            self._queue.popleft()
+        return True
+
+    # --- transitions ------------------------------------------------------------------------
+
+    def _drain(self, item: WorkItem, failure: Failure | None = None) -> None:
+        """Feed no more of `item`, and end it unless runs are in flight; no-op if it has ended."""
+        if item.state is ENDED:
+            return
+        if item.state is not DRAINING:
+            item.state = DRAINING
+            self._queue.remove(item)
+        if item.failure is None:
+            item.failure = failure
+        if not item.in_flight:
+            self._end(item)
+
+    def _end(self, item: WorkItem) -> None:
+        """Report the outcome of `item`; the next running item is the first now."""
+        item.state = ENDED
+        if item.fed:
+            self._running.remove(item)
+            if self._running:
+                self._running[0].reporter.start()
+        item.reporter.end(item.failure)
+        if self.is_idle:
+            self._on_idle()
+
+    def _stop_runs(self, item: WorkItem) -> None:
+        if self._host is not None and item.in_flight:
+            for run_id, other in self._runs.items():
+                if other is item:
+                    self._host.stop_run(run_id)
+
+    # --- callbacks --------------------------------------------------------------------------
+
+    def _on_load_ended(self, item: WorkItem, begin: float, load: asyncio.Future[Any]) -> None:
+        """Record the setup time on `item`, which the load is for, or fail it."""
+        self._loading = None
+        item.reporter.setup_s = self._clock() - begin
+        error = None if load.cancelled() else load.exception()
+        if load.cancelled() or error is not None:
+            self._drain(item, self._load_failure(item, error))
+        self._pump()
+
+    @staticmethod
+    def _load_failure(item: WorkItem, error: BaseException | None) -> Failure:
+        match error:
+            case Unavailable():
+                return Failure(Fault.HOST_DIED, str(error))
+            case SynergaiError():
+                return Failure(Fault.ENGINE_BROKEN, str(error))
+            case _:
+                _log.error("loading %s failed", item.session, exc_info=error)
+                return Failure(Fault.HOST_DIED, "loading failed; see the worker's log")
+
+    def _on_query_ended(self, ended: RunEnded) -> None:
+        if len(ended.response) > self._max_response_bytes:
+            ended = replace(
+                ended,
+                outcome=Outcome.FAILED,
+                fault=Fault.BAD_INPUT,
+                detail=f"the response has {len(ended.response):,} bytes; the limit is "
+                f"{self._max_response_bytes:,}",
+            )
+        item = self._runs.pop(ended.run_id)
+        if ended.outcome is _COMPLETED:
+            item.reporter.add_response(ended)
+        else:
+            item.reporter.end_prefix()
+        self._on_run_ended(item, ended)
+
+    def _on_range_ended(self, ended: RunEnded) -> None:
+        item = self._runs.pop(ended.run_id)
+        item.reporter.set_final_tally(ended.tally)
+        self._on_run_ended(item, ended)
+
+    def _on_run_ended(self, item: WorkItem, ended: RunEnded) -> None:
+        item.in_flight -= 1
+        if ended.outcome is _FAILED:
+            self._stop_runs(item)
+            self._drain(item, Failure(ended.fault, ended.detail))
+        elif item.state is DRAINING and not item.in_flight:
+            self._end(item)
+        self._pump()

@@ -1,0 +1,86 @@
+"""Work items and their lifecycle."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import BatchTimes, Fault, Session
+    from synergai.protocol.request_codec import Buffer
+    from worker_agent.runner.interfaces import WorkHandler
+    from worker_agent.runner.reporting import ItemReporter
+
+
+class WorkState(enum.Enum):
+    """Lifecycle of a work item in the runner.
+
+    ``QUEUED -> FEEDING -> DRAINING -> ENDED``. A stop or a failure leads from ``QUEUED`` or
+    ``FEEDING`` to ``DRAINING``, and on to ``ENDED`` if no run is in flight.
+    """
+
+    QUEUED = enum.auto()
+    """None of its queries has been fed to a host."""
+    FEEDING = enum.auto()
+    """Some of its queries have been fed to a host, others have not."""
+    DRAINING = enum.auto()
+    """No more queries are fed; runs are in flight."""
+    ENDED = enum.auto()
+    """The outcome has been reported."""
+
+
+# Aliases for the runner's hot path: accessing an enum member by name is a call in Python 3.11.
+QUEUED: Final = WorkState.QUEUED
+FEEDING: Final = WorkState.FEEDING
+DRAINING: Final = WorkState.DRAINING
+ENDED: Final = WorkState.ENDED
+
+
+class Failure(NamedTuple):
+    """Reason why a work item failed."""
+
+    fault: Fault
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WorkItem:
+    """Queries on one engine: either single requests, or a range of its sample set.
+
+    The first group of attributes describes the work; the second is maintained by the runner.
+
+    Attributes:
+        session: engine and configuration to run the queries on.
+        handler: receives the reports.
+        requests: serialised ``ModelInferRequest``s; empty for a range.
+        first: index of the first query of a range.
+        count: number of queries.
+        job: id of the job; may be empty.
+        batch_times: durations of batches by size, if the queries may share batches.
+        due: instant on the monotonic clock by which a shared batch must be computed.
+
+        state: see `WorkState`.
+        fed: number of queries fed to a host.
+        in_flight: number of its runs in flight.
+        failure: the first failure, if any.
+        reporter: accumulates and reports the results.
+    """
+
+    session: Session
+    handler: WorkHandler
+    requests: Sequence[Buffer] = ()
+    first: int = 0
+    count: int = 1
+    job: str = ""
+    batch_times: BatchTimes | None = None
+    due: float = math.inf
+
+    state: WorkState = field(default=QUEUED, init=False)
+    fed: int = field(default=0, init=False)
+    in_flight: int = field(default=0, init=False)
+    failure: Failure | None = field(default=None, init=False)
+    reporter: ItemReporter = field(init=False)
