@@ -14,7 +14,7 @@ from synergai.errors import EngineUnusable, Unavailable
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S
 from worker_agent.runner.runner import Runner
-from worker_agent.runner.work_item import WorkItem
+from worker_agent.runner.work_item import WorkItem, WorkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -203,6 +203,34 @@ def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
         ("progressed", 4, []),
         ("COMPLETED", 10, [], "UNSPECIFIED"),
     ]
+    assert runner.is_idle
+
+
+def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:
+    host.room = 1
+    first, _ = add(runner, queries=2)
+    second, _ = add(runner, queries=1)
+    assert [first.state, second.state] == [WorkState.FEEDING, WorkState.QUEUED]
+    host.end(1)
+    assert [first.state, second.state] == [WorkState.DRAINING, WorkState.QUEUED]
+    host.end(2)
+    assert [first.state, second.state] == [WorkState.ENDED, WorkState.DRAINING]
+    runner.stop(second)
+    assert [first.state, second.state] == [WorkState.ENDED, WorkState.DRAINING]
+    host.end(3, Outcome.STOPPED)
+    assert [first.state, second.state] == [WorkState.ENDED, WorkState.ENDED]
+
+
+def test_stopped_item_leaves_the_queue_from_any_position(runner: Runner, host: FakeHost) -> None:
+    host.room = 1
+    add(runner, queries=1)
+    second, _ = add(runner, queries=1)
+    _, third = add(runner, queries=1)
+    runner.stop(second)
+    assert second.state is WorkState.ENDED
+    host.end(1)
+    host.end(2)
+    assert third.lines[-1][0] == "COMPLETED"
     assert runner.is_idle
 
 
