@@ -148,8 +148,8 @@ async def test_query_cancelled_before_sending_is_not_sent(
 
 async def test_concurrent_queries_are_limited_to_in_flight(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, in_flight=100) as client:
-        asked = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
-        results = await asyncio.gather(*asked)
+        calls = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
+        results = await asyncio.gather(*calls)
     assert [result["y"][0] for result in results] == list(range(2000))
     assert gateway.max_in_flight <= 100
     assert len(gateway.streams) == 1
@@ -177,11 +177,11 @@ async def test_queries_of_a_broken_stream_are_retried_on_a_new_one(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 3
-    asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
+    calls = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
     await until(lambda: gateway.streams)
     gateway.break_streams()
     gateway.backwards = 1
-    assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
+    assert [result["y"] for result in await asyncio.gather(*calls)] == [0, 1]
     assert len(gateway.streams) == 2
 
 
@@ -189,10 +189,10 @@ async def test_response_without_id_makes_each_query_a_unary_call(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 3
-    asked = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
+    calls = [asyncio.create_task(client.infer("identity", x(number))) for number in range(2)]
     await until(lambda: gateway.streams)
     gateway.streams[0].put_nowait(oip.ModelStreamInferResponse(error_message="whose?"))
-    assert [result["y"] for result in await asyncio.gather(*asked)] == [0, 1]
+    assert [result["y"] for result in await asyncio.gather(*calls)] == [0, 1]
     assert len(gateway.unary) == 2
 
 
@@ -208,8 +208,8 @@ async def test_request_over_the_size_limit_fails_alone(gateway: FakeGateway) -> 
 async def test_response_over_the_size_limit_fails_alone(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         gateway.backwards = 2
-        asked = [client.infer("wide", x(*range(5))), client.infer("identity", x(2))]
-        wide, other = await asyncio.gather(*asked, return_exceptions=True)
+        calls = [client.infer("wide", x(*range(5))), client.infer("identity", x(2))]
+        wide, other = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(wide, synergai.Overloaded), wide
     assert isinstance(other, synergai.InferResult), other
 
