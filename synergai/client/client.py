@@ -170,7 +170,7 @@ class Client:
         _ = self._channel.oip  # raises NotSupported before the request is built
         inputs = await self._cast(engine, inputs)
         async with self._slots.acquire(priority, normalize_deadline(deadline)) as remaining:
-            request = build_request(inputs, "")
+            request = build_request(inputs)
             return parse_response(await self._shared_stream.infer(request, remaining))
 
     @overload
@@ -470,8 +470,8 @@ class Client:
         priority: int,
         timeout: float | None,
         parameters: Parameters | None,
-    ) -> Callable[[Inputs, str], inference_pb2.ModelInferRequest]:
-        """Return a function that makes a request from a query's inputs and id."""
+    ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
+        """Return a function that makes a request from a query's inputs."""
         merged: dict[str, Any] = dict(parameters or {})
         if priority:
             merged["priority"] = _to_protocol_priority(priority)
@@ -480,7 +480,7 @@ class Client:
                 raise DeadlineExceeded(f"the deadline has passed: {timeout:g} s remain")
             merged["timeout"] = to_microseconds(timeout)
 
-        def build_request(inputs: Inputs, request_id: str) -> inference_pb2.ModelInferRequest:
+        def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
             from synergai.protocol import arrays
 
             return arrays.build_request(
@@ -488,7 +488,6 @@ class Client:
                 inputs,
                 outputs=outputs,
                 version=version,
-                request_id=request_id,
                 parameters=merged,
             )
 

@@ -7,11 +7,9 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-import grpc
-
+from synergai.client.multiplexer import DuplexCall, QueryMultiplexer
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
-from synergai.protocol.oip_stream import WINDOW_METADATA
 from synergai.protocol.status import error_from_stream
 from synergai.v1 import jobs_pb2
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterator,
-        Awaitable,
         Callable,
         Iterable,
         Mapping,
@@ -29,13 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from synergai.client.channel import GatewayChannel
+    from synergai.client.multiplexer import Reply, Request
     from synergai.domain import JobSpec
     from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
 
     Inputs: TypeAlias = Mapping[str, ArrayLike]
     ManyInputs: TypeAlias = Iterable[Inputs] | AsyncIterable[Inputs]
-    Request: TypeAlias = inference_pb2.ModelInferRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,66 +82,10 @@ async def iterate(items: ManyInputs) -> AsyncIterator[Inputs]:
             yield item
 
 
-class _RequestWriter:
-    """Task that writes a call's requests; cancels the call if making a request fails."""
-
-    def __init__(
-        self,
-        call: grpc.aio.StreamStreamCall[Any, Any],
-        write: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._call = call
-        self._write = write
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        try:
-            await self._write()
-            await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call has ended; the reader gets the reason
-        except Exception:
-            self._call.cancel()
-            raise
-
-    def check(self) -> None:
-        """Raise the exception that ended the task, if any."""
-        if self._task.done() and not self._task.cancelled():
-            self._task.result()
-
-    async def close(self) -> None:
-        """Cancel the task and the call."""
-        self._task.cancel()
-        self._call.cancel()
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # mark as retrieved
-
-
-async def read_messages(
-    channel: GatewayChannel, call: grpc.aio.StreamStreamCall[Any, Any], writer: _RequestWriter
-) -> AsyncIterator[Any]:
-    """Yield the messages of a call.
-
-    Raises:
-        SynergaiError: the call failed.
-        Exception: making a request failed.
-    """
-    try:
-        async for message in call:
-            yield message
-    except grpc.aio.AioRpcError as failure:
-        raise channel.to_error(failure) from None
-    except asyncio.CancelledError as cancellation:
-        writer.check()
-        raise channel.cancellation_cause(cancellation) from None
-    writer.check()
-
-
 async def stream_queries(
     channel: GatewayChannel,
     inputs: ManyInputs,
-    build_request: Callable[[Inputs, str], Request],
+    build_request: Callable[[Inputs], Request],
     window: int,
 ) -> AsyncGenerator[InferResult | SynergaiError, None]:
     """Yield the result or error of each query, in the order of `inputs`.
@@ -152,7 +93,7 @@ async def stream_queries(
     Args:
         channel: the gateway's.
         inputs: one mapping of input arrays per query.
-        build_request: makes a request from a query's inputs and id.
+        build_request: makes a request from a query's inputs.
         window: maximum number of queries in flight.
 
     Yields:
@@ -163,46 +104,29 @@ async def stream_queries(
         Exception: iterating over `inputs` failed.
     """
     slots = asyncio.Semaphore(window)
-    sent = 0
-    call = channel.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
+    # In the order of the inputs; bounded by the slots. None follows the end of the call.
+    replies: asyncio.Queue[asyncio.Future[Reply] | None] = asyncio.Queue()
 
-    async def write() -> None:
-        nonlocal sent
+    async def requests() -> AsyncIterator[Request]:
         async for item in iterate(inputs):
             await slots.acquire()
-            request = build_request(item, str(sent))
-            sent += 1
-            await call.write(request)
+            request = build_request(item)
+            replies.put_nowait(multiplexer.expect(request))
+            yield request
 
-    writer = _RequestWriter(call, write)
-    # Reorder buffer: replies arrive in any order, at most a window of them ahead of their turn.
-    outcomes: dict[int, InferResult | SynergaiError] = {}
-    next_index = 0
+    multiplexer = QueryMultiplexer(channel, window, requests(), cancellable=False)
+    multiplexer.reader.add_done_callback(lambda _: replies.put_nowait(None))
     try:
-        async for message in read_messages(channel, call, writer):
-            index = _query_index(message.infer_response.id, next_index, sent, outcomes)
-            outcomes[index] = _parse_message(message)
-            while next_index in outcomes:
-                outcome = outcomes.pop(next_index)
-                next_index += 1
-                slots.release()
-                yield outcome
-        if next_index < sent:
-            raise Unavailable(f"{channel.target} ended the stream before all queries were answered")
+        while (reply := await replies.get()) is not None:
+            message = await reply
+            if message is None:
+                break
+            slots.release()
+            yield _parse_message(message)
+        if multiplexer.failure is not None:
+            raise multiplexer.failure
     finally:
-        await writer.close()
-
-
-def _query_index(
-    response_id: str, next_index: int, sent: int, outcomes: Mapping[int, object]
-) -> int:
-    """Return the index of the query answered; a server that omits ids answers in order."""
-    if not response_id:
-        return next_index
-    index = int(response_id) if response_id.isascii() and response_id.isdecimal() else -1
-    if not next_index <= index < sent or index in outcomes:
-        raise InvalidInput(f"the server sent a response to an unknown query: id {response_id!r}")
-    return index
+        await multiplexer.close()
 
 
 def _parse_message(
@@ -234,7 +158,7 @@ class JobRun:
         channel: GatewayChannel,
         spec: JobSpec,
         inputs: ManyInputs,
-        build_request: Callable[[Inputs, str], Request],
+        build_request: Callable[[Inputs], Request],
     ) -> None:
         self._channel = channel
         self._spec = spec
@@ -242,13 +166,12 @@ class JobRun:
         self._build_request = build_request
 
     async def __aenter__(self) -> Self:
-        self._call = self._channel.jobs.Run()
-        self._writer = _RequestWriter(self._call, self._write)
-        self._messages = read_messages(self._channel, self._call, self._writer)
+        self._call = DuplexCall(self._channel, self._channel.jobs.Run(), self._requests())
+        self._messages = aiter(self._call)
         try:
             self.status = await self._read_opening()
         except BaseException:
-            await self._writer.close()
+            await self._call.close()
             raise
         return self
 
@@ -258,7 +181,7 @@ class JobRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._writer.close()
+        await self._call.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, InferResult]]:
         """Yield each query's index and result as they arrive, in any order.
@@ -290,13 +213,14 @@ class JobRun:
         results = {index: result async for index, result in self}
         return [results[index] for index in sorted(results)]
 
-    async def _write(self) -> None:
-        await self._call.write(jobs_pb2.RunRequest(open=job_spec_to_proto(self._spec)))
+    async def _requests(self) -> AsyncIterator[jobs_pb2.RunRequest]:
+        yield jobs_pb2.RunRequest(open=job_spec_to_proto(self._spec))
         index = 0
         async for item in iterate(self._inputs):
-            request = self._build_request(item, str(index))
+            request = self._build_request(item)
+            request.id = str(index)
             query = jobs_pb2.Query(index=index, request=request.SerializeToString())
-            await self._call.write(jobs_pb2.RunRequest(query=query))
+            yield jobs_pb2.RunRequest(query=query)
             index += 1
         if index != self._spec.queries:
             raise InvalidInput(

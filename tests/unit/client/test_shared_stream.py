@@ -1,4 +1,4 @@
-"""Multiplexing of single queries over one stream."""
+"""Single queries over one stream."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
-import pytest
-
-from synergai.client.shared_stream import QueryMultiplexer
+from synergai.client.shared_stream import QueryStream
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
@@ -42,9 +40,13 @@ class StalledCall:
         raise asyncio.CancelledError
 
 
-def multiplexer_over(call: StalledCall) -> QueryMultiplexer:
-    stub = SimpleNamespace(ModelStreamInfer=lambda **_: call)
-    return QueryMultiplexer(cast("GatewayChannel", SimpleNamespace(oip=stub)), in_flight=4)
+def stream_over(call: StalledCall) -> QueryStream:
+    channel = SimpleNamespace(
+        target="gate:1",
+        oip=SimpleNamespace(ModelStreamInfer=lambda **_: call),
+        cancellation_cause=lambda cancellation: cancellation,
+    )
+    return QueryStream(cast("GatewayChannel", channel), in_flight=4)
 
 
 async def settle() -> None:
@@ -53,27 +55,27 @@ async def settle() -> None:
 
 
 async def test_unsent_queries_are_dropped_when_cancelled() -> None:
-    multiplexer = multiplexer_over(StalledCall())
+    stream = stream_over(StalledCall())
     tasks = [
-        asyncio.create_task(multiplexer.request(oip.ModelInferRequest(), timeout=None))
+        asyncio.create_task(stream.request(oip.ModelInferRequest(), timeout=None))
         for _ in range(20)
     ]
     await settle()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    assert len(multiplexer._send_queue) <= 1, "one is being written and is cancelled after that"
-    await multiplexer.close()
+    assert len(stream._send_queue) <= 1, "one is being written and is cancelled after that"
+    await stream.close()
 
 
 async def test_failed_write_ends_all_pending_queries() -> None:
     call = StalledCall()
     call.fault = ValueError("a message that cannot be written")
-    multiplexer = multiplexer_over(call)
+    stream = stream_over(call)
     replies: list[Any] = await asyncio.gather(
-        *(multiplexer.request(oip.ModelInferRequest(), timeout=None) for _ in range(3))
+        *(stream.request(oip.ModelInferRequest(), timeout=None) for _ in range(3))
     )
     assert replies == [None] * 3
-    assert multiplexer.closed
-    with pytest.raises(ValueError, match="cannot be written"):
-        multiplexer._writer.result()
+    assert stream.closed
+    assert isinstance(stream.failure, ValueError)
+    assert str(stream.failure) == "a message that cannot be written"

@@ -1,0 +1,192 @@
+"""Bidirectional calls, and queries multiplexed over one by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import grpc
+
+from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol.oip_stream import WINDOW_METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from synergai.client.channel import GatewayChannel
+    from synergai.oip import inference_pb2
+
+    Request: TypeAlias = inference_pb2.ModelInferRequest
+    Reply: TypeAlias = inference_pb2.ModelStreamInferResponse | None
+    """A message with a response or an error; None if the call ended without one."""
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class DuplexCall(Generic[RequestT, ResponseT]):
+    """A bidirectional call whose requests are written by a task of its own.
+
+    Iterating over it yields the responses, and raises the error that the call ended with.
+
+    Args:
+        channel: the gateway's.
+        call: the call.
+        requests: requests to write; the call is half-closed after the last one. If it raises, the
+            call is cancelled and reading raises the same exception.
+    """
+
+    def __init__(
+        self,
+        channel: GatewayChannel,
+        call: grpc.aio.StreamStreamCall[RequestT, ResponseT],
+        requests: AsyncIterator[RequestT],
+    ) -> None:
+        self._channel = channel
+        self._call = call
+        self._writer = asyncio.create_task(self._write(requests))
+
+    async def __aiter__(self) -> AsyncIterator[ResponseT]:
+        """Yield the responses.
+
+        Raises:
+            SynergaiError: the call failed.
+            Exception: making a request failed.
+        """
+        try:
+            async for message in self._call:
+                yield message
+        except grpc.aio.AioRpcError as failure:
+            raise self._channel.to_error(failure) from None
+        except asyncio.CancelledError as cancellation:
+            self._check_writer()
+            raise self._channel.cancellation_cause(cancellation) from None
+        self._check_writer()
+
+    def cancel(self) -> None:
+        """Cancel the call and its writer."""
+        self._writer.cancel()
+        self._call.cancel()
+
+    async def close(self) -> None:
+        """Cancel the call and wait for its writer to end."""
+        self.cancel()
+        await asyncio.wait([self._writer])
+        if not self._writer.cancelled():
+            self._writer.exception()  # mark as retrieved
+
+    async def _write(self, requests: AsyncIterator[RequestT]) -> None:
+        try:
+            async for request in requests:
+                await self._call.write(request)
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the call has ended; the reader gets the reason
+        except Exception:
+            self._call.cancel()
+            raise
+
+    def _check_writer(self) -> None:
+        if self._writer.done() and not self._writer.cancelled():
+            self._writer.result()
+
+
+class QueryMultiplexer:
+    """One call of ModelStreamInfer that carries concurrent queries, correlated by request id.
+
+    Args:
+        channel: the gateway's.
+        window: maximum number of queries in flight, announced to the gateway.
+        requests: requests to write; each must be passed to `expect` first.
+        cancellable: queries may be cancelled, so that replies to unknown ids are ignored; a reply
+            without an id then ends the call. Otherwise, an unknown id ends the call, and a reply
+            without an id answers the oldest query, as servers that omit ids answer in order.
+
+    Attributes:
+        failure: the exception that the call ended with, if any.
+        reader: the task that reads the call; it is done when the call has ended.
+    """
+
+    def __init__(
+        self,
+        channel: GatewayChannel,
+        window: int,
+        requests: AsyncIterator[Request],
+        *,
+        cancellable: bool,
+    ) -> None:
+        self._target = channel.target
+        self._cancellable = cancellable
+        self._ids = count()
+        self._pending: dict[str, asyncio.Future[Reply]] = {}
+        call = channel.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
+        self._call = DuplexCall(channel, call, requests)
+        self._closed = False
+        self.failure: Exception | None = None
+        self.reader = asyncio.create_task(self._read())
+
+    @property
+    def closed(self) -> bool:
+        """The call has ended and takes no more queries."""
+        return self._closed
+
+    def expect(self, request: Request) -> asyncio.Future[Reply]:
+        """Give `request` an id and return the future of its reply."""
+        request.id = str(next(self._ids))
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            reply.set_result(None)
+        else:
+            self._pending[request.id] = reply
+        return reply
+
+    def forget(self, request_id: str) -> bool:
+        """Stop expecting a reply; return whether it was still expected."""
+        return self._pending.pop(request_id, None) is not None
+
+    async def close(self) -> None:
+        """Cancel the call; pending replies become None."""
+        self._end(None)
+        self.reader.cancel()
+        await asyncio.wait([self.reader])
+        await self._call.close()
+
+    async def _read(self) -> None:
+        failure: Exception | None = None
+        try:
+            async for message in self._call:
+                self._resolve(message)
+            if self._pending:
+                failure = Unavailable(
+                    f"{self._target} ended the stream before all queries were answered"
+                )
+        except Exception as error:  # noqa: BLE001 - kept for those who await the replies
+            failure = error
+        finally:
+            self._end(failure)
+
+    def _resolve(self, message: inference_pb2.ModelStreamInferResponse) -> None:
+        request_id = message.infer_response.id
+        if not request_id and not self._cancellable:
+            request_id = next(iter(self._pending), "")
+        reply = self._pending.pop(request_id, None)
+        if reply is not None:
+            if not reply.done():
+                reply.set_result(message)
+        elif not (request_id and self._cancellable):
+            raise InvalidInput(
+                f"the server sent a response to an unknown query: id {message.infer_response.id!r}"
+            )
+
+    def _end(self, failure: Exception | None) -> None:
+        """Cancel the call and end all pending replies; the first failure counts."""
+        if self._closed:
+            return
+        self._closed = True
+        self.failure = failure
+        self._call.cancel()
+        for reply in self._pending.values():
+            if not reply.done():
+                reply.set_result(None)
+        self._pending.clear()

@@ -1,0 +1,175 @@
+"""Correlation of replies with queries on one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import pytest
+
+from synergai.client.multiplexer import QueryMultiplexer
+from synergai.client.streaming import stream_queries
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.oip import inference_pb2 as oip
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from synergai.client.channel import GatewayChannel
+
+Reply = oip.ModelStreamInferResponse
+
+
+class FakeCall:
+    """A call whose replies are put into a queue; None ends it.
+
+    Attributes:
+        written: requests received.
+        cancelled: the call was cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.replies: asyncio.Queue[Reply | None] = asyncio.Queue()
+        self.written: asyncio.Queue[oip.ModelInferRequest] = asyncio.Queue()
+        self.cancelled = False
+
+    def answer(self, *ids: str) -> None:
+        for request_id in ids:
+            self.replies.put_nowait(Reply(infer_response=oip.ModelInferResponse(id=request_id)))
+
+    async def write(self, message: oip.ModelInferRequest) -> None:
+        self.written.put_nowait(message)
+
+    async def done_writing(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Reply:
+        reply = await self.replies.get()
+        if reply is None:
+            raise StopAsyncIteration
+        return reply
+
+
+def channel_with(call: FakeCall) -> GatewayChannel:
+    oip_stub = SimpleNamespace(ModelStreamInfer=lambda **_: call)
+    channel = SimpleNamespace(target="gate:1", oip=oip_stub, cancellation_cause=lambda cause: cause)
+    return cast("GatewayChannel", channel)
+
+
+async def no_requests() -> AsyncIterator[oip.ModelInferRequest]:
+    await asyncio.Event().wait()
+    yield oip.ModelInferRequest()
+
+
+def a_multiplexer(call: FakeCall, *, cancellable: bool) -> QueryMultiplexer:
+    return QueryMultiplexer(channel_with(call), 4, no_requests(), cancellable=cancellable)
+
+
+def expect(multiplexer: QueryMultiplexer, count: int) -> list[asyncio.Future[Any]]:
+    return [multiplexer.expect(oip.ModelInferRequest()) for _ in range(count)]
+
+
+async def test_replies_are_matched_by_id_in_any_order() -> None:
+    call = FakeCall()
+    multiplexer = a_multiplexer(call, cancellable=True)
+    first, second = expect(multiplexer, 2)
+    call.answer("1", "0")
+    assert (await first).infer_response.id == "0"
+    assert (await second).infer_response.id == "1"
+    await multiplexer.close()
+    assert call.cancelled
+
+
+async def test_replies_without_ids_answer_the_oldest_query() -> None:
+    call = FakeCall()
+    multiplexer = a_multiplexer(call, cancellable=False)
+    first, second = expect(multiplexer, 2)
+    call.answer("")
+    await first
+    assert not second.done()
+    await multiplexer.close()
+    assert await second is None
+
+
+async def test_reply_without_id_ends_a_stream_with_cancellable_queries() -> None:
+    call = FakeCall()
+    multiplexer = a_multiplexer(call, cancellable=True)
+    pending = expect(multiplexer, 2)
+    call.answer("")
+    assert [await reply for reply in pending] == [None, None]
+    assert isinstance(multiplexer.failure, InvalidInput)
+    await multiplexer.close()
+
+
+async def test_reply_to_a_cancelled_query_is_ignored() -> None:
+    call = FakeCall()
+    multiplexer = a_multiplexer(call, cancellable=True)
+    _, second = expect(multiplexer, 2)
+    assert multiplexer.forget("0")
+    call.answer("0", "1")
+    assert (await second).infer_response.id == "1"
+    await multiplexer.close()
+
+
+async def test_stream_that_ends_early_is_unavailable() -> None:
+    call = FakeCall()
+    multiplexer = a_multiplexer(call, cancellable=True)
+    [pending] = expect(multiplexer, 1)
+    call.replies.put_nowait(None)
+    assert await pending is None
+    assert isinstance(multiplexer.failure, Unavailable)
+    assert multiplexer.closed
+    assert await multiplexer.expect(oip.ModelInferRequest()) is None
+    await multiplexer.close()
+
+
+# --- a stream of many queries -----------------------------------------------------------------
+
+
+async def collect(call: FakeCall, queries: int) -> list[Any]:
+    results = stream_queries(
+        channel_with(call),
+        [{} for _ in range(queries)],
+        lambda _: oip.ModelInferRequest(),
+        window=queries,
+    )
+    return [result async for result in results]
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (["7"], InvalidInput),
+        (["0", "0"], InvalidInput),
+        (["x"], InvalidInput),
+        (["0"], Unavailable),
+        ([], Unavailable),
+    ],
+)
+async def test_wrong_replies_fail_the_stream(ids: list[str], error: type[SynergaiError]) -> None:
+    call = FakeCall()
+    collecting = asyncio.create_task(collect(call, 2))
+    for _ in range(2):
+        await call.written.get()
+    call.answer(*ids)
+    call.replies.put_nowait(None)
+    with pytest.raises(error, match=r"unknown query|before all queries"):
+        await collecting
+    assert call.cancelled
+
+
+async def test_server_that_omits_ids_is_read_in_order() -> None:
+    call = FakeCall()
+    collecting = asyncio.create_task(collect(call, 3))
+    for _ in range(3):
+        await call.written.get()
+    call.answer("", "", "")
+    call.replies.put_nowait(None)
+    assert len(await collecting) == 3
