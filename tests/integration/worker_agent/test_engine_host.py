@@ -109,7 +109,7 @@ def test_tensors_of_any_size_round_trip(twice: HostClient, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (b"\xff\xff", "not a valid inference.ModelInferRequest"),
         (request(np.ones((1, 3), np.float32)), "must have shape"),
@@ -163,7 +163,7 @@ def test_small_integers_come_in_wider_typed_contents(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "expected"),
     [
         ("impossible", "ONNX Runtime cannot load model.onnx: .*NoSuchOperator"),
         ("truncated", "model.onnx is damaged, or not an ONNX model"),

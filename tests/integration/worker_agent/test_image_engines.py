@@ -101,7 +101,7 @@ def test_classification_gives_values_and_classes(colours: HostClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "expected"),
     [(b"no image", "not an image"), (b"", "not an image"), (picture("red")[:150], "image")],
 )
 def test_bad_image_is_bad_input_and_fails_alone(
