@@ -22,7 +22,7 @@ install: $(VENV)/.installed  ## create .venv with every pinned dependency
 demo: install  ## build, profile, serve and measure on this machine; see README
 	$(BIN)/python -m demo
 
-example: install  ## one machine plays three heterogeneous workers; see examples/README.md
+example: install  ## one machine emulates three heterogeneous workers; see examples/README.md
 	$(BIN)/python -m examples.heterogeneous_fleet
 
 proto: install  ## regenerate the stubs from proto/
@@ -44,14 +44,14 @@ type: install  ## mypy --strict
 test: lint type  ## lint, types and the whole test suite
 	$(BIN)/pytest
 
-acceptance: install  ## the long tests: crashes by the hundred, large loads
+acceptance: install  ## long tests; three need root and Debian packages, see docs/contributing.md
 	$(BIN)/pytest tests/acceptance --timeout 3600
 
-bench: install  ## ourselves beside bare grpc.aio and plain ONNX Runtime; writes docs/benchmarks.md
+bench: install  ## compare with bare grpc.aio and plain ONNX Runtime; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 	$(BIN)/python benchmarks/scheduling.py
 
-bench-peers: install  ## install Triton, KServe, MLServer, Ray Serve and measure us beside each
+bench-peers: install  ## install Triton, KServe, MLServer and Ray Serve, and compare with each
 	$(BIN)/python -m benchmarks.peers --write docs/benchmarks.md
 
 wheel: install  ## build the wheel into dist/
