@@ -32,11 +32,11 @@ from synergai.scheduling.events import (
     Dispatch,
     JobArrived,
     QueriesDone,
-    SchedulingSettings,
     Stop,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
-from typing import Literal
 
 from pydantic import Field
 
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.settings import Address, LogLevel, Settings
-from synergai.scheduling.events import SchedulingSettings
+from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
-_SCHEDULING = SchedulingSettings()
 
 
-class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
-    """Settings of ``synergai gateway``; times are in seconds."""
+class _Locations(Settings):
+    """Addresses and files; a class of its own so that help lists them before the options."""
 
     listen: Address = Field(
         default="127.0.0.1:8001",
@@ -42,50 +40,11 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
         "default: dictionary.db in the state directory. Engines without entries are measured at "
         "first use.",
     )
-    policy: str = Field(default="malleable", description="Name of the scheduling policy.")
-    strict: bool = Field(
-        default=False,
-        description="Never interrupt a job for a request, as in the thesis. By default a request "
-        "runs between two queries of a job if no worker is free.",
-    )
-    policy_options: dict[str, str] = Field(
-        default_factory=dict, description="Options of the scheduling policy."
-    )
-    objective: Literal["latency", "energy"] = Field(
-        default="latency",
-        description="Choice among assignments that meet the deadline: earliest completion, or "
-        "least energy by the dictionary's watts.",
-    )
-    infeasible: Literal["defer", "reject"] = Field(
-        default="defer",
-        description="Handling of jobs that no worker can complete in time: run last, or reject.",
-    )
-    pace_half_life_s: float = Field(
-        default=_SCHEDULING.pace_half_life_s,
-        gt=0.0,
-        description="Half-life, in observed run time, of earlier observations of a worker's pace.",
-    )
-    reassess_s: float = Field(
-        default=_SCHEDULING.reassess_s,
-        gt=0.0,
-        description="Interval at which queued jobs are reranked as paces change.",
-    )
-    fair_burst_s: float = Field(
-        default=_SCHEDULING.fair_burst_s,
-        ge=0.0,
-        description="Worker time that a tenant may use beyond its equal share before its jobs "
-        "yield to those of other tenants at the same priority; inf turns fair sharing off.",
-    )
-    fair_half_life_s: float = Field(
-        default=_SCHEDULING.fair_half_life_s,
-        gt=0.0,
-        description="Half-life of the worker time that a tenant has used.",
-    )
-    mode_switch_s: float = Field(
-        default=_SCHEDULING.mode_switch_s,
-        ge=0.0,
-        description="Assumed duration of a worker's power mode switch until one was measured.",
-    )
+
+
+class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
+    """Settings of ``synergai gateway``; times are in seconds."""
+
     heartbeat_s: float = Field(
         default=1.0,
         ge=0.05,
@@ -146,14 +105,5 @@ class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
     def scheduling(self) -> SchedulingSettings:
         """Return the scheduler's settings."""
         return SchedulingSettings(
-            policy=self.policy,
-            objective=self.objective,
-            infeasible=self.infeasible,
-            strict=self.strict,
-            pace_half_life_s=self.pace_half_life_s,
-            reassess_s=self.reassess_s,
-            fair_burst_s=self.fair_burst_s,
-            fair_half_life_s=self.fair_half_life_s,
-            mode_switch_s=self.mode_switch_s,
-            options=dict(self.policy_options),
+            **{name: getattr(self, name) for name in SchedulingOptions.model_fields}
         )

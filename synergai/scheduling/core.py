@@ -36,7 +36,6 @@ from synergai.scheduling.events import (
     QueriesDone,
     QueriesReady,
     Reject,
-    SchedulingSettings,
     SessionDropped,
     SessionLoaded,
     TimePassed,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.events import Worker
     from synergai.scheduling.interleaving import Interruption
     from synergai.scheduling.policy import Decision
+    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import Lease, WorkerRecord
 
 
@@ -81,7 +81,7 @@ class SchedulerCore:
         self, settings: SchedulingSettings, dictionary: ConfigurationDictionary, epoch: int = 0
     ) -> None:
         self._settings = settings
-        self._policy = POLICIES.create(settings.policy, settings.options)
+        self._policy = POLICIES.create(settings.policy, settings.policy_options)
         self._dictionary = dictionary
         self._estimator = Estimator(dictionary, settings)
         self._fleet = Fleet(settings)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-    from synergai.scheduling.events import SchedulingSettings
+    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 _TRANSFER_WEIGHT: Final = 0.08

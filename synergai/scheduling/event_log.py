@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
+from pydantic import ValidationError
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling import events
 from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
-    from synergai.scheduling.events import Command, Event, SchedulingSettings
+    from synergai.scheduling.events import Command, Event
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class EventLog:
             {
                 "format": FORMAT,
                 "epoch": epoch,
-                "settings": _encode(settings),
+                "settings": _encode_settings(settings),
                 "dictionary": [_encode(entry) for entry in profiles],
             }
         )
@@ -135,8 +137,7 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
         if head.get("format") != FORMAT:
             raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
         core = SchedulerCore(
-            # Earlier versions never interrupted a job for a request.
-            msgspec.convert({"strict": True} | head["settings"], events.SchedulingSettings),
+            _decode_settings(path, head["settings"]),
             ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
             head["epoch"],
         )
@@ -164,6 +165,22 @@ def _document(path: Path, line: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidInput(f"{path}: not an event log")
     return document
+
+
+def _encode_settings(settings: SchedulingSettings) -> dict[str, Any]:
+    fields = settings.model_dump()
+    fields["options"] = fields.pop("policy_options")  # its name in this format
+    return fields
+
+
+def _decode_settings(path: Path, fields: dict[str, Any]) -> SchedulingSettings:
+    # Earlier versions never interrupted a job for a request.
+    fields = {"strict": True, **fields, "policy_options": fields.get("options", {})}
+    known = {name: v for name, v in fields.items() if name in SchedulingSettings.model_fields}
+    try:
+        return SchedulingSettings(**known)
+    except ValidationError as error:
+        raise InvalidInput(f"{path}: invalid settings: {error}") from None
 
 
 def _encode_tagged(value: Event | Command) -> list[Any]:

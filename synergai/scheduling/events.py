@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from synergai.domain import (
     AssignmentId,
@@ -23,7 +23,6 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry  # noqa: TC001  # msgspec resolves it
 
 
@@ -279,73 +278,3 @@ class Learned(Struct, frozen=True):
 
 
 Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
-
-
-class SchedulingSettings(Struct, frozen=True, kw_only=True):
-    """Scheduling options.
-
-    Attributes:
-        policy: name in the registry of policies.
-        objective: ``latency`` uses each worker's fastest configuration (thesis); ``energy`` uses,
-            among the workers and configurations that meet the deadline, the one with the least
-            joules per query.
-        infeasible: ``defer`` runs jobs that no worker can finish in time last (thesis);
-            ``reject`` rejects them.
-        fair_burst_s: worker time a tenant may use beyond its equal share before its jobs yield
-            to others of the same priority; infinite disables fair sharing.
-        fair_half_life_s: half-life of used worker time.
-        prefetch_s: a worker gets its next assignment when its remaining work is at most this
-            long, to hide network latency.
-        prefetch_count: maximum number of assignments per worker.
-        probe_queries: number of queries that measure an unprofiled engine.
-        max_faults: number of failed assignments that fail a job.
-        reassess_s: how long paces and shares may drift before waiting jobs are reranked (thesis:
-            periodic update).
-        pace_half_life_s: observed time after which an earlier pace weighs one half.
-        pace_trust: maximum weight of a single assignment in the pace, up to 1.
-        mode_switch_s: assumed duration of a power mode switch until one is observed.
-        strict: a running assignment is never interrupted for a request (thesis), unless the
-            policy itself preempts.
-        options: options of the policy itself, by name.
-
-    Raises:
-        InvalidInput: on construction, if a value is out of range.
-    """
-
-    policy: str = "synergai"
-    objective: str = "latency"
-    infeasible: str = "defer"
-    fair_burst_s: float = 60.0
-    fair_half_life_s: float = 300.0
-    prefetch_s: float = 0.02
-    prefetch_count: int = 64
-    probe_queries: int = 16
-    max_faults: int = 3
-    reassess_s: float = 1.0
-    pace_half_life_s: float = 2.0
-    pace_trust: float = 0.25
-    mode_switch_s: float = 5.0
-    strict: bool = False
-    options: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, choices in (
-            ("infeasible", ("defer", "reject")),
-            ("objective", ("latency", "energy")),
-        ):
-            value = getattr(self, name)
-            if value not in choices:
-                raise InvalidInput(
-                    f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}"
-                )
-        for name in ("fair_burst_s", "prefetch_s", "mode_switch_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidInput(f"{name} must be 0 or more, not {getattr(self, name)}")
-        for name in ("fair_half_life_s", "reassess_s", "pace_half_life_s", "pace_trust"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("prefetch_count", "probe_queries", "max_faults"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.pace_trust > 1:
-            raise InvalidInput(f"pace_trust must be at most 1, not {self.pace_trust}")

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from synergai.scheduling.events import SchedulingSettings
+    from synergai.scheduling.settings import SchedulingSettings
 
 
 class FairShare:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.domain import EngineName, WorkerId
-    from synergai.scheduling.events import SchedulingSettings, Worker
+    from synergai.scheduling.events import Worker
+    from synergai.scheduling.settings import SchedulingSettings
 
 
 class Fleet:

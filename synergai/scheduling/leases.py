@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
-    from synergai.scheduling.events import SchedulingSettings
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.policy import View
+    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, WorkerRecord
     from synergai.scheduling.wait_queue import WaitQueue
 

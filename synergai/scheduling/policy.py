@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
-    from synergai.scheduling.events import SchedulingSettings
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.queue import JobQueue
+    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
 

@@ -11,8 +11,9 @@ from synergai.domain import Session
 if TYPE_CHECKING:
     from synergai.domain import AssignmentId, EngineName, Job, WorkerId
     from synergai.scheduling.estimate import Estimate
-    from synergai.scheduling.events import Assignment, SchedulingSettings, Worker
+    from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.ranges import Ranges
+    from synergai.scheduling.settings import SchedulingSettings
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
     from synergai.scheduling.estimator import Estimator
-    from synergai.scheduling.events import SchedulingSettings
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.policy import Policy
+    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord
 
 

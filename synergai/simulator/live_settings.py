@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # pydantic reads the annotations
-from typing import Annotated
 
 from pydantic import Field
 
-from synergai.runtime.settings import OptionName, Settings
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE, ExperimentName, PolicyName
+from synergai.simulator.settings import ExperimentName, PolicyName, WorkloadSettings
 from synergai.simulator.workload import Sessions  # noqa: TC001  # pydantic reads the annotations
 
 
-class ExperimentSettings(Settings, env_prefix="SYNERGAI_EXPERIMENT_"):
+class ExperimentSettings(WorkloadSettings, env_prefix="SYNERGAI_EXPERIMENT_"):
     """Settings of ``synergai experiment``."""
 
     live: bool = Field(
@@ -33,24 +31,6 @@ class ExperimentSettings(Settings, env_prefix="SYNERGAI_EXPERIMENT_"):
         default="prewarmed",
         description="T_pre is paid at every start (virtual time only), once per session, or "
         "never. Starting a process takes about 0.2 s, regardless of the scale.",
-    )
-    estimate_error: float = Field(
-        default=0.15,
-        ge=0,
-        le=2,
-        description="Deviation of actual from profiled times: the standard deviation of the "
-        "logarithm of their ratio.",
-    )
-    profile: Path = Field(
-        default=RECONSTRUCTED_PROFILE,
-        description="Dictionary of the workers: a .csv, .json or .db file.",
-    )
-    predefined: dict[str, str] = Field(
-        default={"agx": "mode=6", "nx": "mode=5"},
-        description="Configurations by worker class for the profile-agnostic policies.",
-    )
-    as_json: Annotated[bool, OptionName("json")] = Field(
-        default=False, description="Print JSON instead of a table."
     )
     directory: Path | None = Field(
         default=None,

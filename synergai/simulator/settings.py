@@ -69,14 +69,41 @@ def _checked_seeds(text: str) -> str:
     return text
 
 
-class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
-    """Settings of ``synergai simulate``."""
+class WorkloadSettings(Settings):
+    """What `synergai simulate` and `synergai experiment` have in common."""
 
     profile: Path = Field(
         default=RECONSTRUCTED_PROFILE,
-        description="Dictionary of the simulated workers: a .csv, .json or .db file. The default "
-        "is reconstructed from the figures printed in the thesis.",
+        description="Dictionary of the workers: a .csv, .json or .db file. The default is "
+        "reconstructed from the figures printed in the thesis.",
     )
+    estimate_error: float = Field(
+        default=0.15,
+        ge=0,
+        le=2,
+        description="Deviation of actual from profiled times: the standard deviation of the "
+        "logarithm of their ratio.",
+    )
+    predefined: dict[str, str] = Field(
+        default={"agx": "mode=6", "nx": "mode=5"},
+        description="Configurations by worker class for the profile-agnostic policies; the "
+        "default is the one with the most threads.",
+    )
+    as_json: Annotated[bool, OptionName("json")] = Field(
+        default=False, description="Print JSON, with the figures of every run, instead of tables."
+    )
+
+    @field_validator("predefined")
+    @classmethod
+    def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            Configuration.parse(text)
+        return value
+
+
+class SimulatorSettings(WorkloadSettings, env_prefix="SYNERGAI_SIMULATE_"):
+    """Settings of ``synergai simulate``."""
+
     experiments: tuple[ExperimentName, ...] = Field(
         default=tuple(EXPERIMENTS),
         min_length=1,
@@ -95,29 +122,7 @@ class SimulatorSettings(Settings, env_prefix="SYNERGAI_SIMULATE_"):
     t_pre: TPre = Field(
         default="fixed", description="T_pre is as profiled, or proportional to a job's queries."
     )
-    estimate_error: float = Field(
-        default=0.15,
-        ge=0,
-        le=2,
-        description="Deviation of actual from profiled times: the standard deviation of the "
-        "logarithm of their ratio.",
-    )
-    predefined: dict[str, str] = Field(
-        default={"agx": "mode=6", "nx": "mode=5"},
-        description="Configurations by worker class for the profile-agnostic policies; the "
-        "default is the one with the most threads.",
-    )
-    as_json: Annotated[bool, OptionName("json")] = Field(
-        default=False, description="Print the results of every run as JSON instead of tables."
-    )
     plots: Path | None = Field(default=None, description="Directory for plots.")
     bounds: bool = Field(
         default=False, description="Add a lower bound on violations for any schedule."
     )
-
-    @field_validator("predefined")
-    @classmethod
-    def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
-        for text in value.values():
-            Configuration.parse(text)
-        return value

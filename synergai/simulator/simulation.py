@@ -19,12 +19,12 @@ from synergai.scheduling.events import (
     JobArrived,
     QueriesDone,
     Reject,
-    SchedulingSettings,
     Stop,
     TimePassed,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.virtual_worker import VirtualWorker
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def make_workers(workload: Workload) -> list[Worker]:
 
 def scheduling_settings(policy: str, options: dict[str, str] | None = None) -> SchedulingSettings:
     """Return gateway defaults, but without mode switch time, which the profile's T_pre includes."""
-    return SchedulingSettings(policy=policy, mode_switch_s=0.0, options=options or {})
+    return SchedulingSettings(policy=policy, policy_options=options or {}, mode_switch_s=0.0)
 
 
 def simulate(workload: Workload, settings: SchedulingSettings) -> Run:

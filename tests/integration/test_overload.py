@@ -17,9 +17,9 @@ from synergai.scheduling.events import (
     Dispatch,
     Expire,
     JobArrived,
-    SchedulingSettings,
     TimePassed,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 SCRIPT = Path(__file__).parents[1] / "acceptance" / "overload.py"
 LATE = JobId("r1-1")

@@ -31,7 +31,7 @@ from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import SchedulingSettings
+from synergai.scheduling.settings import SchedulingSettings
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class GatewayHarness:
             qps=100.0,
         )
         core = SchedulerCore(
-            SchedulingSettings(), ConfigurationDictionary([profile]), self.journal.epoch
+            SchedulingSettings(policy="synergai"),
+            ConfigurationDictionary([profile]),
+            self.journal.epoch,
         )
         self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
         self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])

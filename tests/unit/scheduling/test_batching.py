@@ -26,10 +26,10 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
     JobArrived,
-    SchedulingSettings,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ JOINED = WorkerJoined(
 
 
 def make_core() -> SchedulerCore:
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(ENTRIES))
+    core = SchedulerCore(SchedulingSettings(policy="synergai"), ConfigurationDictionary(ENTRIES))
     core.handle(JOINED, 0.0)
     return core
 
@@ -149,10 +149,15 @@ def test_pace_is_independent_of_batch_size() -> None:
 
 
 def test_recorded_batches_replay(tmp_path: Path) -> None:
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(ENTRIES), epoch=1)
+    core = SchedulerCore(
+        SchedulingSettings(policy="synergai"), ConfigurationDictionary(ENTRIES), epoch=1
+    )
     events: list[Event] = [JOINED, *(make_request(number, deadline=5.0) for number in range(3))]
     with EventLog(
-        tmp_path / "log", SchedulingSettings(), ConfigurationDictionary(ENTRIES), epoch=1
+        tmp_path / "log",
+        SchedulingSettings(policy="synergai"),
+        ConfigurationDictionary(ENTRIES),
+        epoch=1,
     ) as log:
         for event in events:
             log.record(event, 0.0, core.handle(event, 0.0))

@@ -31,13 +31,13 @@ from synergai.scheduling.events import (
     Learned,
     QueriesDone,
     Reject,
-    SchedulingSettings,
     Stop,
     TimePassed,
     Worker,
     WorkerJoined,
     WorkerLeft,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,9 @@ def make_entry(
 
 def make_core(*entries: ProfileEntry, **settings: Any) -> SchedulerCore:
     chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
-    return SchedulerCore(SchedulingSettings(**settings), ConfigurationDictionary(chosen))
+    return SchedulerCore(
+        SchedulingSettings(**{"policy": "synergai", **settings}), ConfigurationDictionary(chosen)
+    )
 
 
 def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:

@@ -46,7 +46,6 @@ from synergai.scheduling.events import (
     QueriesDone,
     QueriesReady,
     Reject,
-    SchedulingSettings,
     SessionDropped,
     SessionLoaded,
     Stop,
@@ -57,6 +56,7 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingSettings
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
 CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]
@@ -384,7 +384,7 @@ def test_same_events_at_the_same_times_produce_the_same_commands(policy: str, da
 
 
 def test_invariant_check_detects_a_violation() -> None:
-    world = World(SchedulerCore(SchedulingSettings(), make_dictionary()))
+    world = World(SchedulerCore(SchedulingSettings(policy="synergai"), make_dictionary()))
     job = Job(id=JobId("job"), engine=ENGINES[0], queries=3, arrival=0.0)
     world.jobs[job.id], world.recorded[job.id] = job, set()
     world.handle(JobArrived(job, ready=3))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 from synergai.domain import EngineName, Job, JobId
-from synergai.errors import Unavailable
+from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog, replay
-from synergai.scheduling.events import JobArrived, SchedulingSettings, TimePassed
+from synergai.scheduling.events import JobArrived, TimePassed
+from synergai.scheduling.settings import SchedulingSettings
 
 ALWAYS_FULL = Path("/dev/full")
 
@@ -49,3 +51,37 @@ def test_fields_of_earlier_releases_are_skipped(tmp_path: Path) -> None:
     assert "divisible" in (tmp_path / "log").read_text()
     [step] = replay(tmp_path / "log", time.thread_time)
     assert step.event == arrived
+
+
+def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
+    settings = SchedulingSettings(policy="malleable", policy_options={"gain": "0.2"})
+    with EventLog(tmp_path / "log", settings, ConfigurationDictionary(), epoch=1):
+        pass
+    head = json.loads((tmp_path / "log").read_text())
+    assert head["settings"] == {
+        "policy": "malleable",
+        "objective": "latency",
+        "infeasible": "defer",
+        "fair_burst_s": 60.0,
+        "fair_half_life_s": 300.0,
+        "prefetch_s": 0.02,
+        "prefetch_count": 64,
+        "probe_queries": 16,
+        "max_faults": 3,
+        "reassess_s": 1.0,
+        "pace_half_life_s": 2.0,
+        "pace_trust": 0.25,
+        "mode_switch_s": 5.0,
+        "strict": False,
+        "options": {"gain": "0.2"},
+    }
+    assert list(replay(tmp_path / "log", time.thread_time)) == []
+
+
+def test_settings_out_of_range_are_rejected(tmp_path: Path) -> None:
+    with make_log(tmp_path / "log"):
+        pass
+    text = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text(text.replace('"max_faults":3', '"max_faults":0'))
+    with pytest.raises(InvalidInput, match="max_faults"):
+        list(replay(tmp_path / "log", time.thread_time))

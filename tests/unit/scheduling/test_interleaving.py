@@ -24,13 +24,13 @@ from synergai.scheduling.events import (
     Dispatch,
     JobArrived,
     QueriesDone,
-    SchedulingSettings,
     Stop,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.interleaving import MAX_INTERRUPTIONS
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state import MAX_REQUESTS
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def make_core(
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second, both resident."""
     core = SchedulerCore(
-        SchedulingSettings(**settings), ConfigurationDictionary(map(make_entry, profiled))
+        SchedulingSettings(**{"policy": "synergai", **settings}),
+        ConfigurationDictionary(map(make_entry, profiled)),
     )
     for number in range(workers):
         core.handle(

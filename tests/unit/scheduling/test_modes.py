@@ -25,10 +25,10 @@ from synergai.scheduling.events import (
     Dispatch,
     JobArrived,
     ModeChanged,
-    SchedulingSettings,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")
 FRUGAL, FAST = Configuration(1, "10W"), Configuration(1, "30W")
@@ -47,7 +47,7 @@ class Board:
             for each, (qps, watts) in WATTS.items()
         ]
         self.core = SchedulerCore(
-            SchedulingSettings(objective="energy", mode_switch_s=5.0),
+            SchedulingSettings(policy="synergai", objective="energy", mode_switch_s=5.0),
             ConfigurationDictionary(entries),
         )
         self.now = 0.0

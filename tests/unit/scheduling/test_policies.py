@@ -27,12 +27,12 @@ from synergai.scheduling.events import (
     Finish,
     JobArrived,
     QueriesDone,
-    SchedulingSettings,
     Stop,
     TimePassed,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class Harness:
             for name, qps in QPS.items()
             for configuration in (ONE, FOUR)
         )
-        settings = SchedulingSettings(policy=policy, options=options, prefetch_s=0.0)
+        settings = SchedulingSettings(policy=policy, policy_options=options, prefetch_s=0.0)
         self.core = SchedulerCore(settings, dictionary)
         self.now = 0.0
         self._jobs = 0

@@ -27,7 +27,6 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
     JobArrived,
-    SchedulingSettings,
     Worker,
     WorkerJoined,
 )
@@ -35,6 +34,7 @@ from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
 from synergai.scheduling.queue import JobQueue
 from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state import JobRecord, Lease
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
@@ -93,7 +93,7 @@ def test_single_queued_job_is_found_as_among_others(
 def test_refreshed_estimates_equal_recomputed_ones(
     seen: list[tuple[float, float | None]],
 ) -> None:
-    settings = SchedulingSettings()
+    settings = SchedulingSettings(policy="synergai")
     estimator = Estimator(make_dictionary(), settings)
     worker = Fleet(settings).add(make_worker(), 0.0)
     estimate = estimator.estimate(ENGINE, worker)
@@ -130,7 +130,7 @@ def test_deadlines_of_ended_jobs_do_not_accumulate() -> None:
 def test_single_requests_are_dispatched_at_once_and_leave_no_state(
     steps: list[tuple[float, float]],
 ) -> None:
-    core = SchedulerCore(SchedulingSettings(), make_dictionary())
+    core = SchedulerCore(SchedulingSettings(policy="synergai"), make_dictionary())
     core.handle(WorkerJoined(make_worker()), 0.0)
     now = 0.0
     for number, (pause_s, compute_s) in enumerate(steps):

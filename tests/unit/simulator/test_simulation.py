@@ -13,8 +13,8 @@ from msgspec import structs
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.files import load_dictionary
-from synergai.scheduling.events import SchedulingSettings
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.audit import AuditFailed, audit
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.results import summarize
@@ -131,7 +131,8 @@ def test_same_workload_gives_the_same_run(profile: Profile) -> None:
 
 def test_rejected_jobs_count_as_violations(profile: Profile) -> None:
     workload = draw(profile, EXPERIMENTS["DH-FH"], 3)
-    run = simulate(workload, SchedulingSettings(mode_switch_s=0.0, infeasible="reject"))
+    settings = SchedulingSettings(policy="synergai", mode_switch_s=0.0, infeasible="reject")
+    run = simulate(workload, settings)
     audit(run)
     rejected = len(workload.jobs) - len(run.finished)
     assert rejected > 0
