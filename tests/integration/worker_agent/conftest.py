@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -10,10 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
-def save(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Path:
+def save(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+) -> Path:
     folder.mkdir()
     graph = helper.make_graph(nodes, folder.name, inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
@@ -21,7 +27,7 @@ def save(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any]) 
     return folder / "model.onnx"
 
 
-def tensor(name: str, kind: int, shape: list[Any]) -> Any:
+def tensor(name: str, kind: int, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -90,7 +96,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with ``turns``: x of INT64, and a loop of so many turns; y is x."""
     models = tmp_path_factory.mktemp("endless")
-    scalar: list[Any] = []
+    scalar: list[int | str] = []
     turn = helper.make_graph(
         [
             helper.make_node("Identity", ["go_on"], ["goes_on"]),

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import grpc
 import numpy as np
@@ -21,7 +21,7 @@ from synergai.v1 import common_pb2, hub_pb2
 from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
 
 Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended
@@ -29,6 +29,16 @@ Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended
 FOREVER = 10**12
 ONE = common_pb2.Configuration(threads=1)
 TWO = common_pb2.Configuration(threads=2)
+
+
+class AssignmentFields(TypedDict, total=False):
+    """Fields of ``hub_pb2.Assignment``, without its id and engine."""
+
+    configuration: common_pb2.Configuration
+    job_id: str
+    first: int
+    count: int
+    requests: Sequence[bytes]
 
 
 class FakeHub:
@@ -67,9 +77,9 @@ class FakeHub:
         if self._server is not None:
             await self._server.stop(None)
 
-    def assign(self, assignment_id: int, engine: str, **fields: Any) -> None:
-        fields = {"configuration": ONE, "count": 1, "job_id": "job", **fields}
-        assignment = hub_pb2.Assignment(id=assignment_id, engine=engine, **fields)
+    def assign(self, assignment_id: int, engine: str, **fields: Unpack[AssignmentFields]) -> None:
+        usual: AssignmentFields = {"configuration": ONE, "count": 1, "job_id": "job"}
+        assignment = hub_pb2.Assignment(id=assignment_id, engine=engine, **(usual | fields))
         self._orders.put_nowait(hub_pb2.WorkOrders(assignments=[assignment]))
 
     def stop_assignment(self, assignment_id: int) -> None:
@@ -92,12 +102,12 @@ class FakeHub:
             pass
         return report
 
-    async def heard(self, kind: str) -> Any:
+    async def heard(self, kind: str) -> hub_pb2.AgentControl:
         """Wait for a control message of a kind."""
         while True:
             message = await self.control.get()
             if message.WhichOneof("message") == kind:
-                return getattr(message, kind)
+                return message
 
     async def _serve_control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], _context: object
@@ -247,7 +257,8 @@ async def test_heartbeats_count_up_and_carry_the_memory(
 ) -> None:
     hub.heartbeat_s = 0.2
     async with running_agent(hub, models, state) as agent:
-        first, second = await hub.heard("heartbeat"), await hub.heard("heartbeat")
+        first = (await hub.heard("heartbeat")).heartbeat
+        second = (await hub.heard("heartbeat")).heartbeat
         assert second.sequence == first.sequence + 1
         assert second.rss_bytes >= psutil.Process(agent.pid).memory_info().rss // 2
 
@@ -281,13 +292,13 @@ async def test_sample_queries_count_labels_over_the_whole_assignment(hub: FakeHu
 async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     session = common_pb2.Session(engine="twice", configuration=TWO)
     hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
-    changed = await hub.heard("session_changed")
+    changed = (await hub.heard("session_changed")).session_changed
     assert (changed.session, changed.resident, changed.fault) == (session, True, "")
     assert changed.backend_start_s > 0
     hub.assign(1, "twice", configuration=TWO, requests=[request([1, 1])])
     assert isinstance(await hub.reports.get(), hub_pb2.Ended)
     hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
-    assert not (await hub.heard("session_changed")).resident
+    assert not (await hub.heard("session_changed")).session_changed.resident
 
 
 @pytest.mark.usefixtures("agent")
@@ -297,7 +308,7 @@ async def test_session_that_cannot_be_loaded_is_reported_with_the_reason(
 ) -> None:
     session = common_pb2.Session(engine=engine, configuration=TWO)
     hub.order(hub_pb2.GatewayControl(load=hub_pb2.LoadEngine(session=session)))
-    changed = await hub.heard("session_changed")
+    changed = (await hub.heard("session_changed")).session_changed
     assert (changed.session, changed.resident) == (session, False)
     assert "cannot be loaded here with threads=2" in changed.fault
 
@@ -315,7 +326,7 @@ async def test_stopped_assignment_keeps_its_progress(hub: FakeHub) -> None:
     assert second.progress.done == 0
 
 
-IMPOSSIBLE: list[tuple[str, dict[str, Any], hub_pb2.Fault.ValueType, str]] = [
+IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [
     ("unknown", {}, hub_pb2.FAULT_UNKNOWN_ENGINE, "no engine 'unknown'"),
     ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "model.onnx is damaged"),
     ("twice", {"requests": [request([1, 1], "z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
@@ -450,13 +461,13 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         save_sum(models / "sum.new")
         (models / "sum").mkdir()
         (models / "sum.new").rename(models / "sum" / "m.tflite")
-        engine = (await hub.heard("engine_changed")).engine
+        engine = (await hub.heard("engine_changed")).engine_changed.engine
         while not engine.backend:  # seen while it was empty
-            engine = (await hub.heard("engine_changed")).engine
+            engine = (await hub.heard("engine_changed")).engine_changed.engine
         assert (engine.name, engine.backend, engine.fault) == ("sum", "tflite", "")
         hub.assign(1, "sum", count=3)
         assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
         shutil.rmtree(models / "sum")
-        assert "no longer in" in (await hub.heard("engine_changed")).engine.fault
+        assert "no longer in" in (await hub.heard("engine_changed")).engine_changed.engine.fault
         hub.assign(2, "sum")
         assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN

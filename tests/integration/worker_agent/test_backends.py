@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx
@@ -14,10 +14,16 @@ from onnx import TensorProto, helper
 
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable
+from synergai.models.samples import write_samples
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
 from tests.tiny_tflite import save_sum
 from worker_agent.hosts.sync_client import HostClient
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Number = TypeVar("Number", np.float32, np.int8)
 
 SIDE = 512
 """Rows and columns of the matrix whose product two threads share."""
@@ -56,12 +62,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = (models / "sum" / "m.tflite").read_bytes()
     (models / "damaged" / "m.tflite").write_bytes(content[: len(content) // 2])
     for engine, name in (("tflite", "x"), ("tensorflow", "x:0"), ("onnxruntime", "x")):
-        samples: dict[str, Any] = {name: np.ones((1, SIDE, SIDE), np.float32)}
-        np.savez(models / engine / "samples.npz", **samples)
+        write_samples(models / engine, {name: np.ones((1, SIDE, SIDE), np.float32)})
     return models
 
 
-def answer(host: HostClient, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def answer(host: HostClient, name: str, array: NDArray[Number]) -> NDArray[Number]:
     datatype = {"float32": "FP32", "int8": "INT8"}[array.dtype.name]
     request = ModelInferRequest(
         inputs=[

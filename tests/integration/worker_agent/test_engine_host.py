@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -28,6 +28,8 @@ from worker_agent.ipc.arena import INLINE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
 
 def session(engine: str) -> Session:
     return Session(EngineName(engine), Configuration(1))
@@ -39,12 +41,15 @@ def twice(models: Path) -> Iterator[HostClient]:
         yield host
 
 
-def request(array: np.ndarray[Any, Any], *outputs: str, **fields: Any) -> bytes:
+def request(
+    array: NDArray[np.float32], *outputs: str, model_name: str = "", request_id: str = ""
+) -> bytes:
     message = ModelInferRequest(
         inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
         outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
         raw_input_contents=[array.tobytes()],
-        **fields,
+        model_name=model_name,
+        id=request_id,
     )
     return message.SerializeToString()
 
@@ -73,7 +78,7 @@ def test_host_reports_its_tensors_and_load_times(twice: HostClient) -> None:
 
 def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
-    response = answer(twice, request(array, model_name="twice", id="7"))
+    response = answer(twice, request(array, model_name="twice", request_id="7"))
     assert (response.model_name, response.model_version, response.id) == ("twice", "1", "7")
     assert [(out.name, out.datatype, list(out.shape)) for out in response.outputs] == [
         ("y", "FP32", [2, 2]),

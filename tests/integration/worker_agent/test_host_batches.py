@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from worker_agent.inventory.inventory import Inventory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from numpy.typing import ArrayLike
 
     from worker_agent.ipc.frames import RunEnded
 
@@ -42,8 +45,8 @@ async def host(batching: Path) -> AsyncIterator[HostProcess]:
     await host.close()
 
 
-def request(array: Any, *outputs: str) -> bytes:
-    array = np.asarray(array, np.float32)
+def request(values: ArrayLike, *outputs: str) -> bytes:
+    array = np.asarray(values, np.float32)
     return ModelInferRequest(
         inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
         outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
@@ -59,7 +62,9 @@ class Queries:
         self._ends: list[asyncio.Future[RunEnded]] = []
         self.order: list[int] = []
 
-    def query(self, request: bytes, *terms: Any) -> int:
+    def query(
+        self, request: bytes, batch_times: BatchTimes | None = None, due: float = math.inf
+    ) -> int:
         end: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
         number = len(self._ends)
         self._ends.append(end)
@@ -68,7 +73,7 @@ class Queries:
             self.order.append(number)
             end.set_result(message)
 
-        return self._host.run_query(request, ended, *terms)
+        return self._host.run_query(request, ended, batch_times, due)
 
     async def ends(self) -> list[RunEnded]:
         async with asyncio.timeout(20):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -251,9 +251,9 @@ async def test_cached_description_avoids_loading(
     started: list[str] = []
     start = HostProcess.start
 
-    async def spy(models: Path, session: Session, **options: Any) -> HostProcess:
+    async def spy(models: Path, session: Session, *, load_timeout_s: float) -> HostProcess:
         started.append(session.engine)
-        return await start(models, session, **options)
+        return await start(models, session, load_timeout_s=load_timeout_s)
 
     monkeypatch.setattr(HostProcess, "start", spy)
     assert await Inventory(models, cache).engines() == engines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
@@ -15,6 +15,7 @@ import synergai
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.preprocess import preprocess_mobilenet
+from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.arrays import build_request, read_outputs, read_parameters
@@ -48,7 +49,7 @@ def colours(models: Path) -> Iterator[HostClient]:
         yield host
 
 
-def asked(images: Sequence[bytes], *outputs: str, **parameters: Any) -> oip.ModelInferRequest:
+def asked(images: Sequence[bytes], *outputs: str, **parameters: bool) -> oip.ModelInferRequest:
     inputs = {"input:0": np.array(images, object)}
     return build_request("colours", inputs, outputs=outputs, parameters=parameters)
 
@@ -138,15 +139,14 @@ def test_engine_whose_model_does_not_fit_its_preprocessing_is_not_loaded(tmp_pat
     models = save_image_engines(tmp_path / "models")
     (models / "colours" / "engine.toml").write_text('preprocess = "ssd"\n')
 
-    with pytest.raises(EngineUnusable, match="makes images of 300 x 300 pixels"):
+    with pytest.raises(EngineUnusable, match="yields images of 300 x 300 pixels"):
         HostClient(models, Session(EngineName("colours"), Configuration(1)))
 
 
 def test_labels_are_classes_and_not_output_indices(tmp_path: Path) -> None:
     models = save_image_engines(tmp_path / "models")
     images = np.concatenate([preprocess_mobilenet(picture(name)) for name in ("red", "blue")])
-    samples: dict[str, Any] = {"input:0": images, "labels": np.array([0, 1])}
-    np.savez(models / "colours" / "samples.npz", **samples)
+    write_samples(models / "colours", {"input:0": images, "labels": np.array([0, 1])})
 
     with HostClient(models, Session(EngineName("colours"), Configuration(1))) as host:
         tally = host.run_samples(0, 2).tally
@@ -162,7 +162,7 @@ async def test_client_sends_images_and_gets_classes(fleet: LocalFleet) -> None:
         images = [picture("green"), picture("blue")]
         result = await client.infer("colours", {"input:0": images}, outputs=["classes"])
         assert result["classes"].tolist() == [1, 2]
-        with pytest.raises(InvalidInput, match="the bytes are not an image"):
+        with pytest.raises(InvalidInput, match="the data is not an image"):
             await client.infer("colours", {"input:0": [b"no image"]})
         with pytest.raises(InvalidInput, match="takes encoded images as BYTES"):
             await client.infer("colours", {"input:0": [images]})

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import grpc
 import numpy as np
 import pytest
 
 from synergai.oip import inference_pb2 as oip
+from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc
+from tests.calls import raw_requests, raw_stream, raw_unary
 from worker_agent.app import Agent
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
+
+    from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceAsyncStub
+    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.rpc import RawRequest
+    from tests.message_fields import RequestFields
+    from worker_agent.standalone.stream import PendingRequest
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -40,22 +48,18 @@ async def channel(agent: Agent) -> AsyncIterator[grpc.aio.Channel]:
         yield channel
 
 
-async def call(channel: Any, method: str, message: Any) -> Any:
-    """Make a unary call; bytes are sent unchanged."""
-    data = message if isinstance(message, bytes) else message.SerializeToString()
-    response = getattr(oip, f"{method}Response")
-    unary = channel.unary_unary(f"/{SERVICE}/{method}", response_deserializer=response.FromString)
-    return await unary(data, timeout=10)
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> GRPCInferenceServiceAsyncStub:
+    return GRPCInferenceServiceStub(channel)
 
 
 def request(
-    values: Sequence[float] = (1, 2), engine: str = "twice", **fields: Any
+    values: Sequence[float] = (1, 2), engine: str = "twice", **fields: Unpack[RequestFields]
 ) -> oip.ModelInferRequest:
     array = np.array(values, np.float32).reshape(1, -1)
     tensor = oip.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)
-    return oip.ModelInferRequest(
-        model_name=engine, inputs=[tensor], raw_input_contents=[array.tobytes()], **fields
-    )
+    usual: RequestFields = {"model_name": engine, "raw_input_contents": [array.tobytes()]}
+    return oip.ModelInferRequest(inputs=[tensor], **(usual | fields))
 
 
 def y_of(response: oip.ModelInferResponse) -> list[float]:
@@ -63,20 +67,20 @@ def y_of(response: oip.ModelInferResponse) -> list[float]:
     return values
 
 
-async def test_server_and_engines_describe_themselves(channel: grpc.aio.Channel) -> None:
-    assert (await call(channel, "ServerLive", oip.ServerLiveRequest())).live
-    assert (await call(channel, "ServerReady", oip.ServerReadyRequest())).ready
-    server = await call(channel, "ServerMetadata", oip.ServerMetadataRequest())
+async def test_server_and_engines_describe_themselves(stub: GRPCInferenceServiceAsyncStub) -> None:
+    assert (await stub.ServerLive(oip.ServerLiveRequest())).live
+    assert (await stub.ServerReady(oip.ServerReadyRequest())).ready
+    server = await stub.ServerMetadata(oip.ServerMetadataRequest())
     assert server.name == "synergai-agent"
-    assert (await call(channel, "ModelReady", oip.ModelReadyRequest(name="twice"))).ready
-    assert not (await call(channel, "ModelReady", oip.ModelReadyRequest(name="truncated"))).ready
-    model = await call(channel, "ModelMetadata", oip.ModelMetadataRequest(name="twice"))
+    assert (await stub.ModelReady(oip.ModelReadyRequest(name="twice"))).ready
+    assert not (await stub.ModelReady(oip.ModelReadyRequest(name="truncated"))).ready
+    model = await stub.ModelMetadata(oip.ModelMetadataRequest(name="twice"))
     assert (model.name, list(model.versions), model.platform) == ("twice", ["1"], "onnxruntime")
     assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 2])]
 
 
-async def test_inference_echoes_name_version_and_id(channel: grpc.aio.Channel) -> None:
-    response = await call(channel, "ModelInfer", request([3, 4], id="7"))
+async def test_inference_echoes_name_version_and_id(stub: GRPCInferenceServiceAsyncStub) -> None:
+    response = await stub.ModelInfer(request([3, 4], id="7"))
     assert (response.model_name, response.model_version, response.id) == ("twice", "1", "7")
     assert y_of(response) == [6, 8]
 
@@ -85,28 +89,27 @@ async def test_inference_echoes_name_version_and_id(channel: grpc.aio.Channel) -
     ("message", "code"),
     [
         (b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT),
-        (request([1, 2, 3]), grpc.StatusCode.INVALID_ARGUMENT),
-        (request(model_version="2"), grpc.StatusCode.INVALID_ARGUMENT),
-        (request(engine="unknown"), grpc.StatusCode.NOT_FOUND),
-        (request(engine="truncated"), grpc.StatusCode.FAILED_PRECONDITION),
+        (request([1, 2, 3]).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (request(model_version="2").SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (request(engine="unknown").SerializeToString(), grpc.StatusCode.NOT_FOUND),
+        (request(engine="truncated").SerializeToString(), grpc.StatusCode.FAILED_PRECONDITION),
     ],
 )
 async def test_failed_request_has_its_status_code(
-    channel: grpc.aio.Channel, message: Any, code: grpc.StatusCode
+    channel: grpc.aio.Channel, message: bytes, code: grpc.StatusCode
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(channel, "ModelInfer", message)
+        await raw_unary(channel, f"/{SERVICE}/ModelInfer")(message, timeout=10)
     assert caught.value.code() is code
 
 
-async def test_stream_responds_in_order_and_survives_errors(channel: Any) -> None:
+async def test_stream_responds_in_order_and_survives_errors(channel: grpc.aio.Channel) -> None:
     sent = [request([i, i]).SerializeToString() for i in range(100)]
     sent[10] = b"\xff\xff"
     sent[20] = request([1, 2, 3]).SerializeToString()
     sent[30] = request(engine="unknown").SerializeToString()
-    stream = channel.stream_stream(
-        f"/{SERVICE}/ModelStreamInfer",
-        response_deserializer=oip.ModelStreamInferResponse.FromString,
+    stream = raw_requests(
+        channel, f"/{SERVICE}/ModelStreamInfer", oip.ModelStreamInferResponse.FromString
     )(iter(sent), timeout=20)
     try:
         answers = [answer async for answer in stream]
@@ -121,8 +124,8 @@ async def test_stream_responds_in_order_and_survives_errors(channel: Any) -> Non
     assert y_of(answers[99].infer_response) == [198, 198]
 
 
-async def test_cancelled_stream_leaves_no_work(channel: Any, agent: Agent) -> None:
-    stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
+async def test_cancelled_stream_leaves_no_work(channel: grpc.aio.Channel, agent: Agent) -> None:
+    stream = raw_stream(channel, f"/{SERVICE}/ModelStreamInfer")()
     for _ in range(50):
         await stream.write(request().SerializeToString())
     stream.cancel()
@@ -131,32 +134,30 @@ async def test_cancelled_stream_leaves_no_work(channel: Any, agent: Agent) -> No
     assert agent._runner.is_idle
 
 
-async def test_draining_agent_refuses_new_requests(channel: grpc.aio.Channel, agent: Agent) -> None:
-    await call(channel, "ModelInfer", request())
+async def test_draining_agent_refuses_new_requests(
+    stub: GRPCInferenceServiceAsyncStub, agent: Agent
+) -> None:
+    await stub.ModelInfer(request())
     agent.stop()
     await agent.wait_stopped()
-    assert not (await call(channel, "ServerReady", oip.ServerReadyRequest())).ready
+    assert not (await stub.ServerReady(oip.ServerReadyRequest())).ready
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(channel, "ModelInfer", request())
+        await stub.ModelInfer(request())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_internal_error_fails_only_its_request(
-    agent: Agent, channel: Any, monkeypatch: pytest.MonkeyPatch
+    agent: Agent, stub: GRPCInferenceServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = agent._standalone._begin
 
-    def clumsy(raw: Any) -> Any:
+    def clumsy(raw: RawRequest[RequestHeader]) -> PendingRequest:
         if raw.parsed.message.id == "clumsy":
             raise ZeroDivisionError
         return begin(raw)
 
     monkeypatch.setattr(agent._standalone, "_begin", clumsy)
-    stream = channel.stream_stream(
-        f"/{SERVICE}/ModelStreamInfer",
-        request_serializer=oip.ModelInferRequest.SerializeToString,
-        response_deserializer=oip.ModelStreamInferResponse.FromString,
-    )
-    answers = [each async for each in stream([request(id="clumsy"), request()], timeout=10)]
+    stream = stub.ModelStreamInfer(iter([request(id="clumsy"), request()]), timeout=10)
+    answers = [each async for each in stream]
     assert [bool(each.error_message) for each in answers] == [True, False]
     assert "ZeroDivision" not in answers[0].error_message
