@@ -1,0 +1,53 @@
+"""The client SDK needs few libraries, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import asyncio, sys
+
+NEEDED = {"google", "grpc", "msgspec", "numpy", "synergai", "typing_extensions"}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        package = name.partition(".")[0]
+        if package not in NEEDED | sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+
+import numpy as np
+import synergai
+
+for name in dir(synergai):
+    getattr(synergai, name)
+
+async def main():
+    async with synergai.Client("127.0.0.1:1", attempts=1) as client:
+        inputs = {"x": np.ones(1, np.float32)}
+        for call in (
+            client.infer("engine", inputs),
+            client.infer("engine", {"x": [1.0]}),
+            anext(client.stream("engine", [inputs])),
+            client.run("engine", [inputs]).__aenter__(),
+            client.submit("engine", queries=1),
+            client.job("id").status(),
+            client.workers(),
+        ):
+            try:
+                await call
+            except synergai.Unavailable:
+                continue
+            raise AssertionError(f"{call} did not call the gateway")
+
+asyncio.run(main())
+"""
+
+
+def test_client_needs_no_library_of_the_command_line_or_the_services() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 0, done.stderr
