@@ -187,6 +187,16 @@ MAX_PRIORITY: Final = 9
 MAX_QUERIES: Final = 1_000_000_000
 
 
+def validate_priority(priority: int) -> None:
+    """Check that a priority is in range.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
+
+
 class JobSpec(Struct, frozen=True, kw_only=True):
     """Specification of a job: `queries` of `engine`, to be completed within `qos` seconds.
 
@@ -211,8 +221,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"queries must be from 1 to {MAX_QUERIES:,}, not {self.queries}")
         if not self.qos > 0:
             raise InvalidInput(f"the QoS time must be positive, not {self.qos} s")
-        if not 0 <= self.priority <= MAX_PRIORITY:
-            raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {self.priority}")
+        validate_priority(self.priority)
         if self.tenant:
             validate_name(self.tenant, "tenant name")
 

@@ -24,9 +24,7 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PACKAGES: Final = frozenset(
-    ("synergai", "gateway", "worker_agent", "engines", "profiler", "loadgen", "simulator")
-)
+PACKAGES: Final = frozenset(("synergai", "gateway", "worker_agent", "profiler"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
+
+CALL_TIMEOUT_S: Final = 10.0
+"""Timeout of calls without inference, which a healthy gateway answers at once."""
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -87,7 +90,7 @@ class GatewayChannel:
         method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
         request: RequestT,
         *,
-        timeout: float | None,  # noqa: ASYNC109 - sent to the server as the deadline
+        timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109 - sent to the server as the deadline
     ) -> ResponseT:
         """Make an idempotent call, retrying while the gateway is unavailable.
 

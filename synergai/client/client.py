@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 from synergai.client.channel import GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
@@ -38,7 +38,15 @@ from synergai.client.streaming import (
     stream_queries,
 )
 from synergai.client.target import DEFAULT_TARGET
-from synergai.domain import MAX_PRIORITY, Engine, EngineName, JobId, JobSpec, JobState
+from synergai.domain import (
+    MAX_PRIORITY,
+    Engine,
+    EngineName,
+    JobId,
+    JobSpec,
+    JobState,
+    validate_priority,
+)
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.protocol.converters import (
     engine_from_metadata,
@@ -59,9 +67,6 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
-
-_CALL_TIMEOUT_S: Final = 10.0
-"""Timeout of calls without inference, which a healthy gateway answers at once."""
 
 
 class Client:
@@ -291,17 +296,12 @@ class Client:
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
         method = self._channel.jobs.Submit
-        job = await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
+        job = await self._channel.call(method, request)
         return self.job(job.id)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of a job, without asking the gateway whether it exists."""
-        return JobHandle(
-            self._channel,
-            JobId(job_id),
-            call_timeout=_CALL_TIMEOUT_S,
-            patience=self._patience,
-        )
+        return JobHandle(self._channel, JobId(job_id), patience=self._patience)
 
     async def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
         """List jobs, newest first.
@@ -316,7 +316,7 @@ class Client:
         numbers = [jobs_pb2.JobState.ValueType(state.value) for state in states]
         request = jobs_pb2.ListRequest(states=numbers, limit=limit)
         method = self._channel.jobs.List
-        response = await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
+        response = await self._channel.call(method, request)
         return [job_status_from_proto(job) for job in response.jobs]
 
     def run(
@@ -365,11 +365,8 @@ class Client:
         Raises:
             SynergaiError: the call failed.
         """
-        response = await self._channel.call(
-            self._channel.fleet.ListWorkers,
-            fleet_pb2.ListWorkersRequest(),
-            timeout=_CALL_TIMEOUT_S,
-        )
+        method = self._channel.fleet.ListWorkers
+        response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
 
     async def engine(self, name: str) -> Engine:
@@ -382,11 +379,7 @@ class Client:
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
-        response = await self._channel.call(
-            method,
-            inference_pb2.ModelMetadataRequest(name=name),
-            timeout=_CALL_TIMEOUT_S,
-        )
+        response = await self._channel.call(method, inference_pb2.ModelMetadataRequest(name=name))
         return engine_from_metadata(response)
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
@@ -424,7 +417,7 @@ class Client:
         from synergai.oip import repository_pb2
 
         request = repository_pb2.RepositoryModelUnloadRequest(model_name=engine)
-        await self._channel.call(method, request, timeout=_CALL_TIMEOUT_S)
+        await self._channel.call(method, request)
 
     async def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready.
@@ -441,9 +434,9 @@ class Client:
         try:
             if engine:
                 model = inference_pb2.ModelReadyRequest(name=engine)
-                return (await call(stub.ModelReady, model, timeout=_CALL_TIMEOUT_S)).ready
+                return (await call(stub.ModelReady, model)).ready
             server = inference_pb2.ServerReadyRequest()
-            return (await call(stub.ServerReady, server, timeout=_CALL_TIMEOUT_S)).ready
+            return (await call(stub.ServerReady, server)).ready
         except (NotFound, Unavailable):
             return False
 
@@ -506,6 +499,5 @@ def _job_spec(engine: str, queries: int, qos: float | None, priority: int, tenan
 
 def _to_protocol_priority(priority: int) -> int:
     """Convert 0 (default) to 9 (first) to the protocol's scale: 0 is the default, 1 the first."""
-    if not 0 <= priority <= MAX_PRIORITY:
-        raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
+    validate_priority(priority)
     return MAX_PRIORITY + 1 - priority if priority else 0

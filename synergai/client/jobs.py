@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 class JobHandle:
     """Reference to a job at the gateway; created by ``Client.submit`` and ``Client.job``."""
 
-    def __init__(
-        self, channel: GatewayChannel, job_id: JobId, *, call_timeout: float, patience: float
-    ) -> None:
+    def __init__(self, channel: GatewayChannel, job_id: JobId, *, patience: float) -> None:
         self.id = job_id
         self._channel = channel
-        self._call_timeout = call_timeout
         self._patience = patience
 
     def __repr__(self) -> str:
@@ -42,13 +39,8 @@ class JobHandle:
             NotFound: the gateway does not know the job, or no longer does.
             SynergaiError: the call failed.
         """
-        return job_status_from_proto(
-            await self._channel.call(
-                self._channel.jobs.Get,
-                jobs_pb2.GetRequest(job_id=self.id),
-                timeout=self._call_timeout,
-            )
-        )
+        request = jobs_pb2.GetRequest(job_id=self.id)
+        return job_status_from_proto(await self._channel.call(self._channel.jobs.Get, request))
 
     async def watch(self) -> AsyncGenerator[JobStatus, None]:
         """Yield the job's current status, then one after each change, until it has ended.
@@ -116,10 +108,5 @@ class JobHandle:
             NotFound: the gateway does not know the job.
             SynergaiError: the call failed.
         """
-        return job_status_from_proto(
-            await self._channel.call(
-                self._channel.jobs.Cancel,
-                jobs_pb2.CancelRequest(job_id=self.id),
-                timeout=self._call_timeout,
-            )
-        )
+        request = jobs_pb2.CancelRequest(job_id=self.id)
+        return job_status_from_proto(await self._channel.call(self._channel.jobs.Cancel, request))
