@@ -14,13 +14,13 @@ import grpc
 from gateway.app import build_app
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.monitoring.http import HttpServer
-from gateway.servicers.engine_details import EngineDetailsServicer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
+from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
-from gateway.servicers.oip import InferenceServicer
-from gateway.servicers.repository import RepositoryServicer
 from synergai.protocol import rpc
+from synergai.protocol.oip_server.models import ModelServicer
+from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol.tls import server_credentials
 from synergai.runtime.ready_file import ready_file
@@ -128,8 +128,14 @@ class Gateway:
                 ),
             )
         )
-        inference = InferenceServicer(app.inference, app.catalogue, app.admission)
-        client_server.add_generic_rpc_handlers(self._client_handlers(inference))
+        backend = GatewayBackend(
+            app.inference, app.catalogue, app.admission, app.metrics, app.model_control
+        )
+        inference = InferenceServicer(backend, "synergai", EXTENSIONS)
+        models = ModelServicer(backend, app.clock)
+        client_server.add_generic_rpc_handlers(
+            (inference.handler(), models.handler(), *self._client_handlers())
+        )
         http = HttpServer(app.metrics.registry, lambda: app.admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
@@ -154,17 +160,13 @@ class Gateway:
             )
         )
 
-    def _client_handlers(self, inference: InferenceServicer) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Return the handlers of the clients' port."""
+    def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Return the handlers of the clients' port beside the Open Inference Protocol."""
         app = self._app
-        catalogue, admission, metrics = app.catalogue, app.admission, app.metrics
         return (
-            inference.handler(),
-            EngineDetailsServicer(catalogue, metrics, app.clock).handler(),
-            RepositoryServicer(app.model_control, catalogue).handler(),
             JobsServicer(app.jobs, app.streamed).handler(),
-            FleetServicer(app.dispatcher, catalogue, app.profiles, app.clock).handler(),
-            HealthServicer(catalogue, admission).handler(),
+            FleetServicer(app.dispatcher, app.catalogue, app.profiles, app.clock).handler(),
+            HealthServicer(app.catalogue, app.admission).handler(),
             *(_reflection() if self._settings.reflection else ()),
             UnimplementedHandler(
                 {

@@ -17,6 +17,7 @@ from synergai.errors import EngineUnusable
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import Identity, channel_credentials
+from synergai.runtime.clock import Clock
 from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.pool import HostPool, SessionChange
@@ -28,6 +29,7 @@ from worker_agent.power.files import Files
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.runner.runner import Runner
+from worker_agent.standalone.backend import AgentBackend
 from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:
@@ -85,8 +87,10 @@ class Agent:
             settings.max_message_bytes,
             self._credentials,
         )
+        clock = Clock()
         self._standalone = StandaloneServer(
-            self._runner, self._hosts, self._engines, self._configurations
+            AgentBackend(self._runner, self._hosts, self._engines, self._configurations, clock),
+            clock,
         )
         self._stop = asyncio.Event()
         self._unloads: set[asyncio.Task[bool]] = set()

@@ -121,6 +121,11 @@ class Request:
         else:
             self.result.set_exception(error)
 
+    def abandon(self) -> None:
+        """Cancel the request, because its client is gone or has cancelled it."""
+        self.result.cancel()
+        self._inference.cancel(self.job.id)
+
     def _respond(self, now: float) -> None:
         """Hand over the response and account for its time."""
         response = self._response
@@ -170,30 +175,15 @@ class Inference:
         self._count = 0
         self._shedders: defaultdict[EngineName, LoadShedder] = defaultdict(LoadShedder)
 
-    async def infer(
+    def begin(
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
-    ) -> bytes:
-        """Run a request and return the serialised response.
+    ) -> Request:
+        """Accept and enqueue a request.
 
         Args:
             raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
-
-        Raises:
-            SynergaiError: see `begin`; or the request failed on its worker.
-        """
-        request = self.begin(raw, budget_s, tenant)
-        try:
-            return bytes(await request.result)
-        except asyncio.CancelledError:
-            self.abandon(request)
-            raise
-
-    def begin(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
-    ) -> Request:
-        """Accept and enqueue a request; see `infer` for the arguments.
 
         Raises:
             InvalidInput: it does not match its engine, or a parameter is invalid.
@@ -262,10 +252,9 @@ class Inference:
                 f"{expected_s:.2g} s, but the deadline is in {budget_s:.2g} s; try later"
             )
 
-    def abandon(self, request: Request) -> None:
-        """Cancel a request whose client is gone."""
-        request.result.cancel()
-        self._dispatcher.cancel(request.job.id)
+    def cancel(self, job_id: JobId) -> None:
+        """Cancel the job of a request."""
+        self._dispatcher.cancel(job_id)
 
     def release(self, request: Request, error: SynergaiError | None, now: float) -> None:
         """Free the room of an ended request and count its outcome."""

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from synergai.domain import MAX_PRIORITY, validate_name
+from synergai.domain import MAX_PRIORITY
 from synergai.errors import InvalidInput, NotSupported
+from synergai.protocol.oip_server.parameters import bool_parameter, checked_tenant, int_parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from synergai.oip.inference_pb2 import InferParameter
-
-TENANT_METADATA: Final = "synergai-tenant"
-"""Call metadata with the tenant of all requests in the call that name none themselves."""
 
 
 class RequestOptions(Struct, frozen=True, kw_only=True):
@@ -67,53 +65,3 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
             case _:
                 pass
     return RequestOptions(priority=priority, timeout_s=timeout_s, tenant=tenant, timings=timings)
-
-
-def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the tenant in a call's metadata; empty if there is none.
-
-    Raises:
-        InvalidInput: the name is not valid.
-    """
-    for key, content in metadata:
-        if key == TENANT_METADATA:
-            return checked_tenant(str(content))
-    return ""
-
-
-def checked_tenant(text: str) -> str:
-    """Return `text` if it is a valid tenant name; empty is the default tenant.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    return validate_name(text, "tenant name") if text else ""
-
-
-def bool_parameter(parameter: InferParameter, name: str) -> bool:
-    """Return the value of a boolean parameter.
-
-    Raises:
-        InvalidInput: it is not boolean.
-    """
-    if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise InvalidInput(f"the parameter {name!r} must be a boolean")
-    return parameter.bool_param
-
-
-def int_parameter(parameter: InferParameter, name: str) -> int:
-    """Return the value of a nonnegative integer parameter.
-
-    Raises:
-        InvalidInput: it is negative or not an integer.
-    """
-    match parameter.WhichOneof("parameter_choice"):
-        case "int64_param":
-            number = parameter.int64_param
-        case "uint64_param":
-            number = parameter.uint64_param
-        case _:
-            raise InvalidInput(f"the parameter {name!r} must be an integer")
-    if number < 0:
-        raise InvalidInput(f"the parameter {name!r} must be 0 or more, not {number}")
-    return number

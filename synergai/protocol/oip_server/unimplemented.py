@@ -21,9 +21,9 @@ UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
         for kind in ("System", "Cuda")
         for call in ("Status", "Register", "Unregister")
     },
-    f"{_INFERENCE}TraceSetting": "tracing is not supported: set the request parameter "
-    "'synergai_timings', or see /metrics",
-    f"{_INFERENCE}LogSettings": "log settings cannot change at run time: start the gateway with "
+    f"{_INFERENCE}TraceSetting": "tracing is not supported: ask a gateway, with the request "
+    "parameter 'synergai_timings' or at /metrics",
+    f"{_INFERENCE}LogSettings": "log settings cannot change at run time: start the server with "
     "--log-level",
 }
 """Unsupported calls of Triton's protocol, with the alternative for each."""

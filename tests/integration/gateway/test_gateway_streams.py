@@ -51,7 +51,7 @@ async def test_open_stream_does_not_delay_the_shutdown(
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "a"
     gateway.stop()
     stopped = asyncio.create_task(gateway.wait_stopped())
-    with pytest.raises(grpc.aio.AioRpcError, match="the gateway is stopping"):
+    with pytest.raises(grpc.aio.AioRpcError, match="the server is stopping"):
         await call.read()
     assert agent.stops == set()
     await stopped

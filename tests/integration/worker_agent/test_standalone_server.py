@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import grpc
@@ -17,15 +20,15 @@ from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
     from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceAsyncStub
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import RawRequest
     from tests.message_fields import RequestFields
-    from worker_agent.standalone.stream import PendingRequest
+    from worker_agent.standalone.backend import AgentRequest
 
 SERVICE = "inference.GRPCInferenceService"
+SCRIPT = Path(__file__).with_name("triton_script.py")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,7 @@ async def test_server_and_engines_describe_themselves(stub: GRPCInferenceService
     assert server.name == "synergai-agent"
     assert (await stub.ModelReady(oip.ModelReadyRequest(name="twice"))).ready
     assert not (await stub.ModelReady(oip.ModelReadyRequest(name="truncated"))).ready
+    assert not (await stub.ModelReady(oip.ModelReadyRequest(name="unknown"))).ready
     model = await stub.ModelMetadata(oip.ModelMetadataRequest(name="twice"))
     assert (model.name, list(model.versions), model.platform) == ("twice", ["1"], "onnxruntime")
     assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 2])]
@@ -149,15 +153,26 @@ async def test_draining_agent_refuses_new_requests(
 async def test_internal_error_fails_only_its_request(
     agent: Agent, stub: GRPCInferenceServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = agent._standalone._begin
+    backend = agent._standalone._backend
+    begin = backend.begin
 
-    def clumsy(raw: RawRequest[RequestHeader]) -> PendingRequest:
+    def clumsy(raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str) -> AgentRequest:
         if raw.parsed.message.id == "clumsy":
             raise ZeroDivisionError
-        return begin(raw)
+        return begin(raw, budget_s, tenant)
 
-    monkeypatch.setattr(agent._standalone, "_begin", clumsy)
+    monkeypatch.setattr(backend, "begin", clumsy)
     stream = stub.ModelStreamInfer(iter([request(id="clumsy"), request()]), timeout=10)
     answers = [each async for each in stream]
     assert [bool(each.error_message) for each in answers] == [True, False]
     assert "ZeroDivision" not in answers[0].error_message
+
+
+async def test_unmodified_tritonclient_profiles_and_controls_an_agent(agent: Agent) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(SCRIPT), agent.address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()

@@ -107,7 +107,7 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(
     worker = harness.add_worker()
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
-    harness.inference.abandon(request)
+    request.abandon()
     assert harness.orders(worker) == [StopAssignment(assignment.id)]
     assert harness.admission.requests == 0
     assert harness.metric("requests_total", engine="echo", code="CANCELLED") == 1

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.servicers.engine_details import engine_config, engine_statistics
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol.oip_server.messages import engine_config, engine_statistics
 
 if TYPE_CHECKING:
     from synergai.domain import Engine
@@ -53,7 +53,7 @@ async def test_rejected_expired_cancelled_and_failed_requests_are_counted_separa
     harness: GatewayHarness,
 ) -> None:
     harness.add_worker()
-    harness.inference.abandon(harness.begin_request())
+    harness.begin_request().abandon()
     with pytest.raises(Exception, match="deadline"):
         harness.begin_request(budget_s=0.0)
     with pytest.raises(Exception, match="version"):

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe V2): its six core calls, and Triton's stream."""
+"""The protocol's core calls and Triton's stream."""
 
 from __future__ import annotations
 
@@ -8,48 +8,58 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from gateway.requests.parameters import tenant_from_metadata
-from gateway.servicers.oip_stream import InferenceStream, window_from_metadata
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
+from synergai.protocol.oip_server.messages import engine_metadata, matching_engine
+from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
+from synergai.protocol.oip_server.stream import InferenceStream
 from synergai.protocol.request_codec import RequestDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-    from gateway.admission.limits import Admission
-    from gateway.fleet.catalogue import Catalogue
-    from gateway.requests.inference import Inference
-    from synergai.domain import Engine, TensorSpec
+    from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 """Metadata with which a client asks to end its stream at the first error."""
-_EXTENSIONS: Final = (
+COMMON_EXTENSIONS: Final = (
     "classification",
     "model_configuration",
     "model_repository",
     "model_stream_infer",
-    "parameters",
-    "schedule_policy",
     "statistics",
     "synergai_cancel",
-    "synergai_tenant",
-    "synergai_timings",
     "synergai_window",
 )
+"""Extensions that every server with this servicer supports."""
 
 
 class InferenceServicer:
-    """Serves ``inference.GRPCInferenceService``."""
+    """Serves the inference calls of ``inference.GRPCInferenceService``.
 
-    def __init__(self, inference: Inference, catalogue: Catalogue, admission: Admission) -> None:
-        self._inference = inference
-        self._catalogue = catalogue
-        self._admission = admission
+    Args:
+        backend: engines and requests.
+        name: name of the server.
+        extensions: extensions beside `COMMON_EXTENSIONS`.
+        ordered_streams: send a stream's responses in the order of its requests.
+    """
+
+    def __init__(
+        self,
+        backend: InferenceBackend,
+        name: str,
+        extensions: Sequence[str] = (),
+        *,
+        ordered_streams: bool = False,
+    ) -> None:
+        self._backend = backend
+        self._name = name
+        self._extensions = sorted((*COMMON_EXTENSIONS, *extensions))
+        self._ordered_streams = ordered_streams
         self._streams: set[InferenceStream] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -80,14 +90,14 @@ class InferenceServicer:
         self, _request: oip.ServerReadyRequest, _context: Context
     ) -> oip.ServerReadyResponse:
         """Report whether requests are accepted."""
-        return oip.ServerReadyResponse(ready=self._admission.open)
+        return oip.ServerReadyResponse(ready=self._backend.is_ready())
 
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
     ) -> oip.ModelReadyResponse:
-        """Report whether a worker serves the engine."""
+        """Report whether the engine is in service; an unknown one is not."""
         try:
-            engine = self._catalogue.find(request.name)
+            engine = self._backend.find_engine(request.name)
         except SynergaiError:
             return oip.ModelReadyResponse(ready=False)
         return oip.ModelReadyResponse(ready=request.version in ("", engine.version))
@@ -97,27 +107,24 @@ class InferenceServicer:
     ) -> oip.ServerMetadataResponse:
         """Return name, version and extensions."""
         return oip.ServerMetadataResponse(
-            name="synergai", version=version("synergai"), extensions=_EXTENSIONS
+            name=self._name, version=version("synergai"), extensions=self._extensions
         )
 
     async def model_metadata(
         self, request: oip.ModelMetadataRequest, _context: Context
     ) -> oip.ModelMetadataResponse:
         """Return an engine's inputs and outputs."""
-        engine = find_engine(self._catalogue, request.name, request.version)
-        return oip.ModelMetadataResponse(
-            name=engine.name,
-            versions=[engine.version] if engine.version else [],
-            platform=engine.backend,
-            inputs=map(_tensor, engine.inputs),
-            outputs=map(_tensor, engine.outputs),
-            properties=engine_properties(engine),
-        )
+        return engine_metadata(matching_engine(self._backend, request.name, request.version))
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
-        return await self._inference.infer(request, context.time_remaining(), tenant)
+        pending = self._backend.begin(request, context.time_remaining(), tenant)
+        try:
+            return bytes(await pending.result)
+        except asyncio.CancelledError:
+            pending.abandon()
+            raise
 
     async def model_stream_infer(
         self,
@@ -127,11 +134,12 @@ class InferenceServicer:
         """Run a stream of independent requests; yield responses as they complete."""
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
-            self._inference,
+            self._backend,
             context.time_remaining(),
             tenant_from_metadata(metadata),
             window=window_from_metadata(metadata),
             end_on_error=STREAM_ERROR_METADATA in metadata,
+            ordered=self._ordered_streams,
         )
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
@@ -153,34 +161,3 @@ class InferenceServicer:
         """End all streams, which clients keep open and would delay the server's shutdown."""
         for stream in self._streams:
             stream.stop()
-
-
-def _tensor(spec: TensorSpec) -> oip.ModelMetadataResponse.TensorMetadata:
-    return oip.ModelMetadataResponse.TensorMetadata(
-        name=spec.name, datatype=spec.datatype, shape=spec.shape
-    )
-
-
-def engine_properties(engine: Engine) -> dict[str, str]:
-    """Return the engine's nonempty properties beyond the protocol's own fields."""
-    properties = {
-        "digest": engine.digest,
-        "preprocess": engine.preprocess,
-        "postprocess": engine.postprocess,
-    }
-    return {name: value for name, value in properties.items() if value}
-
-
-def find_engine(catalogue: Catalogue, name: str, wanted_version: str) -> Engine:
-    """Return the engine in service under `name`; an empty version matches any.
-
-    Raises:
-        NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
-        InvalidInput: the fleet serves another version.
-    """
-    engine = catalogue.find(name)
-    if wanted_version not in ("", engine.version):
-        raise InvalidInput(
-            f"engine {engine.name!r} has version {engine.version!r}, not {wanted_version!r}"
-        )
-    return engine

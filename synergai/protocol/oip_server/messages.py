@@ -1,67 +1,62 @@
-"""Triton's ModelConfig and ModelStatistics calls."""
+"""Conversion of engines and their statistics to the protocol's messages."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
-from gateway.servicers.oip import SERVICE, engine_properties, find_engine
-from synergai.oip import model_config_pb2, statistics_pb2
-from synergai.protocol import rpc
+from synergai.errors import InvalidInput
+from synergai.oip import inference_pb2, model_config_pb2, statistics_pb2
 
 if TYPE_CHECKING:
-    from gateway.fleet.catalogue import Catalogue
-    from gateway.monitoring.metrics import Metrics
-    from synergai.domain import Engine
+    from synergai.domain import Engine, TensorSpec
+    from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.oip_server.statistics import Duration, EngineStatistics
-    from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
 
 _STRING: Final = "BYTES"
 
 
-class EngineDetailsServicer:
-    """Serves ModelConfig and ModelStatistics of ``inference.GRPCInferenceService``."""
+def matching_engine(backend: InferenceBackend, name: str, wanted_version: str) -> Engine:
+    """Return the engine in service under `name`; an empty version matches any.
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics, clock: Clock) -> None:
-        self._catalogue = catalogue
-        self._metrics = metrics
-        self._clock = clock
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler to add to a server."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "ModelConfig": rpc.unary(self.model_config, model_config_pb2.ModelConfigRequest),
-                "ModelStatistics": rpc.unary(
-                    self.model_statistics, statistics_pb2.ModelStatisticsRequest
-                ),
-            },
+    Raises:
+        NotFound, Unavailable, EngineUnusable: see `InferenceBackend.find_engine`.
+        InvalidInput: the engine has another version.
+    """
+    engine = backend.find_engine(name)
+    if wanted_version not in ("", engine.version):
+        raise InvalidInput(
+            f"engine {engine.name!r} has version {engine.version!r}, not {wanted_version!r}"
         )
+    return engine
 
-    async def model_config(
-        self, request: model_config_pb2.ModelConfigRequest, _context: Context
-    ) -> model_config_pb2.ModelConfigResponse:
-        """Return an engine's configuration in Triton's format."""
-        engine = find_engine(self._catalogue, request.name, request.version)
-        return model_config_pb2.ModelConfigResponse(config=engine_config(engine))
 
-    async def model_statistics(
-        self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
-    ) -> statistics_pb2.ModelStatisticsResponse:
-        """Return the statistics of one engine, or of all in service."""
-        if request.name:
-            engines = [find_engine(self._catalogue, request.name, request.version)]
-        else:
-            engines = [self._catalogue.find(name) for name in self._catalogue.in_service()]
-        return statistics_pb2.ModelStatisticsResponse(
-            model_stats=[
-                engine_statistics(engine, self._metrics.engine(engine.name).statistics, self._clock)
-                for engine in engines
-            ]
-        )
+def engine_metadata(engine: Engine) -> inference_pb2.ModelMetadataResponse:
+    """Convert an engine to the protocol's metadata."""
+    return inference_pb2.ModelMetadataResponse(
+        name=engine.name,
+        versions=[engine.version] if engine.version else [],
+        platform=engine.backend,
+        inputs=map(_tensor_metadata, engine.inputs),
+        outputs=map(_tensor_metadata, engine.outputs),
+        properties=engine_properties(engine),
+    )
+
+
+def _tensor_metadata(spec: TensorSpec) -> inference_pb2.ModelMetadataResponse.TensorMetadata:
+    return inference_pb2.ModelMetadataResponse.TensorMetadata(
+        name=spec.name, datatype=spec.datatype, shape=spec.shape
+    )
+
+
+def engine_properties(engine: Engine) -> dict[str, str]:
+    """Return the engine's nonempty properties beyond the protocol's own fields."""
+    properties = {
+        "digest": engine.digest,
+        "preprocess": engine.preprocess,
+        "postprocess": engine.postprocess,
+    }
+    return {name: value for name, value in properties.items() if value}
 
 
 def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:

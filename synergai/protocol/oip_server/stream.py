@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gateway.requests.parameters import bool_parameter
-from synergai.errors import Cancelled, InvalidInput, SynergaiError, Unavailable
+from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.oip_stream import WINDOW_METADATA, is_cancel_request
+from synergai.protocol.oip_server.parameters import bool_parameter
+from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.request_codec import wrap_stream_response
 from synergai.protocol.status import stream_error
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
-    from gateway.requests.inference import Inference, Request
+    from synergai.protocol.oip_server.backend import InferenceBackend, PendingRequest
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
 
-STREAM_WINDOW: Final = 64
-"""Default of a stream's window: requests in flight beyond which the stream is not read, so that
-flow control slows the client down."""
-MAX_WINDOW: Final = 16_384
-"""Largest window a client can ask for. It exceeds a gateway's default request limit, so that a
-client with a wide window sees rejections instead of flow control."""
+    Slot: TypeAlias = list[bytes] | None
+    """Place of a response in the order of requests: empty until it is ready; None if unordered."""
+
 MAX_UNREAD_BYTES: Final = 64 << 20
-"""Bytes of unread responses beyond which a stream is not read: admission bounds requests in
+"""Bytes of unread responses beyond which a stream is not read: the backend bounds requests in
 flight, this bounds completed ones."""
-_WINDOW: Final = re.compile("[1-9][0-9]{0,18}")
 FINAL_PARAMETER: Final = "triton_enable_empty_final_response"
 """Parameter of a request that asks for its last (here: only) response to be marked."""
 _FINAL_RESPONSE: Final = oip.ModelInferResponse(
@@ -39,30 +35,17 @@ _FINAL_RESPONSE: Final = oip.ModelInferResponse(
 ).SerializeToString()
 
 
-def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
-    """Return a stream's window from its call metadata.
-
-    Raises:
-        InvalidInput: the window is not a positive integer.
-    """
-    for key, value in metadata:
-        if key == WINDOW_METADATA:
-            if _WINDOW.fullmatch(str(value)) is None:
-                raise InvalidInput(f"metadata {key!r} must be a positive integer, not {value!r}")
-            return min(int(value), MAX_WINDOW)
-    return STREAM_WINDOW
-
-
 class InferenceStream:
-    """The requests of one stream, and their responses in order of completion.
+    """The requests of one stream, and their responses.
 
     Args:
-        inference: runs the requests.
+        backend: runs the requests.
         budget_s: seconds until the call's deadline; None if it has none.
         tenant: tenant of requests whose parameters name none.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
+        ordered: send responses in the order of their requests, not of their completion.
 
     Attributes:
         responses: serialised ``ModelStreamInferResponse``s to send.
@@ -71,21 +54,23 @@ class InferenceStream:
 
     def __init__(
         self,
-        inference: Inference,
+        backend: InferenceBackend,
         budget_s: float | None,
         tenant: str,
         *,
         window: int,
         end_on_error: bool,
+        ordered: bool = False,
     ) -> None:
-        self._inference = inference
+        self._backend = backend
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
         self._window = window
         self._end_on_error = end_on_error
-        self._running: set[Request] = set()
-        self._by_id: dict[str, Request] = {}
+        self._slots: deque[list[bytes]] | None = deque() if ordered else None
+        self._running: set[PendingRequest] = set()
+        self._by_id: dict[str, PendingRequest] = {}
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
         self._all_read = False
@@ -102,12 +87,13 @@ class InferenceStream:
                 self._readable.clear()
                 await self._readable.wait()
             self._in_flight += 1
+            slot = self._new_slot()
             if isinstance(raw, rpc.Malformed):
-                self._fail("", raw.error())
+                self._fail(slot, "", raw.error())
             else:
-                self._begin(raw)
+                self._begin(slot, raw)
 
-    def _begin(self, raw: RawRequest[RequestHeader]) -> None:
+    def _begin(self, slot: Slot, raw: RawRequest[RequestHeader]) -> None:
         message = raw.parsed.message
         request_id = message.id
         try:
@@ -116,12 +102,12 @@ class InferenceStream:
                 and FINAL_PARAMETER in message.parameters
                 and bool_parameter(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
-            request = self._inference.begin(raw, self._budget_left(), self._tenant)
+            request = self._backend.begin(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
-            self._fail(request_id, error)
+            self._fail(slot, request_id, error)
             return
         except Exception:  # noqa: BLE001 - a bug hit by one message must not end the stream
-            self._fail(request_id, rpc.log_internal_error("ModelStreamInfer"))
+            self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer"))
             return
         self._running.add(request)
         self._by_id[request_id] = request
@@ -131,14 +117,14 @@ class InferenceStream:
             if self._by_id.get(request_id) is request:  # clients may repeat ids
                 del self._by_id[request_id]
             if result.cancelled():
-                self._fail(request_id, Cancelled("the request was cancelled"))
+                self._fail(slot, request_id, Cancelled("the request was cancelled"))
                 return
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
-                self._put(wrap_stream_response(result.result(), final))
+                self._put(slot, wrap_stream_response(result.result(), final))
             elif isinstance(error, SynergaiError):
-                self._fail(request_id, error)
+                self._fail(slot, request_id, error)
 
         request.result.add_done_callback(done)
 
@@ -146,21 +132,34 @@ class InferenceStream:
         """Cancel the request, if it is in flight."""
         request = self._by_id.get(request_id)
         if request is not None:
-            self._inference.abandon(request)
+            request.abandon()
 
-    def _fail(self, request_id: str, error: SynergaiError) -> None:
+    def _fail(self, slot: Slot, request_id: str, error: SynergaiError) -> None:
         """Send a request's error, or end the stream with it."""
         if self.responses.closed:
             return
         if not self._end_on_error:
-            self._put(stream_error(error, request_id).SerializeToString())
+            self._put(slot, stream_error(error, request_id).SerializeToString())
         elif self.failure is None:
             self.failure = error
             self.responses.close()  # once the buffered responses are sent
 
-    def _put(self, response: bytes) -> None:
+    def _new_slot(self) -> Slot:
+        if self._slots is None:
+            return None
+        slot: list[bytes] = []
+        self._slots.append(slot)
+        return slot
+
+    def _put(self, slot: Slot, response: bytes) -> None:
+        """Send a response, or keep it until those of all earlier requests are sent."""
         self._unread_bytes += len(response)
-        self.responses.put(response)
+        if slot is None or self._slots is None:
+            self.responses.put(response)
+            return
+        slot.append(response)
+        while self._slots and self._slots[0]:
+            self.responses.put(self._slots.popleft()[0])
 
     def on_sent(self, response: bytes) -> None:
         """Free the room of a response that was sent."""
@@ -181,12 +180,12 @@ class InferenceStream:
         """Cancel all requests, because the client is gone."""
         self.responses.close()
         for request in list(self._running):
-            self._inference.abandon(request)
+            request.abandon()
 
     def stop(self) -> None:
-        """End the stream once the buffered responses are sent, because the gateway is stopping."""
+        """End the stream once the buffered responses are sent, because the server is stopping."""
         if self.failure is None:
-            self.failure = Unavailable("the gateway is stopping; try another one, or later")
+            self.failure = Unavailable("the server is stopping; try another one, or later")
         self.responses.close()
 
     def _close_if_done(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream of inference requests in the gateway."""
+"""A stream of inference requests, with responses in order of completion or of requests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from gateway.servicers.oip_stream import (
-    MAX_UNREAD_BYTES,
+from synergai.errors import EngineNotFound, InvalidInput
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.oip_server.parameters import (
     MAX_WINDOW,
     STREAM_WINDOW,
-    InferenceStream,
     window_from_metadata,
 )
-from synergai.errors import InvalidInput
-from synergai.oip import inference_pb2 as oip
+from synergai.protocol.oip_server.stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
@@ -24,32 +23,38 @@ from synergai.protocol.rpc import Malformed, RawRequest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from gateway.requests.inference import Inference
+    from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.request_codec import RequestHeader
 
 
-class Begun:
+class FakeRequest:
+    """Request that the test completes."""
+
     def __init__(self, request_id: str) -> None:
         self.id = request_id
         self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def abandon(self) -> None:
+        self.result.cancel()
 
     def answer(self, size: int = 0) -> None:
         response = oip.ModelInferResponse(id=self.id, raw_output_contents=[bytes(size)])
         self.result.set_result(response.SerializeToString())
 
 
-class FakeInference:
-    """Fake inference whose requests the test completes."""
+class FakeBackend:
+    """Backend that starts requests and never completes them; it has no engine ``nothing``."""
 
     def __init__(self) -> None:
-        self.begun: list[Begun] = []
+        self.requests: list[FakeRequest] = []
 
-    def begin(self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str) -> Begun:
-        self.begun.append(Begun(raw.parsed.message.id))
-        return self.begun[-1]
-
-    def abandon(self, request: Begun) -> None:
-        request.result.cancel()
+    def begin(
+        self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
+    ) -> FakeRequest:
+        if raw.parsed.message.model_name == "nothing":
+            raise EngineNotFound("nothing")
+        self.requests.append(FakeRequest(raw.parsed.message.id))
+        return self.requests[-1]
 
 
 def a_message(message: oip.ModelInferRequest) -> RawRequest[RequestHeader]:
@@ -62,12 +67,17 @@ def requests(*ids: str) -> list[oip.ModelInferRequest]:
 
 
 class Streaming:
-    """A stream under test, with its inference."""
+    """A stream under test, with its backend."""
 
-    def __init__(self, window: int) -> None:
-        self.inference = FakeInference()
+    def __init__(self, window: int, *, ordered: bool = False) -> None:
+        self.backend = FakeBackend()
         self.stream = InferenceStream(
-            cast("Inference", self.inference), None, "", window=window, end_on_error=False
+            cast("InferenceBackend", self.backend),
+            None,
+            "",
+            window=window,
+            end_on_error=False,
+            ordered=ordered,
         )
 
     @asynccontextmanager
@@ -87,7 +97,7 @@ class Streaming:
 
     @property
     def begun(self) -> list[str]:
-        return [each.id for each in self.inference.begun]
+        return [each.id for each in self.backend.requests]
 
     async def answers(self) -> list[tuple[str, str]]:
         """Return id and status of the ready responses; the status of a success is empty."""
@@ -110,7 +120,7 @@ async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
     streaming = Streaming(window=2)
     async with streaming.reading(requests("a", "b", "c")):
         assert streaming.begun == ["a", "b"]
-        streaming.inference.begun[0].answer()
+        streaming.backend.requests[0].answer()
         await settle()
         assert streaming.begun == ["a", "b"], "the answer is ready, and nobody has taken it"
         assert await streaming.answers() == [("a", "")]
@@ -123,7 +133,7 @@ async def test_unread_response_bytes_pause_reading() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
-        streaming.inference.begun[0].answer(MAX_UNREAD_BYTES)
+        streaming.backend.requests[0].answer(MAX_UNREAD_BYTES)
         await settle()
         yield a_message(*requests("b"))
 
@@ -158,7 +168,7 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await begun.wait()
-        streaming.inference.begun[0].answer()
+        streaming.backend.requests[0].answer()
         yield a_message(cancel_request("a"))
 
     reader = asyncio.create_task(streaming.stream.read(arriving()))
@@ -171,7 +181,7 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
 async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
-        first, second = streaming.inference.begun
+        first, second = streaming.backend.requests
         assert (first.result.done(), second.result.cancelled()) == (False, True)
         assert await streaming.answers() == [("a", "CANCELLED")]
 
@@ -180,7 +190,7 @@ async def test_stream_ends_once_all_responses_are_sent() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
         assert not streaming.stream.responses.closed
-        streaming.inference.begun[0].answer()
+        streaming.backend.requests[0].answer()
         assert sorted(await streaming.answers()) == [("a", ""), ("b", "CANCELLED")]
         assert streaming.stream.responses.closed
 
@@ -198,3 +208,31 @@ def test_window_is_taken_from_metadata_up_to_a_limit(said: str | None, window: i
 def test_malformed_window_is_rejected(said: str) -> None:
     with pytest.raises(InvalidInput, match=WINDOW_METADATA):
         window_from_metadata([(WINDOW_METADATA, said)])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_rejected_request_is_named_and_cannot_be_cancelled(ordered: bool) -> None:
+    streaming = Streaming(window=4, ordered=ordered)
+    rejected = oip.ModelInferRequest(id="a", model_name="nothing")
+    async with streaming.reading([cancel_request("a"), rejected, cancel_request("a")]):
+        assert await streaming.answers() == [("a", "NOT_FOUND")]
+
+
+async def test_abandoned_stream_cancels_its_requests() -> None:
+    streaming = Streaming(window=4)
+    async with streaming.reading(requests("a", "b")):
+        streaming.stream.abandon()
+        assert [each.result.cancelled() for each in streaming.backend.requests] == [True, True]
+
+
+async def test_ordered_stream_holds_responses_back_until_earlier_ones_are_sent() -> None:
+    streaming = Streaming(window=4, ordered=True)
+    rejected = oip.ModelInferRequest(id="c", model_name="nothing")
+    async with streaming.reading([*requests("a", "b"), rejected, *requests("d")]):
+        first, second, last = streaming.backend.requests
+        last.answer()
+        second.answer()
+        assert await streaming.answers() == []
+        first.answer()
+        assert await streaming.answers() == [("a", ""), ("b", ""), ("c", "NOT_FOUND"), ("d", "")]
+        assert streaming.stream.responses.closed

@@ -1,0 +1,79 @@
+"""The gateway behind the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.admission.limits import Admission
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.hub.model_control import ModelControl
+    from gateway.monitoring.metrics import Metrics
+    from gateway.requests.inference import Inference, Request
+    from synergai.domain import Engine, EngineName
+    from synergai.protocol.oip_server.statistics import EngineStatistics
+    from synergai.protocol.request_codec import RequestHeader
+    from synergai.protocol.rpc import RawRequest
+
+EXTENSIONS: Final = ("parameters", "schedule_policy", "synergai_tenant", "synergai_timings")
+"""Protocol extensions of the gateway beside those of every server."""
+
+
+class GatewayBackend:
+    """Runs requests on the fleet; implements ``InferenceBackend``."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        catalogue: Catalogue,
+        admission: Admission,
+        metrics: Metrics,
+        model_control: ModelControl,
+    ) -> None:
+        self._inference = inference
+        self._catalogue = catalogue
+        self._admission = admission
+        self._metrics = metrics
+        self._model_control = model_control
+
+    def is_ready(self) -> bool:
+        """Return whether requests are accepted."""
+        return self._admission.open
+
+    def begin(self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str) -> Request:
+        """Accept and enqueue a request; see `Inference.begin`."""
+        return self._inference.begin(raw, budget_s, tenant)
+
+    def find_engine(self, name: str) -> Engine:
+        """Return the engine in service under `name`; see `Catalogue.find`."""
+        return self._catalogue.find(name)
+
+    def engines_in_service(self) -> Iterable[EngineName]:
+        """Return the names of the engines that accept requests, sorted."""
+        return self._catalogue.in_service()
+
+    def known_engines(self) -> Iterable[EngineName]:
+        """Return the names of all engines that any worker has ever had, sorted."""
+        return self._catalogue.known_engines()
+
+    def state_out_of_service(self, name: EngineName) -> str:
+        """Return whether the engine is being loaded or unloaded, or else unavailable."""
+        if self._model_control.is_loading(name):
+            return "LOADING"
+        if name in self._catalogue.unloaded and self._model_control.is_resident(name):
+            return "UNLOADING"
+        return "UNAVAILABLE"
+
+    def statistics(self, name: EngineName) -> EngineStatistics:
+        """Return the statistics of an engine."""
+        return self._metrics.engine(name).statistics
+
+    async def load(self, name: str, budget_s: float | None) -> None:
+        """Load an engine on the workers that have it; see `ModelControl.load`."""
+        await self._model_control.load(name, budget_s)
+
+    async def unload(self, name: str) -> None:
+        """Take an engine out of service; see `ModelControl.unload`."""
+        await self._model_control.unload(name)

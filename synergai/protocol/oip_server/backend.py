@@ -1,0 +1,81 @@
+"""Interface between the protocol server and the program that runs its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+    from synergai.domain import Engine, EngineName
+    from synergai.protocol.oip_server.statistics import EngineStatistics
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import RawRequest
+
+
+class PendingRequest(Protocol):
+    """An accepted request."""
+
+    @property
+    def result(self) -> asyncio.Future[Buffer]:
+        """The serialised ``ModelInferResponse``, or a `SynergaiError`."""
+
+    def abandon(self) -> None:
+        """Cancel the request, because its client is gone or has cancelled it."""
+
+
+class InferenceBackend(Protocol):
+    """Engines and requests behind a server of the Open Inference Protocol."""
+
+    def is_ready(self) -> bool:
+        """Return whether requests are accepted."""
+
+    def begin(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> PendingRequest:
+        """Accept a request and start it.
+
+        Args:
+            raw: the request.
+            budget_s: seconds until the call's deadline; None if it has none.
+            tenant: tenant in the call's metadata; empty if there is none.
+
+        Raises:
+            SynergaiError: the request is rejected.
+        """
+
+    def find_engine(self, name: str) -> Engine:
+        """Return the engine in service under `name`.
+
+        Raises:
+            NotFound: there is no such engine.
+            Unavailable: it cannot run now.
+            EngineUnusable: it is faulty or unloaded.
+        """
+
+    def engines_in_service(self) -> Iterable[EngineName]:
+        """Return the names of the engines that accept requests, sorted."""
+
+    def known_engines(self) -> Iterable[EngineName]:
+        """Return the names of all engines, sorted, whether in service or not."""
+
+    def state_out_of_service(self, name: EngineName) -> str:
+        """Return Triton's state of an engine that is not in service, such as ``UNAVAILABLE``."""
+
+    def statistics(self, name: EngineName) -> EngineStatistics:
+        """Return the statistics of an engine."""
+
+    async def load(self, name: str, budget_s: float | None) -> None:
+        """Load an engine and put it in service.
+
+        Raises:
+            SynergaiError: it cannot be loaded within the budget.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Take an engine out of service, and unload it once idle.
+
+        Raises:
+            NotFound: there is no such engine.
+        """
