@@ -1,10 +1,12 @@
-"""The event log on a failing disk."""
+"""The event log on a failing disk, and logs of earlier releases."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,10 +14,12 @@ from synergai.domain import EngineName, Job, JobId
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog, replay
-from synergai.scheduling.events import JobArrived, TimePassed
+from synergai.scheduling.events import Event, JobArrived, TimePassed
 from synergai.scheduling.settings import SchedulingSettings
 
 ALWAYS_FULL = Path("/dev/full")
+EARLIER = Path(__file__).with_name("event_log_0.1.jsonl")
+"""Log of an earlier release with every kind of event, and with fields that no longer exist."""
 
 
 def make_log(path: Path) -> EventLog:
@@ -85,3 +89,11 @@ def test_settings_out_of_range_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text.replace('"max_faults":3', '"max_faults":0'))
     with pytest.raises(InvalidInput, match="max_faults"):
         list(replay(tmp_path / "log", time.thread_time))
+
+
+def test_log_of_an_earlier_release_is_replayed() -> None:
+    steps = list(replay(EARLIER, time.thread_time))
+    assert {type(step.event) for step in steps} == set(get_args(Event))
+    assert [step.replayed for step in steps] == [step.recorded for step in steps]
+    jobs = [step.event.job for step in steps if isinstance(step.event, JobArrived)]
+    assert {math.isinf(job.deadline) for job in jobs} == {True, False}
