@@ -183,42 +183,38 @@ def build_request(
     return request
 
 
-def response_of(
-    engine: str, outputs: Mapping[str, ArrayLike], *, version: str = "", request_id: str = ""
-) -> inference_pb2.ModelInferResponse:
-    """Build a response with `outputs` as raw contents.
-
-    Raises:
-        InvalidInput: see `to_raw`.
-    """
-    from synergai.oip import inference_pb2
-
-    response = inference_pb2.ModelInferResponse(
-        model_name=engine, model_version=version, id=request_id
-    )
-    for name, value in outputs.items():
-        array = np.asarray(value)
-        response.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-        response.raw_output_contents.append(to_raw(array))
-    return response
-
-
-def inputs_of(request: inference_pb2.ModelInferRequest) -> dict[str, Array]:
-    """Return the arrays of a request by input name.
-
-    Raises:
-        InvalidInput: the data does not fit the datatypes and shapes.
-    """
-    return _arrays(request.inputs, request.raw_input_contents)
-
-
 def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
     """Return the arrays of a response by output name.
 
     Raises:
         InvalidInput: the data does not fit the datatypes and shapes.
     """
-    return _arrays(response.outputs, response.raw_output_contents)
+    return read_tensors(response.outputs, response.raw_output_contents)
+
+
+def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:
+    """Return the arrays of a message's tensors by name.
+
+    Args:
+        tensors: the tensors.
+        raw: raw contents, one per tensor; empty if the tensors have typed contents.
+
+    Raises:
+        InvalidInput: the data does not fit the datatypes and shapes.
+    """
+    if raw and len(raw) != len(tensors):
+        raise InvalidInput(f"there are {len(raw)} raw contents for {len(tensors)} tensors")
+    arrays = {}
+    for index, tensor in enumerate(tensors):
+        try:
+            if raw:
+                array = from_raw(raw[index], tensor.datatype, tensor.shape)
+            else:
+                array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
+        except InvalidInput as error:
+            raise InvalidInput(f"tensor {tensor.name!r}: {error}") from None
+        arrays[tensor.name] = array
+    return arrays
 
 
 def read_parameters(
@@ -259,22 +255,6 @@ def _as_array(value: ArrayLike) -> Array:
         # NumPy's bytes arrays drop trailing zeros of their elements.
         return np.asarray(value, object)
     return array
-
-
-def _arrays(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:
-    if raw and len(raw) != len(tensors):
-        raise InvalidInput(f"there are {len(raw)} raw contents for {len(tensors)} tensors")
-    arrays = {}
-    for index, tensor in enumerate(tensors):
-        try:
-            if raw:
-                array = from_raw(raw[index], tensor.datatype, tensor.shape)
-            else:
-                array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
-        except InvalidInput as error:
-            raise InvalidInput(f"tensor {tensor.name!r}: {error}") from None
-        arrays[tensor.name] = array
-    return arrays
 
 
 def _dtype(datatype: str) -> np.dtype[Any]:

@@ -26,10 +26,11 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
-from synergai.protocol import arrays, rpc
+from synergai.protocol import rpc
 from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
+from tests.inference_messages import build_response, read_inputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -168,13 +169,13 @@ class FakeGateway:
         self.requests.append(request)
         match request.model_name:
             case "identity":
-                outputs = {"y": arrays.inputs_of(request)["x"]}
+                outputs = {"y": read_inputs(request)["x"]}
                 if np.isnan(outputs["y"]).any():
                     raise EngineUnusable("NaN is not supported")
-                return arrays.response_of("identity", outputs, version="1", request_id=request.id)
+                return build_response("identity", outputs, version="1", request_id=request.id)
             case "wide":
-                outputs = {"y": np.tile(arrays.inputs_of(request)["x"], 1000)}
-                return arrays.response_of("wide", outputs, request_id=request.id)
+                outputs = {"y": np.tile(read_inputs(request)["x"], 1000)}
+                return build_response("wide", outputs, request_id=request.id)
             case "broken":
                 raise EngineUnusable("the model file is truncated")
             case "stuck":
@@ -238,7 +239,7 @@ class FakeGateway:
 
     async def _answer(self, request: oip.ModelInferRequest, answers: Answers) -> None:
         try:
-            data = arrays.inputs_of(request)["x"] if request.inputs else [0]
+            data = read_inputs(request)["x"] if request.inputs else [0]
             if data[0] < 0:
                 raise Overloaded("negative numbers are not supported")
             response = await self._infer(request, None)

@@ -15,6 +15,7 @@ from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2
 from synergai.protocol import arrays
 from synergai.protocol.validation import DATATYPES, TYPED_FIELDS
+from tests.inference_messages import build_response, read_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,12 +42,12 @@ def test_every_datatype_of_the_protocol_has_a_dtype() -> None:
 def test_inputs_round_trip_through_a_request(inputs: dict[str, NDArray[Any]]) -> None:
     request = arrays.build_request("e", inputs)
     parsed = inference_pb2.ModelInferRequest.FromString(request.SerializeToString())
-    assert_same(arrays.inputs_of(parsed), inputs)
+    assert_same(read_inputs(parsed), inputs)
 
 
 @given(st.dictionaries(st.text(), ANY_ARRAY, max_size=3))
 def test_outputs_round_trip_through_a_response(outputs: dict[str, NDArray[Any]]) -> None:
-    response = arrays.response_of("e", outputs)
+    response = build_response("e", outputs)
     parsed = inference_pb2.ModelInferResponse.FromString(response.SerializeToString())
     assert_same(arrays.read_outputs(parsed), outputs)
 
@@ -67,7 +68,7 @@ def test_bfloat16_round_trips_as_bit_patterns(bits: NDArray[np.uint16]) -> None:
         "e", {"numbers": numbers, "bits": bits.view(arrays.BFLOAT16_BITS)}
     )
     assert [tensor.datatype for tensor in request.inputs] == ["BF16", "BF16"]
-    received = arrays.inputs_of(request)
+    received = read_inputs(request)
     for array in received.values():
         np.testing.assert_array_equal(array, bits)
     again = arrays.build_request("e", received)
@@ -84,7 +85,7 @@ def test_byte_order_and_strides_of_the_caller_do_not_matter() -> None:
 def test_strings_are_sent_as_utf8() -> None:
     for given_array in (["ä", "b"], np.array(["ä", "b"], object)):
         request = arrays.build_request("e", {"x": given_array})
-        assert arrays.inputs_of(request)["x"].tolist() == ["ä".encode(), b"b"]
+        assert read_inputs(request)["x"].tolist() == ["ä".encode(), b"b"]
 
 
 def test_received_arrays_are_read_only_views() -> None:
@@ -148,7 +149,7 @@ def test_bytes_in_a_list_keep_trailing_zeros() -> None:
     request = arrays.build_request("e", {"files": [b"a\0\0", b"\0"]})
 
     assert request.inputs[0].datatype == "BYTES"
-    assert arrays.inputs_of(request)["files"].tolist() == [b"a\0\0", b"\0"]
+    assert read_inputs(request)["files"].tolist() == [b"a\0\0", b"\0"]
 
 
 def test_parameter_beyond_64_bits_is_rejected() -> None:

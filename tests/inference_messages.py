@@ -1,0 +1,33 @@
+"""Inference messages as only servers under test need them: requests read, responses built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol import arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a request by input name."""
+    return arrays.read_tensors(request.inputs, request.raw_input_contents)
+
+
+def build_response(
+    engine: str, outputs: Mapping[str, ArrayLike], *, version: str = "", request_id: str = ""
+) -> oip.ModelInferResponse:
+    """Build a response with `outputs` as raw contents."""
+    response = oip.ModelInferResponse(model_name=engine, model_version=version, id=request_id)
+    for name, value in outputs.items():
+        array = np.asarray(value)
+        datatype = arrays.datatype_of(array.dtype)
+        response.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        response.raw_output_contents.append(arrays.to_raw(array))
+    return response
