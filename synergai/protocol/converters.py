@@ -10,6 +10,8 @@ import math
 from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from synergai.domain import (
     MAX_BATCH,
     BatchTimes,
@@ -21,7 +23,6 @@ from synergai.domain import (
     JobState,
     Session,
     TensorSpec,
-    WorkerClass,
     WorkerId,
     validate_name,
 )
@@ -201,23 +202,9 @@ def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
 
 def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
     """Convert a dictionary entry to its message."""
-    return common_pb2.ProfileEntry(
-        engine=entry.engine,
-        worker_class=entry.worker_class,
-        configuration=configuration_to_proto(entry.configuration),
-        qps=entry.qps,
-        backend_start_s=entry.backend_start_s,
-        model_load_s=entry.model_load_s,
-        data_preparation_s=entry.data_preparation_s,
-        latency_p50_s=entry.latency_p50_s,
-        latency_p90_s=entry.latency_p90_s,
-        latency_p99_s=entry.latency_p99_s,
-        watts=entry.watts,
-        queries=entry.queries,
-        label=entry.label,
-        measured_at=entry.measured_at,
-        batch_qps=entry.batch_qps,
-    )
+    fields = structs.asdict(entry)
+    fields["configuration"] = configuration_to_proto(entry.configuration)
+    return common_pb2.ProfileEntry(**fields)
 
 
 def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
@@ -226,23 +213,12 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
     Raises:
         InvalidInput: a name or a figure is invalid.
     """
-    return ProfileEntry(
-        engine=EngineName(validate_name(message.engine, "engine name")),
-        worker_class=WorkerClass(validate_name(message.worker_class, "worker class")),
-        configuration=configuration_from_proto(message.configuration),
-        qps=message.qps,
-        backend_start_s=message.backend_start_s,
-        model_load_s=message.model_load_s,
-        data_preparation_s=message.data_preparation_s,
-        latency_p50_s=message.latency_p50_s,
-        latency_p90_s=message.latency_p90_s,
-        latency_p99_s=message.latency_p99_s,
-        watts=message.watts,
-        queries=message.queries,
-        label=_validate_printable(message.label, "the label of a dictionary entry"),
-        measured_at=_validate_printable(message.measured_at, "the date of a dictionary entry"),
-        batch_qps=tuple(message.batch_qps),
-    )
+    fields = {name: getattr(message, name) for name in ProfileEntry.__struct_fields__}
+    fields["configuration"] = configuration_from_proto(message.configuration)
+    fields["batch_qps"] = tuple(message.batch_qps)
+    _validate_printable(message.label, "the label of a dictionary entry")
+    _validate_printable(message.measured_at, "the date of a dictionary entry")
+    return ProfileEntry(**fields)
 
 
 def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
