@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import validate_name
 from synergai.errors import InvalidInput, NotFound, NotSupported, Unavailable
+from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.settings import validate_address
 from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
@@ -209,11 +210,7 @@ def _write(step: WriteFile, path: Path) -> None:
             return
         path.replace(path.with_name(f"{path.name}.old"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.touch(mode=0o600)
-    new.write_text(step.text, "utf-8")
-    new.chmod(step.mode)
-    new.replace(path)
+    write_atomic(path, step.text, step.mode)
 
 
 def _run(step: RunCommand) -> None:

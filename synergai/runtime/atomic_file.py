@@ -7,8 +7,13 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
     """Write `text` to `path` atomically and durably: readers see the old or the new content.
+
+    Args:
+        path: the file; its directory must exist.
+        text: new content, written as UTF-8.
+        mode: permissions of the file; only the owner can read it while it is written.
 
     Raises:
         OSError: the file cannot be written; the old content is kept.
@@ -20,7 +25,7 @@ def write_atomic(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
+            Path(file.name).chmod(mode)
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)

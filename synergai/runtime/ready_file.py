@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from synergai.errors import Unavailable
+from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +27,8 @@ def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(json.dumps({"pid": os.getpid(), **addresses}) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_atomic(path, json.dumps({"pid": os.getpid(), **addresses}) + "\n")
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}") from error
     try:
