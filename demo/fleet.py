@@ -36,7 +36,7 @@ def slowdown() -> tuple[tuple[str, ...], str]:
 
 
 def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Sequence[str]) -> None:
-    """Start the gateway and both agents, and wait until the workers are registered."""
+    """Start the gateway at default settings and both agents, and wait for the workers."""
     fleet.start_gateway(["--dictionary", str(dictionary)])
     for worker_class, prefix in ((FAST, ()), (SLOW, throttle)):
         fleet.start_agent(
@@ -46,4 +46,11 @@ def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Sequence[
             options=["--threads", THREADS[worker_class]],
             prefix=prefix,
         )
+    fleet.wait_for_workers(2)
+
+
+def restart_gateway(fleet: LocalFleet, dictionary: Path, policy: str) -> None:
+    """Restart the gateway with another policy, and wait until the workers have reconnected."""
+    fleet.kill("gateway")
+    fleet.start_gateway(["--dictionary", str(dictionary), "--policy", policy])
     fleet.wait_for_workers(2)

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from demo.plan import PlannedJob
     from demo.traffic import RequestResults
@@ -24,23 +24,22 @@ _COLUMNS: Final = (
     "worker, configuration",
     "estimated",
     "actual",
-    "result",
 )
 _NUMBERS: Final = frozenset({"queries", "QoS", "estimated", "actual"})
 
 
-def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Table:
-    """Return a table of the jobs: request, placement, estimated and actual time, result."""
+def jobs_table(
+    jobs: Sequence[PlannedJob], results_by_policy: Mapping[str, Sequence[JobStatus]]
+) -> Table:
+    """Return a table of the jobs with the result under each policy.
+
+    Placement, estimated and actual time are those of the first policy.
+    """
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
-    for name in _COLUMNS:
+    for name in (*_COLUMNS, *results_by_policy):
         justify: Literal["right", "left"] = "right" if name in _NUMBERS else "left"
         table.add_column(name, justify=justify, no_wrap=name == "engine")
-    for job, result in zip(jobs, results, strict=True):
-        verdict = (
-            f"[red]violated[/], {result.excess_s:.2f} s late"
-            if result.violated
-            else "[green]met[/]"
-        )
+    for job, result, *others in zip(jobs, *results_by_policy.values(), strict=True):
         table.add_row(
             job.engine,
             f"{job.queries:,}",
@@ -49,9 +48,13 @@ def jobs_table(jobs: Sequence[PlannedJob], results: Sequence[JobStatus]) -> Tabl
             "\n".join(dict.fromkeys(f"{e.worker_id} {e.configuration}" for e in result.executions)),
             "-" if result.estimated_s is None else f"{result.estimated_s:.2f} s",
             "-" if result.actual_s is None else f"{result.actual_s:.2f} s",
-            verdict,
+            *map(_verdict, (result, *others)),
         )
     return table
+
+
+def _verdict(result: JobStatus) -> str:
+    return f"[red]{result.excess_s:.2f} s late[/]" if result.violated else "[green]met[/]"
 
 
 def estimate_error(results: Sequence[JobStatus]) -> float:
