@@ -60,7 +60,7 @@ def _show_profiles(dictionary: Path) -> None:
 def _show(finished: list[Round]) -> None:
     for number, each in enumerate(finished, 1):
         console.print(f"\n[bold]Round {number}[/]")
-        console.print(report.jobs_table(each.jobs, each.results))
+        console.print(report.jobs_table(each.jobs, {"result": each.results}))
         for worker in each.workers:
             switched = (
                 f"its last switch took {format_seconds(worker.switch_s)}"
