@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import ProfileAdded
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -85,6 +87,10 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
     )
     restored = await jobs.restore()
+    watching = asyncio.create_task(
+        profiles.watch(lambda entry: dispatcher.tell(ProfileAdded(entry)))
+    )
+    stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     connections = AgentConnections(metrics)
     intake = ReportIntake(dispatcher, clock, [metrics])
@@ -126,3 +132,9 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         hub=hub,
         restored=restored,
     )
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -13,12 +13,14 @@ from synergai.errors import SynergaiError
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S: Final = 1.0
 
 
 class ProfileService:
@@ -66,6 +68,42 @@ class ProfileService:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
+    async def watch(
+        self,
+        on_change: Callable[[ProfileEntry], object],
+        interval_s: float = WATCH_INTERVAL_S,
+    ) -> NoReturn:
+        """Report the entries that other processes change in the file, until cancelled.
+
+        Args:
+            on_change: called with each new or changed entry.
+            interval_s: seconds between two looks at the file.
+        """
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                async with self._write_lock:
+                    changed = await asyncio.to_thread(self._changes)
+            except SynergaiError as error:
+                _log.warning("cannot read changed profiles: %s", error)
+                continue
+            if changed:
+                _log.info("%d profiles were changed in the dictionary", len(changed))
+            for entry in changed:
+                on_change(entry)
+
+    def _changes(self) -> list[ProfileEntry]:
+        """Return the entries of the file that differ from those in memory."""
+        if not self._store.changed_by_others():
+            return []
+        return [entry for entry in self._store.load() if not self._is_known(entry)]
+
+    def _is_known(self, entry: ProfileEntry) -> bool:
+        row = self.dictionary.row(entry.engine, entry.worker_class)
+        known = row.get(entry.configuration)
+        # Only the file has the date of an observed entry.
+        return known is not None and replace(known, measured_at=entry.measured_at) == entry
+
     async def close(self) -> None:
         """Wait for pending writes and close the file."""
         await asyncio.gather(*self._writes)
@@ -73,6 +111,7 @@ class ProfileService:
 
     async def _store_observed(self, entry: ProfileEntry) -> None:
         try:
-            await self.store([entry])
+            async with self._write_lock:
+                await asyncio.to_thread(self._store.put_observed, entry)
         except SynergaiError as error:
             _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)

@@ -50,7 +50,16 @@ PRAGMA user_version = 2;
 """
 """Migration from version 1, which had no batches."""
 _HEADER_BYTES: Final = 100
+_KEY: Final = ("engine", "worker_class", "threads", "power_mode", "execution_provider")
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
+
+
+_PUT_OBSERVED: Final = (
+    f"INSERT INTO profile VALUES (:{', :'.join(COLUMNS)}) "  # noqa: S608  # our own column names
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _KEY)
+    + " WHERE profile.label = 'observed'"
+)
 
 
 class DictionaryStore:
@@ -78,6 +87,7 @@ class DictionaryStore:
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             with self._connection:
                 self._check_or_create()
+            self._data_version = self._connection.pragma("data_version")
         except apsw.Error as error:
             self.close()
             raise self._translate(error) from error
@@ -125,6 +135,34 @@ class DictionaryStore:
                 self._connection.executemany(_PUT, [to_record(entry) for entry in entries])
         except apsw.Error as error:
             raise self._translate(error) from error
+
+    def put_observed(self, entry: ProfileEntry) -> None:
+        """Add an entry observed in service, unless there is one of another origin.
+
+        Raises:
+            InvalidInput: the file cannot be written.
+            Unavailable: another process keeps it locked.
+        """
+        try:
+            with self._connection:
+                self._connection.execute(_PUT_OBSERVED, to_record(entry))
+        except apsw.Error as error:
+            raise self._translate(error) from error
+
+    def changed_by_others(self) -> bool:
+        """Return whether another process has changed the file since the last call.
+
+        Raises:
+            InvalidInput: the file cannot be read.
+            Unavailable: another process keeps it locked.
+        """
+        try:
+            version = self._connection.pragma("data_version")
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        changed = bool(version != self._data_version)
+        self._data_version = version
+        return changed
 
     def _check_or_create(self) -> None:
         application_id = self._connection.pragma("application_id")

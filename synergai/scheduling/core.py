@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.domain import JobId, WorkerId
-    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.events import Worker
     from synergai.scheduling.interleaving import Interruption
     from synergai.scheduling.policy import Decision
@@ -336,12 +336,18 @@ class SchedulerCore:
             entry = self._probes.measured_profile(lease, worker.worker.worker_class, self._now)
         else:
             entry = self._probes.refined_profile(lease, self._now)
-        if entry is None:
+        if entry is None or self._has_better(entry):
             return
         self._estimator.reset_paces(entry.engine, self._fleet.serving(entry.engine))
         self._dictionary.put(entry)
         self._refresh_profile(entry.engine)
         self._commands.append(Learned(entry))
+
+    def _has_better(self, entry: ProfileEntry) -> bool:
+        """Return whether the profiler measured what was only observed, while it was observed."""
+        row = self._dictionary.row(entry.engine, entry.worker_class)
+        known = row.get(entry.configuration)
+        return known is not None and known.label != entry.label
 
     def _refresh_profile(self, engine: EngineName) -> None:
         self._estimator.invalidate_profile(engine, self._fleet.serving(engine))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.files import load_dictionary
+from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def make_entry(qps: float, label: str = "measured", threads: int = 2) -> ProfileEntry:
+    return ProfileEntry(
+        engine=EngineName("digits"),
+        worker_class=WorkerClass("cloud"),
+        configuration=Configuration(threads),
+        qps=qps,
+        label=label,
+    )
 
 
 async def test_observed_entry_is_stored_with_its_date(tmp_path: Path) -> None:
@@ -31,3 +42,43 @@ async def test_observed_entry_is_stored_with_its_date(tmp_path: Path) -> None:
     [entry] = load_dictionary(tmp_path / "dictionary.db")
     assert entry.label == "observed"
     assert before <= datetime.fromisoformat(entry.measured_at) <= datetime.now(UTC)
+
+
+async def test_observed_entry_never_replaces_a_measured_one(tmp_path: Path) -> None:
+    path = tmp_path / "dictionary.db"
+    profiles = ProfileService(path)
+    add_to_dictionary(path, [make_entry(1119.0)])
+    profiles.record(make_entry(29.0, "observed"))
+    await profiles.close()
+    [entry] = load_dictionary(path)
+    assert (entry.label, entry.qps) == ("measured", 1119.0)
+
+
+async def test_observed_entry_replaces_an_observed_one(tmp_path: Path) -> None:
+    path = tmp_path / "dictionary.db"
+    profiles = ProfileService(path)
+    profiles.record(make_entry(29.0, "observed"))
+    profiles.record(make_entry(40.0, "observed"))
+    await profiles.close()
+    [entry] = load_dictionary(path)
+    assert entry.qps == 40.0
+
+
+async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "dictionary.db"
+    add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
+    profiles = ProfileService(path)
+    reported: asyncio.Queue[ProfileEntry] = asyncio.Queue()
+    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.0))
+    profiles.record(make_entry(5.0, "observed", threads=8))
+    profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
+    await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
+    changed = await reported.get()
+    profiles.dictionary.put(changed)
+    await asyncio.to_thread(add_to_dictionary, path, [make_entry(21.0, threads=4)])
+    second = await reported.get()
+    watching.cancel()
+    await asyncio.wait([watching])
+    await profiles.close()
+    assert (changed.qps, second.qps) == (11.0, 21.0)
+    assert reported.empty()

@@ -29,6 +29,7 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
+    ProfileAdded,
     QueriesDone,
     Reject,
     Stop,
@@ -443,3 +444,20 @@ def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None
     core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
     [tight] = dispatched(core.handle(make_job("tight", 100, deadline=3.2), 2.0))
     assert (loose.configuration, tight.configuration) == (ONE, TWO)
+
+
+def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary())
+    core.handle(make_worker(FAST), 0.0)
+    [probe] = dispatched(core.handle(make_job("a", 100), 0.0))
+    assert probe.probe
+    measured = ProfileEntry(
+        engine=DIGITS, worker_class=FAST, configuration=probe.configuration, qps=1119.0
+    )
+    core.handle(ProfileAdded(measured), 0.1)
+    commands = core.handle(
+        AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED, compute_s=0.5), 0.5
+    )
+    assert not any(isinstance(command, Learned) for command in commands)
+    [rest] = dispatched(commands)
+    assert math.isclose(rest.query_s, 1 / 1119.0)
