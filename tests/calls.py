@@ -39,6 +39,13 @@ def raw_stream(
     return channel.stream_stream(method)
 
 
+def raw_responses(
+    channel: grpc.aio.Channel, method: str
+) -> grpc.aio.UnaryStreamMultiCallable[bytes, bytes]:
+    """Return a method that sends one serialised message and receives a stream of them."""
+    return channel.unary_stream(method)
+
+
 def raw_requests(
     channel: grpc.aio.Channel, method: str, parse: Callable[[bytes], MessageT]
 ) -> grpc.aio.StreamStreamMultiCallable[bytes, MessageT]:

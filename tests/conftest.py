@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Detections: TypeAlias = Mapping[str, NDArray[Any]]
+    Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 
 # Whoever runs the tests in the background of a script has SIGINT ignored, and so would every
 # process that a test starts and then interrupts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import cv2
 import numpy as np
@@ -10,7 +10,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from numpy.typing import ArrayLike
+
+    TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
+    """Name, element type and shape of an input or output."""
 
 COLOURS: Final = {"red": (200, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 200)}
 """What both engines tell apart: classes 0, 1 and 2, and, as detections count, 1, 2 and 3."""
@@ -78,10 +84,10 @@ def save_image_engines(models: Path) -> Path:
 def _save(
     folder: Path,
     definition: str,
-    nodes: list[Any],
-    inputs: list[Any],
-    outputs: list[Any],
-    constants: dict[str, Any],
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    constants: Mapping[str, ArrayLike],
 ) -> None:
     folder.mkdir(parents=True)
     graph = helper.make_graph(

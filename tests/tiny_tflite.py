@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import flatbuffers
 from ai_edge_litert import schema_py_generated as schema
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def _tensor(
     name: str, kind: int, shape: list[int], signature: list[int] | None = None, scale: float = 0.0
-) -> Any:
+) -> schema.TensorT:
     quantisation = schema.QuantizationParametersT()
     if scale:
         quantisation.scale, quantisation.zeroPoint = [scale], [3]

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import numpy as np
@@ -173,7 +173,7 @@ class Campaign:
         raise SystemExit(f"{', '.join(missing)} not listed; see {self._fleet.log('worker')}")
 
     def _query(self, engine: str) -> str:
-        async def job() -> Any:
+        async def job() -> synergai.JobStatus:
             async with synergai.Client(self._fleet.address) as client:
                 submitted = await client.submit(engine, queries=2, qos=60.0)
                 return await submitted.wait()

@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
@@ -38,12 +38,28 @@ GOODPUT_SHARE = 0.9
 REJECTION_S = 0.05
 
 
+class LoadReport(TypedDict, total=False):
+    """Report of ``synergai load --json``, as far as it is used here; rates are per second."""
+
+    offered: float
+    goodput: float
+    rejected: int
+    expired: int
+    late: int
+    failed: int
+    first_failure: str
+    rejection_s: dict[str, float]
+    latency_s: dict[str, float]
+    send_delay: dict[str, float]
+    valid: bool
+
+
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
     """One load, as a multiple of the capacity, and the report of ``synergai load``."""
 
     factor: float
-    report: dict[str, Any]
+    report: LoadReport
 
     @property
     def goodput(self) -> float:
@@ -144,14 +160,14 @@ def start(fleet: LocalFleet, directory: Path, log: Path, workers: int) -> None:
     fleet.wait_for_workers(workers)
 
 
-def load(address: str, *options: str) -> dict[str, Any]:
+def load(address: str, *options: str) -> LoadReport:
     """Run ``synergai load``; return its report."""
     command = [
         *(sys.executable, "-m", "synergai", "load", ENGINE, "--target", address),
         *("--deadline-ms", str(DEADLINE_MS), "--late-ms", "25", "--json", *options),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: LoadReport = json.loads(done.stdout)
     return report
 
 

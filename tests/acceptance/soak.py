@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import psutil
@@ -125,7 +125,8 @@ async def send_requests(address: str, data: bytes, count: int) -> None:
             yield data
 
     async with grpc.aio.insecure_channel(address, options=_UNLIMITED) as channel:
-        method: Any = channel.stream_stream(
+        method: grpc.aio.StreamStreamMultiCallable[bytes, oip.ModelStreamInferResponse]
+        method = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             response_deserializer=oip.ModelStreamInferResponse.FromString,
         )

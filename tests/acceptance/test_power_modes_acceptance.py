@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import grpc
 
@@ -39,16 +39,28 @@ def profile(fleet: LocalFleet, figures: dict[str, float]) -> None:
         fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=10)
 
 
-def submit(fleet: LocalFleet, qos: float) -> dict[str, Any]:
+class JobReport(TypedDict):
+    """A job as ``synergai submit --json`` shows it, as far as it is used here."""
+
+    state: str
+    executions: list[ExecutionReport]
+
+
+class ExecutionReport(TypedDict):
+    """One of its executions."""
+
+    configuration: dict[str, str]
+
+
+def submit(fleet: LocalFleet, qos: float) -> JobReport:
     command = [sys.executable, "-m", "synergai", "submit", ENGINE, "--target", fleet.address]
     options = ["--queries", "300", "--qos", str(qos), "--watch", "--json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
-    job = json.loads(done.stdout)
-    assert isinstance(job, dict)
+    job: JobReport = json.loads(done.stdout)
     return job
 
 
-def modes_of(job: dict[str, Any]) -> list[str]:
+def modes_of(job: JobReport) -> list[str]:
     assert job["state"] == "succeeded"
     return [execution["configuration"]["power_mode"] for execution in job["executions"]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Answers: TypeAlias = Mapping[str, NDArray[Any]]
+    Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
 
 TWELVE = [each.name for each in PUBLISHED]
 PARTS = 20
@@ -73,7 +73,7 @@ def ask(models: Path, name: EngineName, images: list[bytes]) -> Answers:
     }
 
 
-def probabilities(answers: Answers) -> NDArray[Any]:
+def probabilities(answers: Answers) -> NDArray[np.float32 | np.int64]:
     """Return the output with a value per class; int8 outputs are unscaled, but keep the order."""
     (found,) = (array for array in answers.values() if array.shape[1:] == (1001,))
     return found

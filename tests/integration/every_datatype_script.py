@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 import numpy as np
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[np.generic]"
 
 TYPED = {
     "BOOL": "bool_contents",
@@ -31,13 +36,13 @@ TYPED = {
 }
 
 
-def values(datatype: str, batch: int) -> Any:
+def values(datatype: str, batch: int) -> Array:
     if datatype == "BYTES":
         return np.array([[b"", f"Zürich {i}".encode()] for i in range(batch)], dtype=np.object_)
     return (np.arange(2 * batch) % 2).astype(triton_to_np_dtype(datatype)).reshape(batch, 2)
 
 
-def inputs_of(sent: dict[str, Any]) -> list[Any]:
+def inputs_of(sent: dict[str, Array]) -> list[tritonclient.grpc.InferInput]:
     inputs = []
     for datatype, array in sent.items():
         tensor = tritonclient.grpc.InferInput(f"in_{datatype}", array.shape, datatype)
@@ -46,7 +51,7 @@ def inputs_of(sent: dict[str, Any]) -> list[Any]:
     return inputs
 
 
-def check_raw(client: Any, engine: str, batch: int) -> None:
+def check_raw(client: tritonclient.grpc.InferenceServerClient, engine: str, batch: int) -> None:
     """Raw contents both ways, of all that the engine's metadata list."""
     metadata = client.get_model_metadata(engine)
     datatypes = [tensor.datatype for tensor in metadata.inputs]
@@ -59,7 +64,7 @@ def check_raw(client: Any, engine: str, batch: int) -> None:
         assert result.get_output(f"out_{datatype}").datatype == datatype
 
 
-def check_requested_outputs(client: Any) -> None:
+def check_requested_outputs(client: tritonclient.grpc.InferenceServerClient) -> None:
     sent = {datatype: values(datatype, 1) for datatype in TYPED}
     names = ["out_INT64", "out_BYTES"]
     wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in names]
@@ -89,7 +94,7 @@ def check_typed(address: str) -> None:
         assert got == sent[output.datatype], output
 
 
-def check_control(client: Any) -> None:
+def check_control(client: tritonclient.grpc.InferenceServerClient) -> None:
     """An engine leaves the worker's memory and comes back, and is used again."""
     client.unload_model("half")
     give_up_at = time.monotonic() + 10
@@ -102,7 +107,7 @@ def check_control(client: Any) -> None:
     check_raw(client, "half", 1)
 
 
-def state_of(client: Any, engine: str) -> str:
+def state_of(client: tritonclient.grpc.InferenceServerClient, engine: str) -> str:
     index = client.get_model_repository_index().models
     return next(str(model.state) for model in index if model.name == engine)
 

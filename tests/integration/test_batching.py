@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import synergai
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.oip import statistics_pb2
+from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
@@ -50,7 +51,7 @@ def build(folder: Path) -> None:
         helper.make_node("MatMul", [names[layer], f"w{layer}"], [names[layer + 1]])
         for layer in range(LAYERS)
     ]
-    ends: list[Any] = [
+    ends: list[onnx.ValueInfoProto] = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy"
     ]
     graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
@@ -73,14 +74,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 async def statistics(fleet: LocalFleet) -> statistics_pb2.ModelStatistics:
     async with grpc.aio.insecure_channel(fleet.address) as channel:
-        call: Any = channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelStatistics",
-            request_serializer=statistics_pb2.ModelStatisticsRequest.SerializeToString,
-            response_deserializer=statistics_pb2.ModelStatisticsResponse.FromString,
-        )
-        answer: statistics_pb2.ModelStatisticsResponse = await call(
-            statistics_pb2.ModelStatisticsRequest(name="layers")
-        )
+        stub = GRPCInferenceServiceStub(channel)
+        answer = await stub.ModelStatistics(statistics_pb2.ModelStatisticsRequest(name="layers"))
     return answer.model_stats[0]
 
 

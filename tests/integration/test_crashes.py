@@ -1,26 +1,15 @@
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from synergai.v1 import jobs_pb2
+from tests.acceptance.crashes import find_errors
 
 SCRIPT = Path(__file__).parents[1] / "acceptance" / "crashes.py"
-
-
-def crashes() -> Any:
-    spec = importlib.util.spec_from_file_location("crashes", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["crashes"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -> jobs_pb2.Job:
@@ -47,8 +36,8 @@ def test_kills_lose_no_query_and_record_none_twice(tmp_path: Path) -> None:
     ],
 )
 def test_check_finds_every_planted_fault(job: jobs_pb2.Job, fault: str) -> None:
-    assert any(fault in line for line in crashes().find_errors(job, 10))
+    assert any(fault in line for line in find_errors(job, 10))
 
 
 def test_check_accepts_a_job_recorded_once() -> None:
-    assert crashes().find_errors(a_job((5, 5), (0, 5)), 10) == []
+    assert find_errors(a_job((5, 5), (0, 5)), 10) == []

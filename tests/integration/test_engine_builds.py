@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
 
 
-def run(definition: EngineDefinition, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def run(
+    definition: EngineDefinition, inputs: dict[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(

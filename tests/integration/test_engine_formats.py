@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from synergai.models.quantisation import Quantisation
     from synergai.zoo.builders.architectures import Architecture
 
-    Answers: TypeAlias = Mapping[str, NDArray[Any]]
+    Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
 
 NETWORKS: dict[str, Architecture] = {
     "resnet50": ResNet50(size=32, width=8),
@@ -56,7 +56,7 @@ for name in sys.argv[2:]:
 """
 
 
-def images_of(network: Architecture) -> NDArray[Any]:
+def images_of(network: Architecture) -> NDArray[np.float32 | np.int64]:
     family = replace(FAMILIES[network.family], size=network.size)
     return np.stack([prepare(family, view) for view in all_views()])
 

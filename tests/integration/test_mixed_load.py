@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import synergai
 from synergai.testing import LocalFleet
+from tests.acceptance import mixed_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SCRIPT = Path(__file__).parents[1] / "acceptance" / "mixed_load.py"
-
-
-@pytest.fixture(scope="module")
-def mixed_load() -> Any:
-    spec = importlib.util.spec_from_file_location("mixed_load", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mixed_load"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(
     scope="module", params=[[], ["--policy", "synergai"], ["--strict", "--policy", "synergai"]]
 )
 def fleet(
-    request: Any, tmp_path_factory: pytest.TempPathFactory, mixed_load: Any
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, bool]]:
     """A gateway and one worker, and whether jobs yield to requests."""
     directory = tmp_path_factory.mktemp("mixed")
@@ -49,7 +34,7 @@ def fleet(
 
 
 async def test_endless_job_starves_requests_only_in_strict_mode(
-    fleet: tuple[LocalFleet, bool], mixed_load: Any
+    fleet: tuple[LocalFleet, bool],
 ) -> None:
     local, yields = fleet
     mix = await mixed_load.run_beside_endless_job(local.address, 1, 3.0)
@@ -58,9 +43,7 @@ async def test_endless_job_starves_requests_only_in_strict_mode(
     assert all(answered) if yields else not any(answered)
 
 
-async def test_request_without_a_chance_is_refused_at_once(
-    fleet: tuple[LocalFleet, bool], mixed_load: Any
-) -> None:
+async def test_request_without_a_chance_is_refused_at_once(fleet: tuple[LocalFleet, bool]) -> None:
     local, yields = fleet
     async with synergai.Client(local.address) as client:
         await client.load(mixed_load.LIVE)

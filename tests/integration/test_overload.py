@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import pytest
 
@@ -20,8 +17,14 @@ from synergai.scheduling.events import (
     TimePassed,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.testing import LocalFleet
+from tests.acceptance import overload
 
-SCRIPT = Path(__file__).parents[1] / "acceptance" / "overload.py"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.acceptance.overload import LoadReport
+
 LATE = JobId("r1-1")
 DISPATCH = Dispatch(
     Assignment(
@@ -38,17 +41,6 @@ DISPATCH = Dispatch(
 )
 
 
-@pytest.fixture(scope="module")
-def overload() -> Any:
-    spec = importlib.util.spec_from_file_location("overload", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["overload"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def a_log(path: Path, *, dispatched_at: float, expired_at: float | None = None) -> Path:
     """Write the event log of one request with a deadline at 1 s."""
     job = Job(
@@ -62,26 +54,24 @@ def a_log(path: Path, *, dispatched_at: float, expired_at: float | None = None) 
     return path
 
 
-def report(**figures: Any) -> dict[str, Any]:
+def report(**figures: Unpack[LoadReport]) -> LoadReport:
     """Return a report of ``synergai load`` without errors, except for `figures`."""
-    well = {
+    well: LoadReport = {
         "offered": 100.0,
         "goodput": 99.0,
         "rejection_s": {"99.0": 0.002},
         "failed": 0,
         "valid": True,
     }
-    return {**well, **figures}
+    return well | figures
 
 
-def test_a_dispatch_before_the_deadline_is_no_error(overload: Any, tmp_path: Path) -> None:
+def test_a_dispatch_before_the_deadline_is_no_error(tmp_path: Path) -> None:
     assert overload.dispatched_expired(a_log(tmp_path / "log", dispatched_at=0.9)) == []
 
 
 @pytest.mark.parametrize("at", [{"dispatched_at": 1.0}, {"dispatched_at": 0.9, "expired_at": 0.8}])
-def test_a_dispatch_of_an_expired_request_is_an_error(
-    at: dict[str, float], overload: Any, tmp_path: Path
-) -> None:
+def test_a_dispatch_of_an_expired_request_is_an_error(at: dict[str, float], tmp_path: Path) -> None:
     [fault] = overload.dispatched_expired(a_log(tmp_path / "log", **at))
     assert fault == f"{LATE} was dispatched after its deadline"
 
@@ -95,9 +85,7 @@ def test_a_dispatch_of_an_expired_request_is_an_error(
         ({"valid": False}, "were sent late"),
     ],
 )
-def test_each_error_of_a_load_is_found(
-    figures: dict[str, Any], fault: str, overload: Any, tmp_path: Path
-) -> None:
+def test_each_error_of_a_load_is_found(figures: LoadReport, fault: str, tmp_path: Path) -> None:
     log = a_log(tmp_path / "log", dispatched_at=0.5)
     points = [overload.LoadPoint(1, report()), overload.LoadPoint(10, report(**figures))]
     [found] = overload.find_errors(points, log)
@@ -105,12 +93,10 @@ def test_each_error_of_a_load_is_found(
     assert fault in found
 
 
-def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(
-    overload: Any, tmp_path: Path
-) -> None:
+def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     overload.write_engine(tmp_path)
-    with overload.LocalFleet(tmp_path / "run") as fleet:
+    with LocalFleet(tmp_path / "run") as fleet:
         overload.start(fleet, tmp_path, log, workers=1)
         found = overload.load(fleet.address, "--rate", str(2 / overload.QUERY_S), "--duration", "2")
     assert overload.dispatched_expired(log) == []

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -127,7 +126,7 @@ def test_damaged_engine_fails_by_its_name(tmp_path: Path) -> None:
 def test_interrupted_profile_leaves_no_child_and_a_whole_dictionary(
     models: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    profile: subprocess.Popen[Any] = subprocess.Popen(
+    profile: subprocess.Popen[bytes] = subprocess.Popen(
         command(models, tmp_path, "--min-duration", "60"),
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 import pytest
@@ -13,9 +13,14 @@ from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.protocol import rpc
 from synergai.runtime.service import ignore_client_disconnects
 from synergai.v1 import common_pb2, hub_pb2
+from tests.calls import raw_responses, raw_stream, raw_unary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+
+    RawStream: TypeAlias = (
+        grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
+    )
 
 
 async def echo(request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object) -> bytes:
@@ -102,18 +107,17 @@ def message(engine: str = "digits") -> bytes:
     return hub_pb2.LoadEngine(session=common_pb2.Session(engine=engine)).SerializeToString()
 
 
-async def call(channel: Any, method: str, data: bytes) -> bytes:
-    answer: bytes = await channel.unary_unary(f"/test/{method}")(data, timeout=5)
-    return answer
+async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> bytes:
+    return await raw_unary(channel, f"/test/{method}")(data, timeout=5)
 
 
-async def failure_of(channel: Any, method: str, data: bytes) -> grpc.aio.AioRpcError:
+async def failure_of(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(channel, method, data)
     return caught.value
 
 
-async def collect(answers: Any, into: list[bytes]) -> None:
+async def collect(answers: RawStream, into: list[bytes]) -> None:
     """Collect the responses of a stream until it ends or fails."""
     try:
         async for answer in answers:
@@ -148,7 +152,9 @@ async def test_shed_call_gets_a_retry_delay(channel: grpc.aio.Channel) -> None:
     assert "grpc-retry-pushback-ms" not in dict(unknown.trailing_metadata())
 
 
-async def test_long_error_message_is_truncated_and_keeps_its_code(channel: Any) -> None:
+async def test_long_error_message_is_truncated_and_keeps_its_code(
+    channel: grpc.aio.Channel,
+) -> None:
     endless = hub_pb2.LoadEngine(session=common_pb2.Session(engine="e" * 100_000))
     error = await failure_of(channel, "Unknown", endless.SerializeToString())
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -173,24 +179,24 @@ async def test_leaked_cancellation_still_gives_the_client_a_status(
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_malformed_message_ends_an_ordinary_stream(channel: Any) -> None:
-    answers = channel.stream_stream("/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=5)
+async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Channel) -> None:
+    answers = raw_stream(channel, "/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await collect(answers, [])
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_malformed_message_does_not_end_a_raw_stream(channel: Any) -> None:
+async def test_malformed_message_does_not_end_a_raw_stream(channel: grpc.aio.Channel) -> None:
     sent = [message(), b"\xff\xff", message("other")]
     got: list[bytes] = []
-    await collect(channel.stream_stream("/test/AnswerEach")(iter(sent), timeout=5), got)
+    await collect(raw_stream(channel, "/test/AnswerEach")(iter(sent), timeout=5), got)
     assert got == [sent[0], b"malformed", sent[2]]
 
 
-async def test_error_after_responses_ends_a_server_stream(channel: Any) -> None:
+async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Channel) -> None:
     got: list[bytes] = []
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await collect(channel.unary_stream("/test/Count")(message(), timeout=5), got)
+        await collect(raw_responses(channel, "/test/Count")(message(), timeout=5), got)
     assert got == [message(), message()]
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
@@ -205,13 +211,13 @@ async def test_port_in_use_is_a_clear_error() -> None:
 
 
 async def test_client_disconnect_during_a_response_is_not_logged(
-    channel: Any, caplog: pytest.LogCaptureFixture
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     cython_log = logging.getLogger("grpc._cython.cygrpc")
     before = list(cython_log.filters)
     ignore_client_disconnects()
     try:
-        answers = channel.unary_stream("/test/Flood")(message(), timeout=5)
+        answers = raw_responses(channel, "/test/Flood")(message(), timeout=5)
         await answers.read()
         answers.cancel()
         # The server's end of the call is over before it answers another one.

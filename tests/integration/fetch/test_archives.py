@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -77,27 +77,33 @@ def test_member_that_is_no_regular_file_is_refused(
         fetch_colours(models, site)
 
 
+def tar_header(size: int = 0, sparse_map: str = "") -> tarfile.TarInfo:
+    """Return the header of an extended header of `size` bytes, or of a sparse file."""
+    header = tarfile.TarInfo("weights.onnx")
+    header.size = size
+    if size:
+        header.type = tarfile.XHDTYPE
+    if sparse_map:
+        header.pax_headers = {"GNU.sparse.map": sparse_map}
+    return header
+
+
 @pytest.mark.parametrize(
     ("header", "complaint"),
     [
-        ({"size": 2 << 20}, "a header of 2,097,152 bytes"),
-        ({"pax_headers": {"GNU.sparse.map": "a,b"}}, "bad header"),
+        (tar_header(size=2 << 20), "a header of 2,097,152 bytes"),
+        (tar_header(sparse_map="a,b"), "bad header"),
     ],
 )
 def test_header_that_is_too_long_or_has_no_numbers_is_refused(
     site: Site,
     models: Path,
-    header: dict[str, Any],
+    header: tarfile.TarInfo,
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     publish_colours(monkeypatch, archived=True)
-    entry = tarfile.TarInfo("weights.onnx")
-    if "size" in header:
-        entry.type = tarfile.XHDTYPE
-    for name, value in header.items():
-        setattr(entry, name, value)
-    site.content = gzip.compress(entry.tobuf() + bytes(3 << 20))
+    site.content = gzip.compress(header.tobuf() + bytes(3 << 20))
 
     with pytest.raises(InvalidInput, match=complaint):
         fetch_colours(models, site)

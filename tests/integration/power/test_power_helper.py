@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import pytest
 
@@ -32,9 +32,18 @@ def command(board: EmulatedBoard, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, "--root", str(board.root), *arguments]
 
 
-def ask(board: EmulatedBoard, request: bytes) -> dict[str, Any]:
+class Answer(TypedDict, total=False):
+    """The helper's answer: a switch of modes, or an error."""
+
+    mode: str
+    seconds: float
+    error: str
+    message: str
+
+
+def ask(board: EmulatedBoard, request: bytes) -> Answer:
     done = subprocess.run(command(board), input=request, capture_output=True, check=False)
-    answer = json.loads(done.stdout)
+    answer: Answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
     assert (done.returncode == 0) == ("error" not in answer)
     assert b"Traceback" not in done.stderr
