@@ -164,8 +164,8 @@ async def test_client_sends_images_and_gets_classes(fleet: LocalFleet) -> None:
         assert result["classes"].tolist() == [1, 2]
         with pytest.raises(InvalidInput, match="the data is not an image"):
             await client.infer("colours", {"input:0": [b"no image"]})
-        with pytest.raises(InvalidInput, match="takes encoded images as BYTES"):
-            await client.infer("colours", {"input:0": [images]})
+        with pytest.raises(InvalidInput, match="accepts encoded images as BYTES"):
+            await client.infer("colours", {"input:0": np.array([images], object)})
 
 
 async def test_client_streams_images_and_gets_boxes(fleet: LocalFleet) -> None:
