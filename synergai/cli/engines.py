@@ -39,17 +39,29 @@ DEFAULT_MODELS: Final = Path("models")
 
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
-def list_engines(models: Models = DEFAULT_MODELS, as_json: AsJson = False) -> None:
-    """List the engines in the model directory and those that the zoo can build.
+def list_engines(
+    models: Models = DEFAULT_MODELS,
+    zoo: Annotated[
+        bool, typer.Option("--catalogue", help="Also list the engines that can be built.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the engines in the model directory.
 
     No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
     MLPerf published under the name; engines built here have other weights.
     """
     from synergai.zoo.listing import list_engines
 
-    rows = list_engines(models)
+    rows = [row for row in list_engines(models) if zoo or row.state != "not built"]
     if as_json:
         print_json(rows)
+        return
+    if not rows:
+        typer.echo(
+            f"no engine in {models}; add a model file by 'synergai engines add FILE', "
+            "or see 'synergai engines list --catalogue' for engines that can be built"
+        )
         return
     columns = ("engine", "size", "backend", "accuracy", "published", "source")
     print_table(columns, map(_listing_row, rows))

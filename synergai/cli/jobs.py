@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from synergai.client.jobs import JobHandle
     from synergai.jobs import Execution, JobStatus
 
+VIOLATED: Final = 3
+"""Exit code of a command whose job missed its QoS."""
+
 submit_app: Final = typer.Typer(rich_markup_mode="rich")
 app: Final = typer.Typer(rich_markup_mode="rich", help="List, show, watch and cancel jobs.")
 
+FailOnViolation = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-violation",
+        help=f"Wait for the job to end, and exit with {VIOLATED} if it missed its QoS.",
+    ),
+]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 _STYLES: Final = {
@@ -61,6 +71,7 @@ def submit(
         typer.Option(help="Idempotency key; submitting again with it returns the same job."),
     ] = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
+    fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
@@ -79,8 +90,8 @@ def submit(
             tenant=tenant,
             idempotency_key=key,
         )
-        if watch:
-            await _follow(job, as_json=as_json)
+        if watch or fail_on_violation:
+            await _follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
             return
         if not as_json:
             typer.echo(job.id)
@@ -129,12 +140,19 @@ def show(
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
 def watch(
     job: JobIdArgument,
+    fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
-    call_gateway(target, tls_ca, lambda client: _follow(client.job(job), as_json=as_json))
+    call_gateway(
+        target,
+        tls_ca,
+        lambda client: _follow(
+            client.job(job), as_json=as_json, fail_on_violation=fail_on_violation
+        ),
+    )
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
@@ -161,11 +179,12 @@ def _jobs(
         list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
 
 
-async def _follow(job: JobHandle, *, as_json: bool) -> None:
+async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
     """Show a job's progress until it ends, then its final status.
 
     Raises:
         SynergaiError: the job did not succeed.
+        Exit: it missed its QoS, and `fail_on_violation` is set.
     """
     status: JobStatus | None = None
     with _progress() as progress:
@@ -189,6 +208,8 @@ async def _follow(job: JobHandle, *, as_json: bool) -> None:
     if status is not None:
         _print_status(status, as_json=as_json)
         status.raise_unless_succeeded()
+        if fail_on_violation and status.violated:
+            raise typer.Exit(VIOLATED)
 
 
 def _progress() -> Progress:

@@ -138,7 +138,7 @@ def add_model(
         )
     source_path = source.absolute()  # "." has no name
     if name is None:
-        name = source_path.name if is_saved_model(source) else source_path.stem
+        name = _default_name(source_path, is_folder=is_saved_model(source))
     with stage_engine(models, name, replace=replace) as folder:
         model = folder / source_path.name
         try:
@@ -170,3 +170,10 @@ def add_model(
             },
         )
     return ModelDirectory(models).get(name)
+
+
+def _default_name(source: Path, *, is_folder: bool) -> str:
+    """Return the name of a folder or file; a file called ``model`` is named after its folder."""
+    if is_folder:
+        return source.name
+    return source.parent.name if source.stem == "model" and source.parent.name else source.stem

@@ -124,3 +124,13 @@ async def test_unreachable_gateway_prints_one_line(run: RunCommand) -> None:
     result = await run("workers", "--target", target)
     assert (result.code, result.out) == (1, "")
     assert result.err == f"error: cannot connect to {target} (connection refused); is it running?\n"
+
+
+async def test_violated_job_exits_3_on_request(gateway: FakeGateway, run: RunCommand) -> None:
+    options = ("--queries", "1", "--qos", "0.25", "--fail-on-violation")
+    met = await run("submit", "identity", *options, "--key", "a", "--target", gateway.address)
+    gateway.jobs["job-a"].violated = True
+    gateway.jobs["job-a"].excess_s = 0.5
+    missed = await run("jobs", "watch", "job-a", "--fail-on-violation", "--target", gateway.address)
+    assert (met.code, missed.code) == (0, 3)
+    assert "violated" in missed.out

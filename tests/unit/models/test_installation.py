@@ -92,6 +92,15 @@ def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: 
         add_model(tmp_path / "models", model, inputs=["x"])
 
 
+def test_model_file_without_a_name_of_its_own_is_named_after_its_folder(
+    tmp_path: Path, model: Path
+) -> None:
+    source = tmp_path / "downloads" / "resnet50" / "model.onnx"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(model.read_bytes())
+    assert add_model(tmp_path / "models", source).name == "resnet50"
+
+
 def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
     tmp_path: Path, model: Path
 ) -> None:
@@ -274,12 +283,15 @@ def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model:
     add_model(tmp_path / "models", model)
     (tmp_path / "models" / "empty").mkdir()
 
-    shown = CliRunner().invoke(app, ["list", "--models", str(tmp_path / "models")])
+    command = ["list", "--models", str(tmp_path / "models")]
+    shown = CliRunner().invoke(app, command)
+    with_zoo = CliRunner().invoke(app, [*command, "--catalogue"])
 
-    assert shown.exit_code == 0
+    assert shown.exit_code == with_zoo.exit_code == 0
     assert "plus" in shown.output
     assert "no model file" in " ".join(shown.output.split())
-    assert "not built" in shown.output
+    assert "not built" not in shown.output
+    assert "not built" in with_zoo.output
 
 
 def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, model: Path) -> None:

@@ -68,18 +68,26 @@ def test_names_are_whole_on_a_terminal_of_80_columns(
     monkeypatch.setattr(output, "Console", lambda: terminal)
 
     with pytest.raises(SystemExit):
-        cli.main(["engines", "list", "--models", str(tmp_path)])
+        cli.main(["engines", "list", "--models", str(tmp_path), "--catalogue"])
 
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert set(RECIPES) <= {line.split(" ")[0] for line in lines}
 
 
+def test_engines_that_are_not_built_are_listed_on_request_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["engines", "list", "--models", str(tmp_path)])
+    assert capsys.readouterr().out.startswith(f"no engine in {tmp_path}; add a model file")
+
+
 def test_the_list_as_json_says_where_weights_are_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["engines", "list", "--models", str(tmp_path), "--json"])
+        cli.main(["engines", "list", "--models", str(tmp_path), "--catalogue", "--json"])
 
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert "not trained" in entries["onnx_resnet50_op8"]["source"]
