@@ -5,21 +5,19 @@ python -m benchmarks [identity] [mobilenet] [large] [batching] [--rounds N] [--w
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import uvloop
-
 from benchmarks import batching, identity, large_requests, mobilenet
-from benchmarks.client import WrongResponse
-from benchmarks.report import DocumentBlock, Section, describe_machine, preamble
-from synergai.errors import SynergaiError
+from benchmarks.command_line import parser_for, run
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Awaitable, Callable, Sequence
+
+    from benchmarks.report import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +36,25 @@ PARTS: Final = {
 }
 
 
-async def run(names: Sequence[str], seconds: float | None, rounds: int) -> list[Section]:
-    """Measure these parts in sequence."""
-    sections = []
+async def measure(names: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """Measure these parts in sequence; return one Markdown text per part."""
+    texts = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             print(f"measuring: {name}", flush=True)
             part = PARTS[name]
-            section = await part.measure(Path(folder), seconds or part.seconds, rounds)
-            print(f"\n{section.markdown()}\n", flush=True)
-            sections.append(section)
-    return sections
+            seconds = arguments.seconds or part.seconds
+            section = await part.measure(Path(folder), seconds, arguments.rounds)
+            texts.append(section.markdown())
+            print(f"\n{texts[-1]}\n", flush=True)
+    return texts
 
 
 def main() -> None:
-    """Parse the command line, measure, and write the report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__.partition("\n")[0],
-    )
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all"
-    )
+    """Run the benchmark from the command line."""
+    parser = parser_for("benchmarks", __doc__)
     parser.add_argument("--seconds", type=float, help="duration of each probe per round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
-    arguments = parser.parse_args()
-    names = arguments.parts or list(PARTS)
-    if unknown := sorted(set(names) - set(PARTS)):
-        parser.error(f"unknown part {', '.join(unknown)}; choose from {', '.join(PARTS)}")
-    machine = describe_machine()
-    try:
-        block = DocumentBlock(arguments.write, "bench") if arguments.write else None
-        sections = uvloop.run(run(names, arguments.seconds, arguments.rounds))
-    except (SynergaiError, WrongResponse) as error:
-        parser.exit(1, f"{error}\n")
-    if block is not None:
-        intro = preamble("make bench", machine)
-        block.write("\n\n".join([intro, *(section.markdown() for section in sections)]))
+    run(parser, list(PARTS), measure, block="bench", command="make bench")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.wheel import CHECKOUT, build_wheel
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RELEASE: Final = "bookworm"  # its Python is 3.11
 PYTHON: Final = "3.11"
-CHECKOUT: Final = Path(__file__).parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "synergai"
 PROGRAMS: Final = "/opt/synergai/bin"
 _A_CORE: Final = """\
@@ -127,14 +128,6 @@ class DebianRoot:
         _run(self.command("/usr/bin/python3", "-m", "venv", "/opt/synergai"))
         pip = [f"{PROGRAMS}/python", "-m", "pip", "install", "--quiet", "--no-index"]
         _run(self.command(*pip, "--find-links=/wheels", f"synergai[{extras}]"))
-
-
-def build_wheel(folder: Path) -> Path:
-    """Build SynergAI's wheel from the checkout."""
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    _run([*build, str(CHECKOUT)])
-    (wheel,) = folder.glob("synergai-*.whl")
-    return wheel
 
 
 def _mirror() -> list[str]:

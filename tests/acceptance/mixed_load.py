@@ -1,11 +1,11 @@
-"""Mix requests with jobs under every policy, and compare both with what they get alone.
+"""Mix requests with jobs under every policy; compare with either of them alone.
 
     python tests/acceptance/mixed_load.py --seconds 20 --workers 1,3
 
-Emulated engines take 20 ms per query of a job and 10 ms per request, so that the processes that
-ask and answer are not the bottleneck. Three jobs per worker with deadlines that they meet alone
-arrive first, and requests with a deadline of 1 s arrive at random instants all along. In a second
-run the workers are occupied by one job that would take months.
+Emulated engines take 20 ms per query of a job and 10 ms per request, so that neither client nor
+servers are the bottleneck. Three jobs per worker, with deadlines that they meet without requests,
+are submitted first; requests with a deadline of 1 s are Poisson arrivals. In a second run, the
+workers are occupied by jobs that would take months.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ONE = Configuration(threads=1)
 DEADLINE_S = 1.0
 REQUESTS_PER_S = 3.0
 """Per worker: 3 % of its time."""
-GOODPUT_SHARE = 0.95
+MIN_GOODPUT_RATIO = 0.95
 ENDLESS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What became of jobs and requests in one run.
+    """Results of one run.
 
     Attributes:
-        latencies_s: of the requests; infinite for one that failed.
-        violated: jobs that missed their deadline.
+        latencies_s: latencies of the requests; infinite for a failed one.
+        violated: number of jobs that missed their deadline.
         goodput: queries per second of jobs in time.
     """
 
@@ -57,7 +57,7 @@ class Mix:
 
     @property
     def p99_s(self) -> float:
-        """99th percentile of the latencies."""
+        """99th percentile of the request latencies."""
         if not self.latencies_s:
             return math.nan
         return sorted(self.latencies_s)[math.ceil(0.99 * len(self.latencies_s)) - 1]
@@ -88,8 +88,8 @@ def write_files(directory: Path) -> tuple[Path, Path]:
 
 
 async def send_requests(client: Client, per_s: float, until: float) -> list[float]:
-    """Send requests at random instants, whether or not earlier ones were answered."""
-    chance = random.Random(1)
+    """Send requests in an open loop at random times; return their latencies."""
+    rng = random.Random(1)
     latencies: list[float] = []
 
     async def send() -> None:
@@ -104,14 +104,14 @@ async def send_requests(client: Client, per_s: float, until: float) -> list[floa
     async with asyncio.TaskGroup() as group:
         while time.perf_counter() < until:
             group.create_task(send())
-            await asyncio.sleep(chance.expovariate(per_s))
+            await asyncio.sleep(rng.expovariate(per_s))
     return latencies
 
 
 async def run_mix(address: str, workers: int, seconds: float, *, jobs: bool, requests: bool) -> Mix:
     """Run jobs, requests, or both, for about `seconds`."""
     async with Client(address) as client:
-        # Resident before anything is measured.
+        # Load the engines before the measurement.
         await asyncio.gather(*(client.load(engine) for engine in QUERY_S))
         began = time.perf_counter()
         queries = round(seconds / 4 / QUERY_S[BATCH])
@@ -123,16 +123,16 @@ async def run_mix(address: str, workers: int, seconds: float, *, jobs: bool, req
         if requests:
             per_s = REQUESTS_PER_S * workers
             latencies = await send_requests(client, per_s, began + 0.7 * seconds)
-        ended = [await handle.wait() for handle in handles]
-    good = sum(status.spec.queries for status in ended if not status.violated)
-    last = max((s.finished_at for s in ended if s.finished_at is not None), default=None)
-    first = min((status.submitted_at for status in ended), default=None)
+        finished = [await handle.wait() for handle in handles]
+    good = sum(status.spec.queries for status in finished if not status.violated)
+    last = max((s.finished_at for s in finished if s.finished_at is not None), default=None)
+    first = min((status.submitted_at for status in finished), default=None)
     span_s = (last - first).total_seconds() if last is not None and first is not None else 1.0
-    return Mix(latencies, sum(status.violated for status in ended), good / span_s)
+    return Mix(latencies, sum(status.violated for status in finished), good / span_s)
 
 
-async def run_beside_endless_job(address: str, workers: int, seconds: float) -> Mix:
-    """Send requests while a job without an end occupies all that its policy gives it."""
+async def run_with_endless_jobs(address: str, workers: int, seconds: float) -> Mix:
+    """Send requests while jobs without an end occupy the workers."""
     async with Client(address) as client:
         await asyncio.gather(*(client.load(engine) for engine in QUERY_S))
         jobs = [await client.submit(BATCH, queries=ENDLESS) for _ in range(workers)]
@@ -145,7 +145,7 @@ async def run_beside_endless_job(address: str, workers: int, seconds: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One policy on one number of workers."""
+    """Results of one policy with one number of workers."""
 
     policy: str
     workers: int
@@ -156,35 +156,35 @@ class Comparison:
 
     @property
     def limit_s(self) -> float:
-        """Two of the slowest query and the hop, which is a request's latency alone less its own."""
-        hop_s = max(0.0, self.requests_alone.p99_s - QUERY_S[LIVE])
-        return 2 * max(QUERY_S.values()) + hop_s
+        """Limit on the p99 latency: two of the longest queries, and the gateway's overhead."""
+        overhead_s = max(0.0, self.requests_alone.p99_s - QUERY_S[LIVE])
+        return 2 * max(QUERY_S.values()) + overhead_s
 
     @property
-    def faults(self) -> list[str]:
-        """What falls short, for people; empty if nothing does."""
+    def errors(self) -> list[str]:
+        """Descriptions of all missed targets."""
         found = []
-        for name, mix in (("with jobs", self.mixed), ("beside the endless job", self.endless)):
+        for name, mix in (("with jobs", self.mixed), ("with endless jobs", self.endless)):
             if not mix.p99_s <= self.limit_s:
                 found.append(f"request p99 {name} {mix.p99_s:.3f} s > {self.limit_s:.3f} s")
         if self.mixed.violated > self.jobs_alone.violated:
             found.append(f"{self.mixed.violated} jobs violated")
-        if self.mixed.goodput < GOODPUT_SHARE * self.jobs_alone.goodput:
-            found.append(f"job goodput {self.goodput_share:.1%} of jobs alone")
+        if self.mixed.goodput < MIN_GOODPUT_RATIO * self.jobs_alone.goodput:
+            found.append(f"job goodput {self.goodput_ratio:.1%} of jobs alone")
         return found
 
     @property
-    def goodput_share(self) -> float:
-        """Goodput of the jobs as a part of what they have alone."""
+    def goodput_ratio(self) -> float:
+        """Goodput of the jobs, relative to that without requests."""
         return self.mixed.goodput / self.jobs_alone.goodput
 
     def row(self) -> str:
-        """The comparison as a line of a table."""
+        """Return the comparison as a row of the table."""
         return (
             f"{self.policy:10} {self.workers:7} {self.requests_alone.p99_s * 1e3:9.1f} "
             f"{self.limit_s * 1e3:8.1f} {self.mixed.p99_s * 1e3:8.1f} "
-            f"{self.endless.p99_s * 1e3:9.1f} {self.mixed.violated:8} {self.goodput_share:8.1%}  "
-            f"{'; '.join(self.faults) or 'ok'}"
+            f"{self.endless.p99_s * 1e3:9.1f} {self.mixed.violated:8} {self.goodput_ratio:8.1%}  "
+            f"{'; '.join(self.errors) or 'ok'}"
         )
 
 
@@ -192,7 +192,7 @@ HEADER = "policy     workers  alone ms limit ms mixed ms endless ms violated  go
 
 
 async def compare(policy: str, workers: int, seconds: float) -> Comparison:
-    """Run all mixes of one policy on a fleet of its own."""
+    """Run all mixes of one policy on a new fleet."""
     with tempfile.TemporaryDirectory(prefix="synergai-mixed-") as name:
         directory = Path(name)
         models, dictionary = write_files(directory)
@@ -214,12 +214,12 @@ async def compare(policy: str, workers: int, seconds: float) -> Comparison:
                 requests_alone=await run(jobs=False, requests=True),
                 jobs_alone=await run(jobs=True, requests=False),
                 mixed=await run(jobs=True, requests=True),
-                endless=await run_beside_endless_job(fleet.address, workers, seconds / 2),
+                endless=await run_with_endless_jobs(fleet.address, workers, seconds / 2),
             )
 
 
 def main() -> int:
-    """Run the comparisons that the command line asks for; return the exit code."""
+    """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", default="1,3")
@@ -227,19 +227,19 @@ def main() -> int:
     arguments = parser.parse_args()
     policies = arguments.policies.split(",")
     fleets = [int(number) for number in arguments.workers.split(",")]
-    # One event loop: gRPC serves only one per process.
+    # A single event loop, because grpc.aio supports only one per process.
     return asyncio.run(compare_all(policies, fleets, arguments.seconds))
 
 
 async def compare_all(policies: list[str], fleets: list[int], seconds: float) -> int:
-    """Print a row per policy and number of workers; return 1 if anything falls short."""
+    """Print a row per policy and number of workers; return 1 if any target is missed."""
     print(HEADER, flush=True)
     failed = False
     for workers in fleets:
         for policy in policies:
             result = await compare(policy, workers, seconds)
             print(result.row(), flush=True)
-            failed |= bool(result.faults)
+            failed |= bool(result.errors)
     return int(failed)
 
 

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from synergai.oip import inference_pb2 as oip
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
+from tests.wheel import build_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +39,7 @@ sys.stdout.buffer.write(call(bytes.fromhex(sys.argv[2]), timeout=60))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def save_onnx(path: Path) -> None:

@@ -17,12 +17,12 @@ import pytest
 from synergai.zoo import build as zoo
 from tests.acceptance.debian_root import (
     CACHE,
-    CHECKOUT,
     PROGRAMS,
     DebianRoot,
     MissingPrerequisite,
     require_programs,
 )
+from tests.wheel import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -37,7 +37,7 @@ async def test_endless_job_starves_requests_only_in_strict_mode(
     fleet: tuple[LocalFleet, bool],
 ) -> None:
     local, yields = fleet
-    mix = await mixed_load.run_beside_endless_job(local.address, 1, 3.0)
+    mix = await mixed_load.run_with_endless_jobs(local.address, 1, 3.0)
     answered = [latency < math.inf for latency in mix.latencies_s]
     assert len(answered) >= 3
     assert all(answered) if yields else not any(answered)

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-SCRIPT = Path(__file__).parents[1] / "acceptance" / "mutated_models.py"
+from tests.acceptance.scripts import run_script
 
 
 def test_agent_survives_a_few_mutated_models() -> None:
-    command = [sys.executable, str(SCRIPT), "--count", "8"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 mutated files" in done.stdout
-    assert "0 agent deaths" in done.stdout
+    output = run_script("mutated_models.py", "--count", "8")
+    assert "8 mutated files" in output
+    assert "0 agent deaths" in output

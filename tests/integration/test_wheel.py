@@ -7,11 +7,14 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[2]
+from tests.wheel import build_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SERVE = """
 import sys
@@ -35,10 +38,7 @@ print("served")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with the built wheel and the dependencies of this one, but no checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    done = subprocess.run([*build, str(CHECKOUT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = folder.glob("*.whl")
+    wheel = build_wheel(folder)
     home = folder / "venv"
     venv.create(home, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

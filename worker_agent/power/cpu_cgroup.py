@@ -12,7 +12,6 @@ from worker_agent.power.cgroup_versions import CpuLimit, detect_hierarchy
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 
@@ -119,12 +118,7 @@ class CpuCgroup:
         self.enter()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
         self.remove()
 

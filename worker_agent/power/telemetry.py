@@ -19,7 +19,6 @@ from worker_agent.power.sensors import Ina3221Sensor, RaplSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
     from worker_agent.power.sensors import EnergySensor
@@ -197,12 +196,7 @@ class MeanPower:
             self._sampled = SampledMeter(self._meter, self._clock, _MEASURE_PERIOD_S)
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._sampled is None or self._meter is None:
             return
         self._sampled.close()
