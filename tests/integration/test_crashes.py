@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from synergai.v1 import jobs_pb2
 from tests.acceptance.crashes import find_errors
+from tests.acceptance.scripts import run_script
 
-SCRIPT = Path(__file__).parents[1] / "acceptance" / "crashes.py"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -> jobs_pb2.Job:
@@ -19,10 +19,7 @@ def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -
 
 
 def test_kills_lose_no_query_and_record_none_twice(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "6", "--jobs", "60"]
-    command += ["--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_script("crashes.py", "--kills", "6", "--jobs", "60", "--directory", str(tmp_path))
 
 
 @pytest.mark.parametrize(
