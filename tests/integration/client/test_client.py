@@ -70,12 +70,12 @@ async def test_inputs_that_are_not_a_mapping_are_rejected(
         await client.infer("identity", cast("Mapping[str, ArrayLike]", inputs))
 
 
-async def test_an_unknown_engine_is_not_found(client: synergai.Client) -> None:
+async def test_unknown_engine_is_not_found(client: synergai.Client) -> None:
     with pytest.raises(synergai.NotFound, match="no worker serves engine 'nothing'"):
         await client.infer("nothing", x(1))
 
 
-async def test_a_broken_engine_is_unusable(client: synergai.Client) -> None:
+async def test_broken_engine_is_unusable(client: synergai.Client) -> None:
     with pytest.raises(synergai.EngineUnusable, match="truncated"):
         await client.infer("broken", x(1))
 
@@ -239,13 +239,13 @@ async def test_unreachable_gateway_is_named() -> None:
         assert not await client.ready()
 
 
-async def test_a_client_outside_its_block_is_refused() -> None:
+async def test_client_outside_its_block_is_rejected() -> None:
     with pytest.raises(synergai.InvalidInput, match="async with"):
         await synergai.Client().workers()
 
 
 @pytest.mark.parametrize("priority", [10, -1])
-async def test_a_priority_out_of_range_is_refused(client: synergai.Client, priority: int) -> None:
+async def test_priority_out_of_range_is_rejected(client: synergai.Client, priority: int) -> None:
     with pytest.raises(synergai.InvalidInput, match="priority"):
         await client.infer("identity", x(1), priority=priority)
 
@@ -253,7 +253,7 @@ async def test_a_priority_out_of_range_is_refused(client: synergai.Client, prior
 # --- streams ----------------------------------------------------------------------------
 
 
-async def test_a_stream_answers_in_order_though_the_server_does_not(
+async def test_stream_yields_in_order_of_the_inputs(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
     gateway.backwards = 4
@@ -261,7 +261,7 @@ async def test_a_stream_answers_in_order_though_the_server_does_not(
     assert [result["y"].item() async for result in stream] == list(range(40))
 
 
-async def test_a_stream_never_has_more_than_a_window_on_its_way(
+async def test_stream_is_limited_to_its_window(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
     taken = yielded = most = 0
@@ -413,7 +413,7 @@ async def test_invalid_job_is_rejected_without_a_call(
     assert gateway.submissions == []
 
 
-async def test_an_unknown_job_is_not_found(client: synergai.Client) -> None:
+async def test_unknown_job_is_not_found(client: synergai.Client) -> None:
     with pytest.raises(synergai.NotFound, match="there is no job 'nothing'"):
         await client.job("nothing").wait()
 
@@ -427,7 +427,7 @@ async def test_jobs_are_listed_by_state(client: synergai.Client) -> None:
     assert len(await client.jobs()) == 2
 
 
-async def test_a_run_streams_inputs_in_and_results_out(client: synergai.Client) -> None:
+async def test_run_streams_inputs_and_results(client: synergai.Client) -> None:
     async with client.run("identity", [x(i) for i in range(20)], qos=5.0) as run:
         results = await run.results()
         assert [result["y"].item() for result in results] == list(range(20))
@@ -467,7 +467,7 @@ async def test_workers_are_described(client: synergai.Client) -> None:
     assert [engine.fault for engine in worker.engines] == ["", "the model file is truncated"]
 
 
-async def test_an_engine_is_described(client: synergai.Client) -> None:
+async def test_engine_is_described(client: synergai.Client) -> None:
     engine = await client.engine("identity")
     assert engine.inputs == (synergai.TensorSpec("x", "FP32", (-1,)),)
     with pytest.raises(synergai.NotFound):

@@ -58,7 +58,7 @@ asyncio.run(main())
 """
 
 
-async def test_beside_tritonclient_jobs_work_and_inference_is_refused_with_a_reason(
+async def test_with_tritonclient_jobs_work_and_inference_is_rejected(
     gateway: FakeGateway,
 ) -> None:
     printed = await asyncio.to_thread(python, WITH_TRITON, gateway.address)

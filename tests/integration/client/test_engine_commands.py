@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
-async def test_an_engine_is_unloaded_and_loaded(gateway: FakeGateway, run: RunCommand) -> None:
+async def test_engine_is_unloaded_and_loaded(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run("engines", "unload", "identity", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (0, "identity is unloaded\n", "")
     assert gateway.unloaded == {"identity"}

@@ -85,7 +85,7 @@ async def test_jobs_are_listed_as_a_table_and_as_json(
     assert json.loads(none.out) == []
 
 
-async def test_a_job_is_shown_watched_and_cancelled_by_its_id(
+async def test_job_is_shown_watched_and_cancelled_by_id(
     gateway: FakeGateway, run: RunCommand
 ) -> None:
     await run("submit", "identity", "--queries", "4", "--key", "k", "--target", gateway.address)

@@ -48,7 +48,7 @@ async def test_run_sends_the_trace_and_reports_outcomes(
     assert plot.read_bytes().startswith(PNG)
 
 
-async def test_a_recorded_trace_is_replayed(
+async def test_recorded_trace_is_replayed(
     base_options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     rates = tmp_path / "rates.csv"
@@ -121,7 +121,7 @@ async def test_requests_that_fail_make_the_command_fail_after_its_report(
     assert result.err == "error: 3 of 50 requests failed; the first: the gateway is stopping\n"
 
 
-async def test_a_search_ends_when_the_gateway_is_gone(
+async def test_search_stops_when_the_gateway_is_unreachable(
     options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     search = ("--find-goodput", "--deadline-ms", "5000")
@@ -135,7 +135,7 @@ async def test_a_search_ends_when_the_gateway_is_gone(
     assert f"cannot connect to {gateway.address}" in result.err
 
 
-async def test_a_sample_set_is_sent_in_turn(
+async def test_samples_are_sent_in_turn(
     options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     samples = tmp_path / "samples.npz"

@@ -25,7 +25,7 @@ def options(gateway: FakeGateway, tmp_path: Path) -> list[str]:
     ]
 
 
-async def test_a_run_reports_loadgens_figures_and_ours(
+async def test_run_reports_figures_of_loadgen_and_synergai(
     options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     result = await run("loadgen", "identity", *options, "--qos-ms", "5000", "--json")
@@ -142,7 +142,7 @@ async def test_the_table_ends_with_loadgens_own_verdict(
     assert "8 random inputs" in result.out
 
 
-async def test_a_sample_set_is_sent_instead_of_random_inputs(
+async def test_samples_replace_random_inputs(
     options: list[str], tmp_path: Path, gateway: FakeGateway, run: RunCommand
 ) -> None:
     samples = tmp_path / "samples.npz"
@@ -188,7 +188,7 @@ async def test_invalid_option_exits_2(options: list[str], run: RunCommand) -> No
     assert result.err == "error: --queries: '0' should be greater than or equal to 1\n"
 
 
-async def test_a_gateway_that_dies_ends_the_run_with_a_message(
+async def test_lost_gateway_ends_the_run_with_a_message(
     options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
