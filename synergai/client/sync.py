@@ -7,12 +7,14 @@
         job = client.submit("onnx_digits", queries=500, qos=20.0)
         print(job.wait().violated)
 
-It runs a `Client` on an event loop in a background thread and is thread-safe.
+It runs a `Client` on an event loop in a background thread and is thread-safe. All blocking clients
+of a process share that loop, because gRPC supports one event loop per process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,18 +49,14 @@ class SyncClient:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._client = Client(*args, **options)
-        self._thread: LoopThread | None = None
+        self._is_open = False
 
     def __enter__(self) -> Self:
         _check_no_running_loop()
-        if self._thread is not None:
+        if self._is_open:
             raise InvalidInput("the client is already open")
-        self._thread = LoopThread()
-        try:
-            self._loop.run(self._client.__aenter__())
-        except BaseException:
-            self._close()
-            raise
+        shared_loop().run(self._client.__aenter__())
+        self._is_open = True
         return self
 
     def __exit__(
@@ -67,21 +65,14 @@ class SyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._loop.run(self._client.__aexit__(kind, error, trace))
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
+        self._is_open = False
+        shared_loop().run(self._client.__aexit__(kind, error, trace))
 
     @property
     def _loop(self) -> LoopThread:
-        if self._thread is None:
+        if not self._is_open:
             raise InvalidInput("use the client in a `with SyncClient(...) as client:` block")
-        return self._thread
+        return shared_loop()
 
     # --- inference ----------------------------------------------------------------------
 
@@ -248,16 +239,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="synergai-client", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the loop and join its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        threading.Thread(target=self._loop.run_forever, name="synergai-client", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call and return its result; interrupting the caller cancels it.
@@ -288,6 +270,12 @@ class LoopThread:
                 yield item[0]
         finally:
             self.run(items.aclose())
+
+
+@functools.cache
+def shared_loop() -> LoopThread:
+    """Return the process's event loop for blocking clients, which ends with the process."""
+    return LoopThread()
 
 
 def _check_no_running_loop() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -98,6 +100,22 @@ def test_use_outside_its_block_is_refused() -> None:
         synergai.SyncClient("127.0.0.1:1").ready()
 
 
-async def test_client_leaves_no_thread_behind(gateway: FakeGateway) -> None:
-    await in_thread(gateway, lambda client: client.ready())
-    assert all(thread.name != "synergai-client" for thread in threading.enumerate())
+async def test_clients_share_one_thread(gateway: FakeGateway) -> None:
+    for _ in range(3):
+        await in_thread(gateway, lambda client: client.ready())
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("synergai-client") == 1
+
+
+async def test_script_with_several_clients_ends_silently(gateway: FakeGateway) -> None:
+    script = (
+        "import sys, synergai\n"
+        "for _ in range(3):\n"
+        "    with synergai.SyncClient(sys.argv[1]) as client:\n"
+        "        assert client.infer('identity', {'x': [1]})['y'].tolist() == [1]\n"
+    )
+    command = [sys.executable, "-c", script, gateway.address]
+    ran = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
