@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[Any]]:
+def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a request by input name."""
     return arrays.read_tensors(request.inputs, request.raw_input_contents)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import tritonclient.grpc
@@ -17,18 +17,25 @@ from tritonclient.utils import InferenceServerException
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tritonclient.grpc import service_pb2
+
+    Client: TypeAlias = tritonclient.grpc.InferenceServerClient
+    Answers: TypeAlias = queue.Queue[
+        tuple[tritonclient.grpc.InferResult, InferenceServerException | None]
+    ]
+
 ENGINE = "twice"
 VALUES = np.array([[1, 2]], np.float32)
 REQUESTS = 20
 
 
-def inputs() -> list[Any]:
+def inputs() -> list[tritonclient.grpc.InferInput]:
     tensor = tritonclient.grpc.InferInput("x", VALUES.shape, "FP32")
     tensor.set_data_from_numpy(VALUES)
     return [tensor]
 
 
-def status_of(call: Callable[[], Any]) -> str:
+def status_of(call: Callable[[], object]) -> str:
     try:
         call()
     except InferenceServerException as failure:
@@ -36,12 +43,12 @@ def status_of(call: Callable[[], Any]) -> str:
     raise AssertionError(call)
 
 
-def statistics(client: Any) -> Any:
+def statistics(client: Client) -> service_pb2.ModelStatistics:
     (found,) = client.get_inference_statistics(ENGINE).model_stats
     return found
 
 
-def profile(client: Any) -> None:
+def profile(client: Client) -> None:
     """Measure as perf_analyzer does, by the difference of two statistics."""
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -54,7 +61,7 @@ def profile(client: Any) -> None:
     before = statistics(client)
     for _ in range(REQUESTS):
         client.infer(ENGINE, inputs())
-    answers: queue.Queue[Any] = queue.Queue()
+    answers: Answers = queue.Queue()
     client.start_stream(lambda result, error: answers.put((result, error)))
     for number in range(REQUESTS):
         client.async_stream_infer(ENGINE, inputs(), request_id=str(number))
@@ -74,7 +81,7 @@ def profile(client: Any) -> None:
     assert after.last_inference > 1.6e12
 
 
-def control(client: Any) -> None:
+def control(client: Client) -> None:
     """List, unload and load engines."""
     states = {model.name: model.state for model in client.get_model_repository_index().models}
     assert (states[ENGINE], states["truncated"]) == ("READY", "UNAVAILABLE")

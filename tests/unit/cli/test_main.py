@@ -6,13 +6,18 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import typer
 
 from synergai.cli import main as cli
 from synergai.errors import InvalidSettings, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    FailingCommand: TypeAlias = Callable[[BaseException], None]
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -24,7 +29,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+def failing(monkeypatch: pytest.MonkeyPatch) -> FailingCommand:
     """Install a command ``jobs`` that raises an error chosen by the test."""
 
     def install(error: BaseException) -> None:
@@ -131,30 +136,36 @@ def test_unknown_command_exits_2_and_suggests_a_close_one(
 
 
 def test_error_prints_one_line_and_exits_1(
-    failing: Any, capsys: pytest.CaptureFixture[str]
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(SynergaiError("the lamp\nis out"))
     assert run(["jobs"], capsys) == (1, "", "error: the lamp is out\n")
 
 
-def test_invalid_settings_exit_2(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_exit_2(
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(InvalidSettings("--lamp: 'x' is no lamp"))
     assert run(["jobs"], capsys) == (2, "", "error: --lamp: 'x' is no lamp\n")
 
 
-def test_interruption_exits_130(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_exits_130(
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(KeyboardInterrupt())
     code, out, _ = run(["jobs"], capsys)
     assert (code, out) == (130, "")
 
 
-def test_os_error_names_the_file(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_os_error_names_the_file(
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(PermissionError(13, "Permission denied", "/somewhere"))
     assert run(["jobs"], capsys) == (1, "", "error: /somewhere: Permission denied\n")
 
 
 def test_internal_error_shows_no_traceback(
-    failing: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SYNERGAI_DEBUG", raising=False)
     failing(KeyError("secret"))
@@ -167,7 +178,7 @@ def test_internal_error_shows_no_traceback(
 @pytest.mark.parametrize("when", ["importing", "running"])
 def test_missing_dependency_names_the_extra_to_install(
     when: str,
-    failing: Any,
+    failing: FailingCommand,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,7 +229,7 @@ def test_invalid_arguments_are_rejected_without_a_call(
 
 
 def test_errors_contain_no_control_characters(
-    failing: Any, capsys: pytest.CaptureFixture[str]
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(SynergaiError("no file \x1b[2J\udcff\nhere"))
 

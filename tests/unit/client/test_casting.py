@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def an_engine(datatype: str, *shape: int, preprocess: str = "") -> Engine:
     )
 
 
-def cast(value: ArrayLike, engine: Engine) -> NDArray[Any]:
+def cast(value: ArrayLike, engine: Engine) -> NDArray[np.generic]:
     return cast_inputs({"x": value}, engine)["x"]
 
 

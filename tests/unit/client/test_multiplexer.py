@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from synergai.client.channel import GatewayChannel
+    from synergai.client.streaming import InferResult
 
 Reply = oip.ModelStreamInferResponse
 
@@ -72,8 +73,14 @@ def a_multiplexer(call: FakeCall, *, cancellable: bool) -> QueryMultiplexer:
     return QueryMultiplexer(channel_with(call), 4, no_requests(), cancellable=cancellable)
 
 
-def expect(multiplexer: QueryMultiplexer, count: int) -> list[asyncio.Future[Any]]:
+def expect(multiplexer: QueryMultiplexer, count: int) -> list[asyncio.Future[Reply | None]]:
     return [multiplexer.expect(oip.ModelInferRequest()) for _ in range(count)]
+
+
+async def reply_id(pending: asyncio.Future[Reply | None]) -> str:
+    reply = await pending
+    assert reply is not None
+    return reply.infer_response.id
 
 
 async def test_replies_are_matched_by_id_in_any_order() -> None:
@@ -81,8 +88,8 @@ async def test_replies_are_matched_by_id_in_any_order() -> None:
     multiplexer = a_multiplexer(call, cancellable=True)
     first, second = expect(multiplexer, 2)
     call.answer("1", "0")
-    assert (await first).infer_response.id == "0"
-    assert (await second).infer_response.id == "1"
+    assert await reply_id(first) == "0"
+    assert await reply_id(second) == "1"
     await multiplexer.close()
     assert call.cancelled
 
@@ -114,7 +121,7 @@ async def test_reply_to_a_cancelled_query_is_ignored() -> None:
     _, second = expect(multiplexer, 2)
     assert multiplexer.forget("0")
     call.answer("0", "1")
-    assert (await second).infer_response.id == "1"
+    assert await reply_id(second) == "1"
     await multiplexer.close()
 
 
@@ -133,7 +140,7 @@ async def test_stream_that_ends_early_is_unavailable() -> None:
 # --- a stream of many queries -----------------------------------------------------------------
 
 
-async def collect(call: FakeCall, queries: int) -> list[Any]:
+async def collect(call: FakeCall, queries: int) -> list[InferResult | SynergaiError]:
     results = stream_queries(
         channel_with(call),
         [{} for _ in range(queries)],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from synergai.client.shared_stream import QueryStream
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
     from synergai.client.channel import GatewayChannel
+    from synergai.client.multiplexer import Reply
 
 
 class StalledCall:
@@ -72,7 +73,7 @@ async def test_failed_write_ends_all_pending_queries() -> None:
     call = StalledCall()
     call.fault = ValueError("a message that cannot be written")
     stream = stream_over(call)
-    replies: list[Any] = await asyncio.gather(
+    replies: list[Reply] = await asyncio.gather(
         *(stream.request(oip.ModelInferRequest(), timeout=None) for _ in range(3))
     )
     assert replies == [None] * 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from tests.tiny_images import BOX, picture
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 ENGINE = Engine(
     name=EngineName("colours"),
@@ -95,10 +96,12 @@ def test_labels_are_compared_with_the_engines_classes_output(
     assert accuracy.value == 0.5
 
 
-@pytest.mark.parametrize("lacks", [{"preprocess": ""}, {"postprocess": ""}])
-def test_engine_without_image_pipeline_is_rejected(tmp_path: Path, lacks: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "engine", [replace(ENGINE, preprocess=""), replace(ENGINE, postprocess="")]
+)
+def test_engine_without_image_pipeline_is_rejected(tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(InvalidInput, match="does not map images to classes"):
-        dataset_library("imagenet", save_imagenet(tmp_path, ["red"]), replace(ENGINE, **lacks))
+        dataset_library("imagenet", save_imagenet(tmp_path, ["red"]), engine)
 
 
 def test_classifier_is_rejected_for_a_detection_data_set(tmp_path: Path) -> None:

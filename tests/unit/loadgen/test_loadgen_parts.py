@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from synergai.models.samples import Samples
 FASTEST_S = 0.002
 
 
-def settings(**given: Any) -> LoadgenSettings:
+def settings(**given: object) -> LoadgenSettings:
     return LoadgenSettings.load({"engine": "identity", **given})
 
 

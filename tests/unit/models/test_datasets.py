@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,12 +15,14 @@ from tests.tiny_images import BOX, picture
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
 
-def classes(*found: float) -> dict[int, Any]:
+
+def classes(*found: float) -> dict[int, NDArray[np.float32]]:
     return {index: np.array([one], np.float32) for index, one in enumerate(found)}
 
 
-def box(category: int, score: float = 0.9, shift: float = 0.0) -> Any:
+def box(category: int, score: float = 0.9, shift: float = 0.0) -> NDArray[np.float32]:
     return np.array([[0, *(side + shift for side in BOX), score, category]], np.float32)
 
 

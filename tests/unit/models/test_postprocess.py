@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,17 +16,22 @@ from synergai.models.postprocess import (
     top_classes,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
 
 def specs(*names: str) -> list[TensorSpec]:
     return [TensorSpec(name, "FP32", (-1,)) for name in names]
 
 
-def classes_of(output: Any) -> list[int]:
+def classes_of(output: ArrayLike) -> list[int]:
     found: list[int] = ClassPostprocessor(specs("p")).derive({"p": np.asarray(output)}).tolist()
     return found
 
 
-def probabilities(*best: int, values: int = 1001) -> Any:
+def probabilities(*best: int, values: int = 1001) -> NDArray[np.float32]:
     return np.eye(values, dtype=np.float32)[list(best)]
 
 
@@ -68,9 +73,11 @@ def test_empty_output_costs_the_request_and_not_the_engine() -> None:
 DETECTIONS = ("num_detections:0", "detection_boxes:0", "detection_scores:0", "detection_classes:0")
 
 
-def detections(counts: Any, places: int = 3) -> dict[str, Any]:
+def detections(counts: Sequence[float], places: int = 3) -> dict[str, NDArray[np.float32]]:
     images = len(counts)
-    boxes = np.arange(images * places * 4, dtype=np.float32).reshape(images, places, 4) / 100
+    boxes = np.arange(images * places * 4, dtype=np.float32).reshape(
+        images, places, 4
+    ) / np.float32(100)
     return {
         "num_detections:0": np.asarray(counts, np.float32),
         "detection_boxes:0": boxes,
@@ -107,7 +114,9 @@ def test_count_beyond_the_places_is_cut_to_them() -> None:
         {"num_detections:0": np.zeros(0, np.float32)},
     ],
 )
-def test_outputs_that_do_not_belong_together_cost_the_request(damage: dict[str, Any]) -> None:
+def test_outputs_that_do_not_belong_together_cost_the_request(
+    damage: dict[str, NDArray[np.float32]],
+) -> None:
     with pytest.raises(InvalidInput, match="detections"):
         BoxPostprocessor(specs(*DETECTIONS)).derive({**detections([1]), **damage})
 

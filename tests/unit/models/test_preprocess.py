@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -29,10 +29,10 @@ def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:
     return TensorSpec("image", datatype, shape)
 
 
-def reference(family: str, image: NDArray[np.uint8]) -> NDArray[Any]:
+def reference(family: str, image: NDArray[np.uint8]) -> NDArray[np.float32] | NDArray[np.uint8]:
     """The steps of the reference application, one after another as its users describe them."""
     if family == "ssd":
-        return np.asarray(cv2.resize(image, (300, 300), interpolation=cv2.INTER_LINEAR))
+        return np.asarray(cv2.resize(image, (300, 300), interpolation=cv2.INTER_LINEAR), np.uint8)
     height, width, _ = image.shape
     scale = 256 / min(height, width)
     size = (int(256 * width / height), 256) if width >= height else (256, int(256 * height / width))

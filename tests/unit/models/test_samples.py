@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import zipfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,12 +18,15 @@ from synergai.models.samples import load_samples, random_samples
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import ArrayLike
+
 X = TensorSpec("x:0", "FP32", (-1, 2))
 
 
-def saved(tmp_path: Path, **arrays: Any) -> EngineDefinition:
+def saved(tmp_path: Path, **arrays: ArrayLike) -> EngineDefinition:
     path = tmp_path / "samples.npz"
-    np.savez(path, **{name.replace("_0", ":0"): array for name, array in arrays.items()})
+    named = {name.replace("_0", ":0"): np.asarray(array) for name, array in arrays.items()}
+    np.savez(path, allow_pickle=True, **named)
     return EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx", samples=path)
 
 
@@ -86,7 +89,7 @@ def test_texts_become_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_samples_for_other_inputs_are_refused(
-    tmp_path: Path, arrays: dict[str, Any], complaint: str
+    tmp_path: Path, arrays: dict[str, ArrayLike], complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         load_samples(saved(tmp_path, **arrays), [X])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +24,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 BYTES_ARRAYS = SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=st.binary()))
 
 
-def arrays_of(datatype: str) -> st.SearchStrategy[NDArray[Any]]:
+def arrays_of(datatype: str) -> st.SearchStrategy[NDArray[np.generic]]:
     if datatype == "BYTES":
         return BYTES_ARRAYS
     return hnp.arrays(arrays.DTYPES[datatype], SHAPES)
@@ -39,21 +39,21 @@ def test_every_datatype_of_the_protocol_has_a_dtype() -> None:
 
 
 @given(st.dictionaries(st.text(), ANY_ARRAY, min_size=1, max_size=3))
-def test_inputs_round_trip_through_a_request(inputs: dict[str, NDArray[Any]]) -> None:
+def test_inputs_round_trip_through_a_request(inputs: dict[str, NDArray[np.generic]]) -> None:
     request = arrays.build_request("e", inputs)
     parsed = inference_pb2.ModelInferRequest.FromString(request.SerializeToString())
     assert_same(read_inputs(parsed), inputs)
 
 
 @given(st.dictionaries(st.text(), ANY_ARRAY, max_size=3))
-def test_outputs_round_trip_through_a_response(outputs: dict[str, NDArray[Any]]) -> None:
+def test_outputs_round_trip_through_a_response(outputs: dict[str, NDArray[np.generic]]) -> None:
     response = build_response("e", outputs)
     parsed = inference_pb2.ModelInferResponse.FromString(response.SerializeToString())
     assert_same(arrays.read_outputs(parsed), outputs)
 
 
 @given(st.sampled_from(sorted(TYPED_FIELDS)).flatmap(arrays_of))
-def test_typed_contents_are_read(array: NDArray[Any]) -> None:
+def test_typed_contents_are_read(array: NDArray[np.generic]) -> None:
     response = inference_pb2.ModelInferResponse()
     datatype = arrays.datatype_of(array.dtype)
     tensor = response.outputs.add(name="y", datatype=datatype, shape=array.shape)
@@ -109,7 +109,7 @@ def test_any_bytes_are_an_array_or_rejected(data: bytes, datatype: str, shape: l
 
 
 @pytest.mark.parametrize("value", [np.array([1j]), np.array([object()]), np.array(["2020"], "M8")])
-def test_unsupported_array_is_rejected_by_name(value: NDArray[Any]) -> None:
+def test_unsupported_array_is_rejected_by_name(value: NDArray[np.generic]) -> None:
     with pytest.raises(InvalidInput, match="input 'x': "):
         arrays.build_request("e", {"x": value})
 
@@ -157,7 +157,9 @@ def test_parameter_beyond_64_bits_is_rejected() -> None:
         arrays.set_parameter(inference_pb2.InferParameter(), 2**64)
 
 
-def assert_same(received: dict[str, NDArray[Any]], sent: dict[str, NDArray[Any]]) -> None:
+def assert_same(
+    received: dict[str, NDArray[np.generic]], sent: dict[str, NDArray[np.generic]]
+) -> None:
     assert list(received) == list(sent)
     for name, array in sent.items():
         assert received[name].dtype == array.dtype

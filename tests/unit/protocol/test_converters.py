@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -155,9 +154,17 @@ def test_invalid_figure_is_rejected(qps: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", [{"queries": 2**64 - 1}, {"model_load_s": 1e308}, {"label": "\x1b[31m"}]
+    "nonsense",
+    [
+        common_pb2.ProfileEntry(queries=2**64 - 1),
+        common_pb2.ProfileEntry(model_load_s=1e308),
+        common_pb2.ProfileEntry(label="\x1b[31m"),
+    ],
 )
-def test_entry_that_cannot_be_stored_or_displayed_is_rejected(nonsense: dict[str, Any]) -> None:
-    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0, **nonsense)
+def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
+    nonsense: common_pb2.ProfileEntry,
+) -> None:
+    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=1.0)
+    message.MergeFrom(nonsense)
     with pytest.raises(InvalidInput):
         converters.profile_entry_from_proto(message)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import pytest
 
@@ -14,7 +14,9 @@ from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statis
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from google.protobuf.descriptor import Descriptor
 
 SCRIPT = Path(__file__).with_name("triton_numbers.py")
 MODULES = (inference_pb2, model_config_pb2, repository_pb2, statistics_pb2)
@@ -30,21 +32,29 @@ OURS = {
 """Fields that Triton's messages lack."""
 
 
+class TritonNumbers(TypedDict):
+    """Number, type and repetition of the fields of Triton's messages, and its methods."""
+
+    fields: dict[str, dict[str, list[int | bool]]]
+    methods: list[str]
+
+
 @pytest.fixture(scope="module")
-def triton() -> Any:
+def triton() -> TritonNumbers:
     process = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True
     )
-    return json.loads(process.stdout)
+    numbers: TritonNumbers = json.loads(process.stdout)
+    return numbers
 
 
-def messages(types: Any) -> Iterator[Any]:
+def messages(types: Iterable[Descriptor]) -> Iterator[Descriptor]:
     for message in types:
         yield message
         yield from messages(message.nested_types)
 
 
-def test_shared_fields_have_tritons_numbers_and_types(triton: Any) -> None:
+def test_shared_fields_have_tritons_numbers_and_types(triton: TritonNumbers) -> None:
     compared = 0
     for module in MODULES:
         for message in messages(module.DESCRIPTOR.message_types_by_name.values()):
@@ -59,7 +69,7 @@ def test_shared_fields_have_tritons_numbers_and_types(triton: Any) -> None:
     assert compared > 100
 
 
-def test_every_call_of_triton_is_served_or_declared_unimplemented(triton: Any) -> None:
+def test_every_call_of_triton_is_served_or_declared_unimplemented(triton: TritonNumbers) -> None:
     (service,) = inference_pb2.DESCRIPTOR.services_by_name.values()
     served = {method.name for method in service.methods}
     refused = {method.rpartition("/")[2] for method in UNSUPPORTED_METHODS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
+from synergai.oip.inference_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import (
     ELEMENT_BYTES,
@@ -23,6 +23,9 @@ from synergai.protocol.validation import (
     check_request,
     classification_count,
 )
+
+if TYPE_CHECKING:
+    from tests.message_fields import RequestFields
 
 
 def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
@@ -40,18 +43,23 @@ ENGINE = engine(IMAGE)
 
 
 def tensor(
-    name: str = "x", datatype: str = "FP32", shape: tuple[int, ...] = (1, 2), **contents: Any
+    name: str = "x",
+    datatype: str = "FP32",
+    shape: tuple[int, ...] = (1, 2),
+    contents: InferTensorContents | None = None,
 ) -> ModelInferRequest.InferInputTensor:
-    message = ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
-    if contents:
-        message.contents.CopyFrom(InferTensorContents(**contents))
-    return message
+    return ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape, contents=contents
+    )
 
 
 def request(
-    *tensors: ModelInferRequest.InferInputTensor, raw: tuple[bytes, ...] = (), **fields: Any
+    *tensors: ModelInferRequest.InferInputTensor,
+    raw: tuple[bytes, ...] = (),
+    **fields: Unpack[RequestFields],
 ) -> ModelInferRequest:
-    return ModelInferRequest(model_name="digits", inputs=tensors, raw_input_contents=raw, **fields)
+    usual: RequestFields = {"model_name": "digits", "raw_input_contents": raw}
+    return ModelInferRequest(inputs=tensors, **(usual | fields))
 
 
 def outputs(*names: str) -> list[ModelInferRequest.InferRequestedOutputTensor]:
@@ -67,7 +75,7 @@ def element(text: bytes) -> bytes:
     [
         request(tensor(), raw=(bytes(8),)),
         request(tensor(shape=(3, 2)), raw=(bytes(24),)),
-        request(tensor(fp32_contents=[1, 2])),
+        request(tensor(contents=InferTensorContents(fp32_contents=[1, 2]))),
         request(tensor(), raw=(bytes(8),), outputs=outputs("y")),
         request(tensor(), raw=(bytes(8),), model_version="1"),
     ],
@@ -113,10 +121,19 @@ def test_bytes_elements_are_checked_in_every_request() -> None:
         (request(tensor(shape=(2**62, 2)), raw=(bytes(8),)), "needs 36,893,488,147,419,103,232"),
         (request(tensor(), raw=(bytes(7),)), "needs 8 bytes .* not 7"),
         (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
-        (request(tensor(fp32_contents=[1, 2]), raw=(bytes(8),)), "typed contents beside raw"),
-        (request(tensor(fp32_contents=[1])), "needs 2 elements for its shape, not 1"),
+        (
+            request(tensor(contents=InferTensorContents(fp32_contents=[1, 2])), raw=(bytes(8),)),
+            "typed contents beside raw",
+        ),
+        (
+            request(tensor(contents=InferTensorContents(fp32_contents=[1]))),
+            "needs 2 elements for its shape, not 1",
+        ),
         (request(tensor()), "needs 2 elements for its shape, not 0"),
-        (request(tensor(fp64_contents=[1, 2])), "belongs in fp32_contents, not in fp64"),
+        (
+            request(tensor(contents=InferTensorContents(fp64_contents=[1, 2]))),
+            "belongs in fp32_contents, not in fp64",
+        ),
         (request(tensor(), raw=(bytes(8),), outputs=outputs("q")), "no output 'q'"),
         (request(tensor(), raw=(bytes(8),), outputs=outputs("y", "y")), "requested twice"),
         (request(tensor(), raw=(bytes(8),), model_version="2"), "version '1', not '2'"),
@@ -191,7 +208,9 @@ TENSORS = st.builds(
     st.sampled_from(["x", "z", ""]),
     st.sampled_from(["FP32", "BYTES", "FP16", "nonsense", ""]),
     st.lists(SIZES, max_size=3).map(tuple),
-    fp32_contents=st.lists(st.floats(width=32), max_size=3),
+    contents=st.builds(
+        InferTensorContents, fp32_contents=st.lists(st.floats(width=32), max_size=3)
+    ),
 )
 
 
@@ -223,7 +242,11 @@ def encoded(*images: bytes, shape: tuple[int, ...] | None = None) -> ModelInferR
     [
         encoded(b"jpeg"),
         encoded(b"jpeg", b"png"),
-        request(tensor(datatype="BYTES", shape=(1,), bytes_contents=[b"jpeg"])),
+        request(
+            tensor(
+                datatype="BYTES", shape=(1,), contents=InferTensorContents(bytes_contents=[b"jpeg"])
+            )
+        ),
         request(tensor(shape=(1, 3, 224, 224)), raw=(bytes(4 * 3 * 224 * 224),)),
     ],
 )
@@ -292,11 +315,17 @@ def test_output_may_be_requested_as_its_top_classes() -> None:
     assert classification_count(asked) == 4
 
 
-@pytest.mark.parametrize("value", [{"int64_param": 0}, {"int64_param": -1}, {"string_param": "3"}])
-def test_number_of_classes_is_a_positive_integer(value: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        InferParameter(int64_param=0),
+        InferParameter(int64_param=-1),
+        InferParameter(string_param="3"),
+    ],
+)
+def test_number_of_classes_is_a_positive_integer(value: InferParameter) -> None:
     asking = request(tensor(), raw=(bytes(8),), outputs=outputs("y"))
-    for field, content in value.items():
-        setattr(asking.outputs[0].parameters["classification"], field, content)
+    asking.outputs[0].parameters["classification"].CopyFrom(value)
 
     with pytest.raises(InvalidInput, match="'classification' must be a positive integer"):
         check_request(asking, ENGINE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -27,6 +27,11 @@ from synergai.v1.hub_pb2 import (
     WorkReports,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from synergai.protocol.request_codec import Buffer
+
 LARGE = 5000
 """More than `SMALL_MESSAGE_BYTES`, up to which protobuf parses the whole message."""
 
@@ -35,19 +40,23 @@ tensors = st.lists(
 )
 numbers = st.integers(0, 2**64 - 1)
 
+MessageT = TypeVar("MessageT", Assignment, Progress, Ended)
 
-def plain(opened: Any) -> list[tuple[Any, list[bytes]]]:
+
+def plain(
+    opened: Iterable[tuple[MessageT, Sequence[Buffer]]],
+) -> list[tuple[MessageT, list[bytes]]]:
     """Return messages without their tensors, which small ones still contain, and the tensors."""
-    pairs = []
+    pairs: list[tuple[MessageT, list[bytes]]] = []
     for message, contents in opened:
-        pairs.append(
-            (type(message).FromString(message.SerializeToString()), [*map(bytes, contents)])
-        )
-        if isinstance(message, Assignment):
-            pairs[-1][0].ClearField("requests")
+        copy = type(message).FromString(message.SerializeToString())
+        if isinstance(copy, Assignment):
+            copy.ClearField("requests")
+        elif isinstance(copy, Progress):
+            copy.ClearField("responses")
         else:
-            progress = pairs[-1][0].progress if isinstance(message, Ended) else pairs[-1][0]
-            progress.ClearField("responses")
+            copy.progress.ClearField("responses")
+        pairs.append((copy, [bytes(each) for each in contents]))
     return pairs
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def collect(messages: Any, found: dict[str, dict[str, tuple[int, int, bool]]]) -> None:
+    from google.protobuf.descriptor import Descriptor
+
+
+def collect(
+    messages: Iterable[Descriptor], found: dict[str, dict[str, tuple[int, int, bool]]]
+) -> None:
     for message in messages:
         found[message.full_name] = {
             field.name: (field.number, field.type, field.is_repeated) for field in message.fields

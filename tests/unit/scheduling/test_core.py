@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -64,10 +64,11 @@ def make_entry(
     )
 
 
-def make_core(*entries: ProfileEntry, **settings: Any) -> SchedulerCore:
+def make_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
     chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
     return SchedulerCore(
-        SchedulingSettings(**{"policy": "synergai", **settings}), ConfigurationDictionary(chosen)
+        SchedulingSettings.model_validate({"policy": "synergai", **settings}),
+        ConfigurationDictionary(chosen),
     )
 
 
@@ -84,9 +85,24 @@ def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
     )
 
 
-def make_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
+def make_job(
+    name: str,
+    queries: int,
+    deadline: float = math.inf,
+    *,
+    priority: int = 0,
+    tenant: str = "",
+    perishable: bool = False,
+) -> JobArrived:
     job = Job(
-        id=JobId(name), engine=DIGITS, queries=queries, arrival=0.0, deadline=deadline, **fields
+        id=JobId(name),
+        engine=DIGITS,
+        queries=queries,
+        arrival=0.0,
+        deadline=deadline,
+        priority=priority,
+        tenant=tenant,
+        perishable=perishable,
     )
     return JobArrived(job, ready=queries)
 

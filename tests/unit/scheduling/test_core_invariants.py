@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -162,7 +161,7 @@ class World:
         assert wakeup is None or wakeup > self.now
 
 
-def drive(world: World, data: Any, steps: int) -> None:
+def drive(world: World, data: st.DataObject, steps: int) -> None:
     """Apply `steps` random events."""
     for number in range(steps):
         world.now += data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0]), label="gap")
@@ -172,7 +171,7 @@ def drive(world: World, data: Any, steps: int) -> None:
             world.handle(event)
 
 
-def _submit(world: World, data: Any, number: int) -> Event:
+def _submit(world: World, data: st.DataObject, number: int) -> Event:
     draw = data.draw
     queries = draw(st.integers(1, MAX_QUERIES))
     perishable = draw(st.booleans())
@@ -194,7 +193,7 @@ def _submit(world: World, data: Any, number: int) -> Event:
     return JobArrived(job, ready=draw(st.integers(0, queries)), done=done)
 
 
-def _submit_again(world: World, data: Any, _: int) -> Event | None:
+def _submit_again(world: World, data: st.DataObject, _: int) -> Event | None:
     waiting = sorted(set(world.jobs) - set(world.outcomes))
     if not waiting:
         return None
@@ -202,14 +201,14 @@ def _submit_again(world: World, data: Any, _: int) -> Event | None:
     return JobArrived(job, ready=job.queries)
 
 
-def _make_ready(world: World, data: Any, _: int) -> Event | None:
+def _make_ready(world: World, data: st.DataObject, _: int) -> Event | None:
     if not world.jobs:
         return None
     job_id = data.draw(st.sampled_from(sorted(world.jobs)))
     return QueriesReady(job_id, data.draw(st.integers(0, world.jobs[job_id].queries)))
 
 
-def _cancel(world: World, data: Any, _: int) -> Event | None:
+def _cancel(world: World, data: st.DataObject, _: int) -> Event | None:
     if not world.jobs:
         return None
     job_id = data.draw(st.sampled_from(sorted(world.jobs)))
@@ -217,7 +216,7 @@ def _cancel(world: World, data: Any, _: int) -> Event | None:
     return JobCancelled(job_id)
 
 
-def _join(world: World, data: Any, _: int) -> Event:
+def _join(world: World, data: st.DataObject, _: int) -> Event:
     draw = data.draw
     worker = Worker(
         id=WorkerId(draw(st.sampled_from(["w1", "w2", "w3", "w4"]))),
@@ -231,27 +230,24 @@ def _join(world: World, data: Any, _: int) -> Event:
     return WorkerJoined(worker)
 
 
-def _change_worker(_world: World, data: Any, _: int) -> Event | None:
+def _change_worker(_world: World, data: st.DataObject, _: int) -> Event | None:
     worker_id = WorkerId(data.draw(st.sampled_from(["w1", "w2", "w3", "never-seen"])))
     session = Session(data.draw(st.sampled_from(ENGINES)), CONFIGURATIONS[1])
-    return data.draw(  # type: ignore[no-any-return]  # hypothesis' data object is untyped here
-        st.sampled_from(
-            [
-                WorkerLeft(worker_id),
-                WorkerDraining(worker_id),
-                EnginesChanged(worker_id, frozenset(ENGINES[1:])),
-                SessionLoaded(worker_id, session, 0.7),
-                SessionDropped(worker_id, session),
-                ModeChanged(worker_id, data.draw(st.sampled_from(["", "m"])), 0.3),
-            ]
-        )
-    )
+    events: list[Event] = [
+        WorkerLeft(worker_id),
+        WorkerDraining(worker_id),
+        EnginesChanged(worker_id, frozenset(ENGINES[1:])),
+        SessionLoaded(worker_id, session, 0.7),
+        SessionDropped(worker_id, session),
+        ModeChanged(worker_id, data.draw(st.sampled_from(["", "m"])), 0.3),
+    ]
+    return data.draw(st.sampled_from(events))
 
 
-def _assignment(world: World, data: Any) -> tuple[AssignmentId, int]:
+def _assignment(world: World, data: st.DataObject) -> tuple[AssignmentId, int]:
     """Return an assignment in flight or, rarely, an ended one; and its number of queries."""
     known = sorted(world.done)
-    if world.in_flight and data.draw(st.integers(0, 5)):
+    if world.in_flight and bool(data.draw(st.integers(0, 5))):
         known = sorted(world.in_flight)
     if not known:
         return AssignmentId(999_999), 1
@@ -260,16 +256,16 @@ def _assignment(world: World, data: Any) -> tuple[AssignmentId, int]:
     return assignment_id, assignment.count if assignment else MAX_QUERIES
 
 
-def _start(world: World, data: Any, _: int) -> Event:
+def _start(world: World, data: st.DataObject, _: int) -> Event:
     return AssignmentStarted(_assignment(world, data)[0], 0.4)
 
 
-def _progress(world: World, data: Any, _: int) -> Event:
+def _progress(world: World, data: st.DataObject, _: int) -> Event:
     assignment_id, count = _assignment(world, data)
     return QueriesDone(assignment_id, data.draw(st.integers(0, count + 1)), 0.1)
 
 
-def _end(world: World, data: Any, _: int) -> Event:
+def _end(world: World, data: st.DataObject, _: int) -> Event:
     assignment_id, count = _assignment(world, data)
     outcome = data.draw(st.sampled_from([Outcome.COMPLETED, *Outcome]))
     done = count if outcome is Outcome.COMPLETED else data.draw(st.integers(0, count + 1))
@@ -279,7 +275,7 @@ def _end(world: World, data: Any, _: int) -> Event:
     return AssignmentEnded(assignment_id, done, outcome, fault, "why", 0.2)
 
 
-def _profile(_world: World, data: Any, _: int) -> Event:
+def _profile(_world: World, data: st.DataObject, _: int) -> Event:
     return ProfileAdded(
         ProfileEntry(
             engine=data.draw(st.sampled_from(ENGINES)),
@@ -290,7 +286,7 @@ def _profile(_world: World, data: Any, _: int) -> Event:
     )
 
 
-def _wake(world: World, _data: Any, _: int) -> Event:
+def _wake(world: World, _data: st.DataObject, _: int) -> Event:
     wakeup = world.core.wakeup()
     world.now = world.now if wakeup is None else wakeup
     return TimePassed()
@@ -311,7 +307,7 @@ ACTIONS = [
 ]
 
 
-def make_world(data: Any, policy: str) -> World:
+def make_world(data: st.DataObject, policy: str) -> World:
     chosen = SchedulingSettings(
         policy=policy,
         infeasible=data.draw(st.sampled_from(["defer", "reject"])),
@@ -326,7 +322,7 @@ def make_world(data: Any, policy: str) -> World:
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_queries_are_conserved_under_any_events(policy: str, data: Any) -> None:
+def test_queries_are_conserved_under_any_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
     drive(world, data, data.draw(st.integers(1, 40)))
     finish(world)
@@ -360,7 +356,7 @@ def finish(world: World) -> None:
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_wakeups_stop_without_events(policy: str, data: Any) -> None:
+def test_wakeups_stop_without_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
     drive(world, data, 25)
     for _ in range(8 * (len(world.jobs) + len(world.workers)) + 20):
@@ -375,7 +371,9 @@ def test_wakeups_stop_without_events(policy: str, data: Any) -> None:
 @pytest.mark.parametrize("policy", POLICIES.names())
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_same_events_at_the_same_times_produce_the_same_commands(policy: str, data: Any) -> None:
+def test_same_events_at_the_same_times_produce_the_same_commands(
+    policy: str, data: st.DataObject
+) -> None:
     world = make_world(data, policy)
     drive(world, data, 30)
     again = SchedulerCore(world.core._settings, make_dictionary())

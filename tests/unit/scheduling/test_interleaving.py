@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pytest
 
@@ -43,16 +42,26 @@ CLASS = WorkerClass("box")
 ONE = Configuration(threads=1)
 
 
+class JobFields(TypedDict, total=False):
+    """Fields of ``Job`` that a test may set."""
+
+    deadline: float
+    priority: int
+    tenant: str
+    perishable: bool
+    with_tensors: bool
+
+
 def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
     return ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=qps)
 
 
 def make_core(
-    *, workers: int = 1, profiled: Iterable[EngineName] = (BATCH, LIVE), **settings: Any
+    *, workers: int = 1, profiled: Iterable[EngineName] = (BATCH, LIVE), **settings: object
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second, both resident."""
     core = SchedulerCore(
-        SchedulingSettings(**{"policy": "synergai", **settings}),
+        SchedulingSettings.model_validate({"policy": "synergai", **settings}),
         ConfigurationDictionary(map(make_entry, profiled)),
     )
     for number in range(workers):
@@ -71,27 +80,14 @@ def make_core(
     return core
 
 
-def make_job(name: str, queries: int = 1000, **fields: Any) -> JobArrived:
-    job = Job(
-        id=JobId(name),
-        engine=BATCH,
-        queries=queries,
-        arrival=0.0,
-        **{"deadline": math.inf, **fields},
-    )
+def make_job(name: str, queries: int = 1000, **fields: Unpack[JobFields]) -> JobArrived:
+    job = Job(id=JobId(name), engine=BATCH, queries=queries, arrival=0.0, **fields)
     return JobArrived(job, ready=queries)
 
 
-def make_request(name: str, now: float, **fields: Any) -> JobArrived:
-    job = Job(
-        id=JobId(name),
-        engine=LIVE,
-        queries=1,
-        arrival=now,
-        perishable=True,
-        with_tensors=True,
-        **{"deadline": now + 1.0, **fields},
-    )
+def make_request(name: str, now: float, **fields: Unpack[JobFields]) -> JobArrived:
+    usual: JobFields = {"deadline": now + 1.0, "perishable": True, "with_tensors": True}
+    job = Job(id=JobId(name), engine=LIVE, queries=1, arrival=now, **(usual | fields))
     return JobArrived(job, ready=1)
 
 

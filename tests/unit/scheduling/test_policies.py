@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -275,6 +275,6 @@ def test_malleable_assigns_a_request_to_the_earliest_completion() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gain": "much"}, {"speed": "1"}])
-def test_malleable_rejects_unknown_options(options: dict[str, Any]) -> None:
+def test_malleable_rejects_unknown_options(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match=r"options of policy 'malleable'|no option 'speed'"):
-        Harness("malleable", **options)
+        Harness("malleable", 0.0, **options)

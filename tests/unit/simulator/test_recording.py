@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +19,7 @@ from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from synergai.scheduling.events import Command, Event
     from synergai.simulator.simulation import Run
     from synergai.simulator.virtual_worker import Span
     from synergai.simulator.workload import Workload
@@ -41,7 +42,7 @@ def simulated(
     with EventLog(path, settings, workload.scheduler_dictionary(), 0) as log:
 
         class Recorded(SchedulerCore):
-            def handle(self, event: Any, now: float) -> Any:
+            def handle(self, event: Event, now: float) -> list[Command]:
                 commands = super().handle(event, now)
                 log.record(event, now, commands)
                 return commands

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,7 +29,7 @@ class NeverLoadingHosts:
     def get_resident(self, _session: object) -> None:
         return None
 
-    def load(self, _session: object) -> asyncio.Future[Any]:
+    def load(self, _session: object) -> asyncio.Future[ResidentHosts]:
         return asyncio.get_running_loop().create_future()
 
 
@@ -45,7 +44,7 @@ class ResidentHosts:
     def get_resident(self, _session: object) -> ResidentHosts:
         return self
 
-    def load(self, _session: object) -> asyncio.Future[Any]:
+    def load(self, _session: object) -> asyncio.Future[ResidentHosts]:
         raise NotImplementedError
 
     def has_room(self, size: int) -> bool:  # noqa: ARG002 - the protocol's

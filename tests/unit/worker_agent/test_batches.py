@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ from worker_agent.host.batches import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from worker_agent.host.batches import BatchKey
 
 LARGE: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
@@ -132,7 +134,7 @@ def test_output_without_a_row_per_query_is_refused() -> None:
 @pytest.mark.parametrize(
     "inputs", [{"x": np.float32(1)}, {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}]
 )
-def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, Any]) -> None:
+def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, ArrayLike]) -> None:
     assert batch_key({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
@@ -17,6 +17,9 @@ from tests.tiny_images import picture
 from worker_agent.host.processing import Processing
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[np.generic]
     from collections.abc import Iterator, Mapping, Sequence
 
 
@@ -29,7 +32,7 @@ class Model:
         "image": Quantisation(scale=1 / 128, zero_point=128)
     }
 
-    def run(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> list[Any]:
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         raise NotImplementedError
 
 
@@ -64,7 +67,7 @@ def asking(*names: str) -> ModelInferRequest:
     return request
 
 
-def images(*colours: str) -> dict[str, Any]:
+def images(*colours: str) -> dict[str, Array]:
     return {"image": np.array([picture(colour) for colour in colours], object)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -39,13 +39,23 @@ def engine(name: str, fault: str = "") -> Engine:
     )
 
 
+@dataclass(frozen=True)
+class FakeRun:
+    """A run in flight: a query, or a range of samples with progress."""
+
+    on_ended: Callable[[RunEnded], None]
+    on_progress: Callable[[Tally], None] | None = None
+    first: int = 0
+    count: int = 1
+
+
 @dataclass
 class FakeHost:
     """Keeps runs in flight until the test ends them."""
 
     room: int = 8
     is_closed: bool = False
-    runs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    runs: dict[int, FakeRun] = field(default_factory=dict)
     stopped: list[int] = field(default_factory=list)
     last: int = 0
 
@@ -54,13 +64,13 @@ class FakeHost:
 
     def run_query(
         self,
-        request: bytes | memoryview,
+        request: bytes | memoryview,  # noqa: ARG002 - the protocol's, as below
         on_ended: Callable[[RunEnded], None],
-        batch_times: BatchTimes | None = None,
-        due: float = math.inf,
+        batch_times: BatchTimes | None = None,  # noqa: ARG002 - as in the protocol
+        due: float = math.inf,  # noqa: ARG002 - as in the protocol
     ) -> int:
         self.last += 1
-        self.runs[self.last] = (on_ended, request, batch_times, due)
+        self.runs[self.last] = FakeRun(on_ended)
         return self.last
 
     def run_samples(
@@ -72,7 +82,7 @@ class FakeHost:
         job: str = "",  # noqa: ARG002 - the protocol's
     ) -> int:
         self.last += 1
-        self.runs[self.last] = (on_ended, on_progress, first, count)
+        self.runs[self.last] = FakeRun(on_ended, on_progress, first, count)
         return self.last
 
     def stop_run(self, run_id: int) -> None:
@@ -85,25 +95,27 @@ class FakeHost:
         done: int = 1,
         fault: Fault = Fault.UNSPECIFIED,
     ) -> None:
-        on_ended = self.runs.pop(run)[0]
+        on_ended = self.runs.pop(run).on_ended
         tally = Tally(done, compute_s=float(done))
         response = b"response %d" % run if outcome is Outcome.COMPLETED else b""
         on_ended(RunEnded(run, outcome, tally, response, fault, fault.name))
 
     def progress(self, run: int, done: int) -> None:
-        self.runs[run][1](Tally(done))
+        on_progress = self.runs[run].on_progress
+        assert on_progress is not None
+        on_progress(Tally(done))
 
 
 class FakeHosts:
     def __init__(self) -> None:
         self.hosts: dict[Session, FakeHost] = {}
-        self.loads: dict[Session, asyncio.Future[Any]] = {}
+        self.loads: dict[Session, asyncio.Future[FakeHost]] = {}
 
     def get_resident(self, session: Session) -> FakeHost | None:
         host = self.hosts.get(session)
         return None if host is None or host.is_closed else host
 
-    def load(self, session: Session) -> asyncio.Future[Any]:
+    def load(self, session: Session) -> asyncio.Future[FakeHost]:
         self.loads[session] = asyncio.get_running_loop().create_future()
         return self.loads[session]
 
@@ -127,7 +139,7 @@ class RecordingHandler:
     """Records the reports."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[Any, ...]] = []
+        self.lines: list[tuple[object, ...]] = []
 
     def on_started(self, setup_s: float) -> None:
         self.lines.append(("started", setup_s))
@@ -195,7 +207,7 @@ def add(
 
 def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
     _, handler = add(runner, first=5)
-    assert host.runs[1][2:] == (5, 10)
+    assert (host.runs[1].first, host.runs[1].count) == (5, 10)
     host.progress(1, 4)
     host.end(1, done=10)
     assert handler.lines == [
@@ -330,7 +342,7 @@ def test_responses_are_reported_at_intervals_exactly_once(
 
 def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: FakeHost) -> None:
     _, handler = add(runner, queries=2)
-    on_ended = host.runs.pop(1)[0]
+    on_ended = host.runs.pop(1).on_ended
     on_ended(RunEnded(1, Outcome.COMPLETED, Tally(1), bytes(REPORT_BYTES)))
     assert handler.lines[-1][:2] == ("progressed", 1)
 
@@ -341,7 +353,7 @@ def test_responses_are_split_over_reports_and_an_oversized_one_fails(
     engines = {EngineName("digits"): engine("digits")}
     _, handler = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
     for run, size in ((1, 6), (2, 6), (3, 11)):
-        on_ended = host.runs.pop(run)[0]
+        on_ended = host.runs.pop(run).on_ended
         on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1), bytes(size)))
     assert handler.lines[1:] == [
         ("progressed", 1, [bytes(6)]),

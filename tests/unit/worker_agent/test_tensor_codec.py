@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +14,9 @@ from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from synergai.protocol.arrays import BFLOAT16_BITS, read_outputs
 from worker_agent.host.tensor_codec import write_response
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -28,12 +31,14 @@ def request(*, binary: bool | None) -> ModelInferRequest:
     return ModelInferRequest(model_name="m", id="7", parameters=parameters)
 
 
-def response(to: ModelInferRequest, outputs: dict[str, Any]) -> ModelInferResponse:
+def response(to: ModelInferRequest, outputs: dict[str, NDArray[np.generic]]) -> ModelInferResponse:
     return ModelInferResponse.FromString(b"".join(write_response(to, "1", outputs)))
 
 
 @given(st.dictionaries(st.sampled_from("abc"), TENSORS | TEXTS, min_size=1), st.booleans())
-def test_outputs_round_trip_in_the_requested_form(outputs: dict[str, Any], binary: bool) -> None:
+def test_outputs_round_trip_in_the_requested_form(
+    outputs: dict[str, NDArray[np.generic]], binary: bool
+) -> None:
     got = response(request(binary=binary), outputs)
     assert (got.model_name, got.model_version, got.id) == ("m", "1", "7")
     assert len(got.raw_output_contents) == (len(outputs) if binary else 0)

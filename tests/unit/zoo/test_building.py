@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,8 @@ from synergai.zoo.builders.ssd import SsdMobileNet
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from synergai.zoo.builders.architectures import Architecture
     from synergai.zoo.builders.layer_builder import Layer, Weights
@@ -153,9 +155,10 @@ def test_a_convolution_is_the_sum_that_defines_it(
 def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
     generator = np.random.default_rng(0)
     # In double precision, which the layers do not mind, so that differences can be small.
-    images: Any = generator.normal(size=(2, 3, 4, 4))
-    kernel: Any = generator.normal(size=(5, 3, 3, 3))
-    slope: Any = generator.normal(size=(2, 5, 4, 4))
+    images, kernel, slope = (
+        cast("NDArray[np.float32]", generator.normal(size=size))
+        for size in ((2, 3, 4, 4), (5, 3, 3, 3), (2, 5, 4, 4))
+    )
 
     def loss() -> float:
         return float((numpy_layers.convolve(numpy_layers.windows(images), kernel) * slope).sum())
