@@ -18,7 +18,7 @@ from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
-from gateway.monitoring.power_metrics import PowerCollector
+from gateway.monitoring.worker_metrics import WorkerCollector
 from gateway.requests.inference import Inference
 from synergai.profiles.service import ProfileService
 from synergai.runtime.clock import Clock
@@ -109,11 +109,17 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
-    metrics.gauge("queued", "Queued jobs and requests", lambda: dispatcher.queued)
-    metrics.gauge("waiting_requests", "Requests in flight", lambda: admission.requests)
-    metrics.gauge("workers", "Connected workers", lambda: dispatcher.worker_count)
-    # A copy, because it is read in another thread while workers join and leave.
-    metrics.registry.register(PowerCollector(lambda: list(dispatcher.workers())))
+    metrics.add_gauge(
+        "queue_depth", "Jobs and requests that wait for a worker.", lambda: dispatcher.queued
+    )
+    metrics.add_gauge(
+        "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
+    )
+    metrics.add_gauge(
+        "requests_in_flight_bytes", "Bytes of these requests.", lambda: admission.bytes
+    )
+    metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
+    metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
     return App(
         clock=clock,
         metrics=metrics,

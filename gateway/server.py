@@ -136,7 +136,7 @@ class Gateway:
         client_server.add_generic_rpc_handlers(
             (inference.handler(), models.handler(), *self._client_handlers())
         )
-        http = HttpServer(app.metrics.registry, lambda: app.admission.open)
+        http = HttpServer(app.metrics.render, lambda: app.admission.open)
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):

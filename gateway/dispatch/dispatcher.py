@@ -33,7 +33,7 @@ from synergai.scheduling.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
@@ -134,6 +134,10 @@ class Dispatcher:
     def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
         """Return the engines of a worker without a dictionary entry for its class."""
         return self._core.unprofiled(worker.id)
+
+    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
+        """Return observed over profiled time per query, by worker and engine."""
+        return self._core.paces
 
     @property
     def worker_count(self) -> int:

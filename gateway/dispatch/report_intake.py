@@ -112,7 +112,9 @@ class ReportIntake:
             self._fail_for_violation(worker, progress, handler, ProtocolViolation(text))
         self._record(worker, progress, report.progress, responses, handler)
         del worker.in_flight[assignment.id]
-        worker.free_since = self._clock.now()
+        worker.free_since = now = self._clock.now()
+        if outcome is Outcome.COMPLETED:
+            worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
         ended = AssignmentEnded(
             assignment.id,
             progress.done,

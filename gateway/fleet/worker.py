@@ -102,6 +102,11 @@ class ConnectedWorker:
         in_flight: assignments that were sent and have not ended.
         free_since: when its last assignment ended.
         last_seen_at: when its last message arrived.
+        queries_done: queries completed since it connected.
+        busy_s: time that its engines computed since it connected.
+        run_s: time from dispatch to completion of completed assignments that had an estimate.
+        estimated_run_s: estimated time of the same assignments.
+        estimate_error_s: sum of the absolute errors of these estimates.
     """
 
     id: WorkerId
@@ -120,6 +125,10 @@ class ConnectedWorker:
     in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0
     queries_done: int = 0
+    busy_s: float = 0.0
+    run_s: float = 0.0
+    estimated_run_s: float = 0.0
+    estimate_error_s: float = 0.0
 
     @property
     def usable_engines(self) -> frozenset[EngineName]:
@@ -139,5 +148,14 @@ class ConnectedWorker:
 
     def record_completed(self, completed: CompletedQueries) -> None:
         """Count newly completed queries, and charge their engine at the next heartbeat."""
+        busy_s = completed.compute_s / completed.batch
         self.queries_done += completed.queries
-        self.power.add_compute(completed.engine, completed.compute_s / completed.batch)
+        self.busy_s += busy_s
+        self.power.add_compute(completed.engine, busy_s)
+
+    def record_run(self, estimate_s: float, run_s: float) -> None:
+        """Compare the time that a completed assignment took with its estimate, if it had one."""
+        if estimate_s > 0.0:
+            self.run_s += run_s
+            self.estimated_run_s += estimate_s
+            self.estimate_error_s += abs(run_s - estimate_s)

@@ -116,7 +116,7 @@ class AgentConnections:
         """Close the connection of an agent at fault, and log the reason under a fault id."""
         if isinstance(error, Unavailable):
             return
-        self._metrics.refused_agents.inc()
+        self._metrics.refused_agents += 1
         name = connection.worker.id if connection.worker is not None else "not registered"
         _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
         connection.close(error)

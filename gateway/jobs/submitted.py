@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
 from gateway.jobs.tracker import JobTracker
+from gateway.monitoring.outcomes import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 
@@ -81,16 +82,16 @@ def execution_so_far(
 def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
     """Record the metrics of an ended job."""
     status = tracker.snapshot()
-    engine = metrics.engine(status.spec.engine)
-    engine.count_job(status.state)
+    jobs = metrics.engine(status.spec.engine).jobs
+    outcome = job_outcome(status.state, late=status.violated)
+    jobs.count(outcome)
+    metrics.tenants.count_job(status.spec.tenant, outcome)
     if tracker.record.dispatched_at is not None:
-        engine.observe_wait(status.waited_s)
+        jobs.queue.observe(status.waited_s)
     if status.actual_s is not None:
-        engine.observe_completion(status.estimated_s, status.actual_s)
+        jobs.observe_run(status.estimated_s, status.actual_s)
     if status.violated:
-        engine.count_violation(status.excess_s)
-    elif status.state is JobState.SUCCEEDED:
-        engine.count_met()
+        jobs.count_violation(status.excess_s)
 
 
 class SubmittedJob:

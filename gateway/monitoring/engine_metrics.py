@@ -1,149 +1,168 @@
-"""Per-engine counters and histograms, and their Prometheus collector.
-
-Several of them change with every request. The instruments of ``prometheus_client`` take a lock
-each time; these are plain numbers that only the event loop changes, read when scraped.
-"""
+"""Metrics of requests, jobs and queries per engine."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
-
+from gateway.monitoring.collectors import (
+    Buckets,
+    Histogram,
+    SnapshotCollector,
+    add_distribution,
+    counter,
+    histogram,
+)
 from synergai.protocol.oip_server.statistics import EngineStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.core import Metric
 
-    from synergai.domain import JobState
+    from gateway.monitoring.collectors import Distribution
 
-_BOUNDS_S: Final = (
+REQUEST_BUCKETS: Final = Buckets(
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-_BOUNDS: Final = (*map(str, _BOUNDS_S), "+Inf")
-_COUNTERS: Final = {
-    "queries": "Queries recorded",
-    "violations": "Requests and jobs that missed their deadline",
-    "goodput": "Requests and jobs done in time, those without deadline included",
+JOB_BUCKETS: Final = Buckets(
+    *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0),
+    *(300.0, 600.0, 1800.0, 3600.0, 14_400.0, 86_400.0),
+)
+_HISTOGRAMS: Final = {
+    "queue": ("queue_seconds", "Time from arrival to the first dispatch."),
+    "run": ("run_seconds", "Time from the first dispatch to completion."),
+    "estimated_run": (
+        "estimated_run_seconds",
+        "The scheduler's estimate of the time from dispatch to completion.",
+    ),
+    "excess": ("deadline_excess_seconds", "Time by which deadlines were missed."),
 }
-_DURATIONS: Final = {
-    "waiting": "From acceptance to the first dispatch",
-    "estimated": "From dispatch to completion, as estimated",
-    "actual": "From dispatch to completion, as it was",
-    "excess": "By how much deadlines were missed",
-}
 
 
-class Histogram:
-    """Distribution of durations in seconds."""
-
-    __slots__ = ("_counts", "_sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * len(_BOUNDS)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Record a duration."""
-        self._counts[bisect_left(_BOUNDS_S, seconds)] += 1
-        self._sum += seconds
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the cumulative count up to each bound, and the sum of all durations."""
-        return list(zip(_BOUNDS, accumulate(self._counts), strict=True)), self._sum
-
-
-class EngineMetrics:
-    """Metrics of one engine.
+class WorkMetrics:
+    """Metrics of an engine's requests, or of its jobs.
 
     Attributes:
-        requests: completed requests by the name of their status code.
-        jobs: ended jobs by final state.
-        statistics: figures for the protocol's ModelStatistics.
+        outcomes: number of ended requests or jobs by outcome.
+        violations: number of missed deadlines.
+        queue: time from arrival to the first dispatch.
+        run: time from the first dispatch to completion.
+        estimated_run: the scheduler's estimate of it.
+        excess: time by which deadlines were missed.
     """
 
-    __slots__ = ("jobs", "requests", "statistics", *_COUNTERS, *_DURATIONS)
+    __slots__ = ("outcomes", "violations", *_HISTOGRAMS)
 
-    def __init__(self) -> None:
-        self.requests: dict[str, int] = {}
-        self.jobs: dict[str, int] = {}
-        self.queries = 0
+    def __init__(self, buckets: Buckets) -> None:
+        self.outcomes: dict[str, int] = {}
         self.violations = 0
-        self.goodput = 0
-        self.waiting = Histogram()
-        self.estimated = Histogram()
-        self.actual = Histogram()
-        self.excess = Histogram()
-        self.statistics = EngineStatistics()
+        self.queue = Histogram(buckets)
+        self.run = Histogram(buckets)
+        self.estimated_run = Histogram(buckets)
+        self.excess = Histogram(buckets)
 
-    def count_request(self, code: str) -> None:
-        """Count a completed request by the name of its status code."""
-        self.requests[code] = self.requests.get(code, 0) + 1
+    def count(self, outcome: str) -> None:
+        """Count an ended request or job."""
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
-    def count_job(self, state: JobState) -> None:
-        """Count an ended job by its final state."""
-        name = state.name.lower()
-        self.jobs[name] = self.jobs.get(name, 0) + 1
-
-    def observe_wait(self, seconds: float) -> None:
-        """Record the time from acceptance to the first dispatch."""
-        self.waiting.observe(seconds)
-
-    def observe_completion(self, estimated_s: float | None, actual_s: float) -> None:
+    def observe_run(self, estimated_s: float | None, actual_s: float) -> None:
         """Record the time from dispatch to completion and its estimate, if there was one."""
-        self.actual.observe(actual_s)
+        self.run.observe(actual_s)
         if estimated_s:
-            self.estimated.observe(estimated_s)
-
-    def count_met(self) -> None:
-        """Count a request or job that completed in time."""
-        self.goodput += 1
+            self.estimated_run.observe(estimated_s)
 
     def count_violation(self, excess_s: float) -> None:
         """Count a missed deadline and record by how much it was missed."""
         self.violations += 1
         self.excess.observe(excess_s)
 
+    def read(self) -> WorkState:
+        """Return a snapshot."""
+        distributions = {name: getattr(self, name).read() for name in _HISTOGRAMS}
+        return WorkState(self.outcomes.copy(), self.violations, distributions)
 
-class EngineCollector(Collector):
-    """Collects the metrics of all engines; called from another thread than the loop's.
 
-    Args:
-        engines: metrics by engine name; the event loop may add to it at any time.
+class WorkState(NamedTuple):
+    """Snapshot of `WorkMetrics`."""
+
+    outcomes: dict[str, int]
+    violations: int
+    distributions: dict[str, Distribution]
+
+
+class EngineMetrics:
+    """Metrics of one engine.
+
+    Attributes:
+        requests: metrics of its requests.
+        jobs: metrics of its jobs.
+        queries: number of completed queries, of both.
+        statistics: figures for the protocol's ModelStatistics.
     """
 
-    def __init__(self, engines: dict[str, EngineMetrics]) -> None:
+    __slots__ = ("jobs", "queries", "requests", "statistics")
+
+    def __init__(self) -> None:
+        self.requests = WorkMetrics(REQUEST_BUCKETS)
+        self.jobs = WorkMetrics(JOB_BUCKETS)
+        self.queries = 0
+        self.statistics = EngineStatistics()
+
+
+class EngineState(NamedTuple):
+    """Snapshot of `EngineMetrics`."""
+
+    name: str
+    request: WorkState
+    job: WorkState
+    queries: int
+
+
+class EngineCollector(SnapshotCollector[list[EngineState]]):
+    """Collector of the metrics of all engines.
+
+    Args:
+        engines: metrics by engine name; may grow.
+    """
+
+    def __init__(self, engines: Mapping[str, EngineMetrics]) -> None:
+        super().__init__()
         self._engines = engines
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metric families."""
-        engines = list(self._engines.items())
-        yield _labelled_counter("requests", "Single requests answered", "code", engines)
-        yield _labelled_counter("jobs", "Jobs ended", "state", engines)
-        for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"synergai_{name}", text, labels=["engine"])
-            for engine, metrics in engines:
-                counter.add_metric([engine], getattr(metrics, name))
-            yield counter
-        for name, text in _DURATIONS.items():
-            histogram = HistogramMetricFamily(f"synergai_{name}_seconds", text, labels=["engine"])
-            for engine, metrics in engines:
-                histogram.add_metric([engine], *getattr(metrics, name).buckets())
-            yield histogram
+    def read(self) -> list[EngineState]:
+        """Return a snapshot of all engines."""
+        return [
+            EngineState(name, engine.requests.read(), engine.jobs.read(), engine.queries)
+            for name, engine in self._engines.items()
+        ]
+
+    def families(self, state: list[EngineState]) -> Iterator[Metric]:
+        """Yield the families of requests, jobs and queries."""
+        yield from _work_families("request", "requests", [(e.name, e.request) for e in state])
+        yield from _work_families("job", "jobs", [(e.name, e.job) for e in state])
+        queries = counter("queries", "Completed queries of requests and jobs.", "engine")
+        for engine in state:
+            queries.add_metric([engine.name], engine.queries)
+        yield queries
 
 
-def _labelled_counter(
-    name: str, text: str, label: str, engines: Iterable[tuple[str, EngineMetrics]]
-) -> Metric:
-    """Return a counter with one label beside the engine."""
-    counter = CounterMetricFamily(f"synergai_{name}", text, labels=["engine", label])
-    for engine, metrics in engines:
-        for value, count in list(getattr(metrics, name).items()):
-            counter.add_metric([engine, value], count)
-    return counter
+def _work_families(
+    kind: str, plural: str, engines: list[tuple[str, WorkState]]
+) -> Iterator[Metric]:
+    ended = counter(plural, f"Ended {plural}, by outcome.", "engine", "outcome")
+    violations = counter(
+        f"{kind}_deadline_violations",
+        f"Missed deadlines of {plural}: late, expired, rejected or failed.",
+        "engine",
+    )
+    for engine, work in engines:
+        for outcome, count in work.outcomes.items():
+            ended.add_metric([engine, outcome], count)
+        violations.add_metric([engine], work.violations)
+    yield from (ended, violations)
+    for name, (suffix, text) in _HISTOGRAMS.items():
+        family = histogram(f"{kind}_{suffix}", f"{plural.capitalize()}: {text}", "engine")
+        for engine, work in engines:
+            add_distribution(family, [engine], work.distributions[name])
+        yield family

@@ -7,14 +7,12 @@ import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from prometheus_client import CollectorRegistry
+    from collections.abc import Awaitable, Callable
 
 _MAX_HEAD_BYTES: Final = 8192
 _MAX_CONNECTIONS: Final = 64
@@ -34,12 +32,12 @@ class HttpServer:
     """Serves metrics and health checks.
 
     Args:
-        registry: metrics to expose; collected in a thread so as not to block the event loop.
+        metrics: returns the metrics in Prometheus' text format.
         ready: returns whether the gateway accepts requests, for ``/healthz``.
     """
 
-    def __init__(self, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
-        self._registry = registry
+    def __init__(self, metrics: Callable[[], Awaitable[bytes]], ready: Callable[[], bool]) -> None:
+        self._metrics = metrics
         self._ready = ready
         self._connections = 0
         self._server: asyncio.Server | None = None
@@ -91,8 +89,7 @@ class HttpServer:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is supported\n")
         match path:
             case b"/metrics":
-                body = await asyncio.to_thread(generate_latest, self._registry)
-                response = Response(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
+                response = Response(HTTPStatus.OK, await self._metrics(), CONTENT_TYPE_LATEST)
             case b"/healthz" if self._ready():
                 response = Response(HTTPStatus.OK, b"serving\n")
             case b"/healthz":

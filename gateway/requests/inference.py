@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.admission.load_shedding import LoadShedder
 from gateway.dispatch.job_handler import job_error
+from gateway.monitoring.outcomes import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, Overloaded, SynergaiError
-from synergai.protocol.status import status_code
 from synergai.protocol.validation import check_header
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
-
-_OK: Final = "OK"
 
 
 class Request:
@@ -92,7 +90,7 @@ class Request:
         if self.dispatched_at is None:
             self.dispatched_at = now
             self._shedder.dispatch(self.job, assignment.estimate_s, now)
-            self.metrics.observe_wait(now - self.job.arrival)
+            self.metrics.requests.queue.observe(now - self.job.arrival)
         self.estimate_s = assignment.estimate_s
 
     def on_progress(
@@ -197,16 +195,14 @@ class Inference:
             engine = self._catalogue.find(header.message.model_name)
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
-            self._metrics.engine("unknown").count_request(status_code(error).name)
+            self._metrics.engine("unknown").requests.count(request_outcome(error))
             raise
         metrics = self._metrics.engine(engine.name)
+        options = DEFAULT_OPTIONS
         try:
             check_header(header, engine)
-            options = (
-                parse_options(header.message.parameters)
-                if header.message.parameters
-                else DEFAULT_OPTIONS
-            )
+            if parameters := header.message.parameters:
+                options = parse_options(parameters)
             timeout_s = options.timeout_s
             if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
                 budget_s = timeout_s
@@ -219,8 +215,10 @@ class Inference:
                 self._check_feasible(engine.name, options.priority, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
-            metrics.count_request(status_code(error).name)
+            outcome = request_outcome(error)
+            metrics.requests.count(outcome)
             metrics.statistics.record_failure(error)
+            self._metrics.tenants.count_request(options.tenant or tenant, outcome)
             raise
         self._count += 1
         job = Job(
@@ -260,14 +258,16 @@ class Inference:
         """Free the room of an ended request and count its outcome."""
         self._admission.release(len(request.data))
         metrics, deadline = request.metrics, request.job.deadline
+        late = now > deadline
+        outcome = request_outcome(error, late=late)
+        metrics.requests.count(outcome)
+        self._metrics.tenants.count_request(request.job.tenant, outcome)
         if error is None:
-            metrics.count_request(_OK)
             if request.dispatched_at is not None:
-                metrics.observe_completion(request.estimate_s, now - request.dispatched_at)
+                run_s = now - request.dispatched_at
+                metrics.requests.observe_run(request.estimate_s, run_s)
         else:
-            metrics.count_request(status_code(error).name)
             metrics.statistics.record_failure(error, now - request.job.arrival)
-        if error is None and now <= deadline:
-            metrics.count_met()
-        elif not isinstance(error, Cancelled) and not math.isinf(deadline):
-            metrics.count_violation(max(0.0, now - deadline))
+        failed = error is not None and not isinstance(error, Cancelled)
+        if not math.isinf(deadline) and (failed or (error is None and late)):
+            metrics.requests.count_violation(max(0.0, now - deadline))

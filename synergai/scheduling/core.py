@@ -54,7 +54,7 @@ from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -152,6 +152,11 @@ class SchedulerCore:
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
         return len(self._queue)
+
+    @property
+    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
+        """Observed over profiled time per query, by worker and engine."""
+        return self._estimator.paces
 
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """Return the worker's engines that the dictionary lacks for its class, sorted."""

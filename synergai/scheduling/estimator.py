@@ -14,7 +14,7 @@ from synergai.domain import Session
 from synergai.scheduling.estimate import Estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -36,6 +36,11 @@ class Estimator:
         self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
         self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
+
+    @property
+    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
+        """Observed over profiled time per query, by worker and engine."""
+        return self._pace
 
     # --- estimates ----------------------------------------------------------------------
 

@@ -332,33 +332,3 @@ async def test_recorded_events_replayed_give_the_same_commands(
     assert any(step.recorded for step in steps)
     for step in steps:
         assert step.replayed == step.recorded, step.event
-
-
-async def test_metrics_and_health_are_served_over_http(
-    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
-) -> None:
-    await caller.oip.ModelInfer(a_request(), timeout=5)
-    assert agent.assignments
-    status, body = await http_get(gateway.http_address, "/metrics")
-    assert status == 200
-    assert 'synergai_requests_total{code="OK",engine="echo"} 1.0' in body
-    assert 'synergai_goodput_total{engine="echo"} 1.0' in body
-    assert "synergai_workers 1.0" in body
-    assert await http_get(gateway.http_address, "/healthz") == (200, "serving\n")
-    assert (await http_get(gateway.http_address, "/other"))[0] == 404
-    assert (await http_get(gateway.http_address, "/" + "x" * 20_000))[0] == 0
-
-
-async def http_get(address: str, path: str) -> tuple[int, str]:
-    """Return status and body; status 0 if the server closed the connection."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-    try:
-        answer = (await asyncio.wait_for(reader.read(), 5)).decode()
-    except ConnectionResetError:
-        answer = ""
-    finally:
-        writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return int(head.split()[1]) if head else 0, body

@@ -95,9 +95,9 @@ def test_a_board_shows_its_mode_switches_power_and_energy(
         return text
 
     deadline = time.monotonic() + 10
-    while not (found := re.search(r"engine_joules_total{[^}]*nx-1[^}]*} (\S+)", metrics())):
+    while not (found := re.search(r"engine_energy_joules_total{[^}]*nx-1[^}]*} (\S+)", metrics())):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     # 200,000 queries of some microseconds each, at 5 W.
     assert 0 < float(found[1]) < 60
-    assert re.search(r'synergai_worker_joules_total{worker="nx-1"} \d', metrics())
+    assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', metrics())

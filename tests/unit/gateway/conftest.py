@@ -144,7 +144,8 @@ class GatewayHarness:
         self.intake.apply_ended(worker, ended, responses)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the value of a metric."""
+        """Return the value of a metric; 0 if it has no such series."""
+        self.metrics.snapshot()
         return self.metrics.registry.get_sample_value(f"synergai_{name}", labels) or 0.0
 
     async def flush_journal(self) -> None:

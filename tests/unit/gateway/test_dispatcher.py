@@ -47,8 +47,8 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
     assert await request.result == RESPONSE
     assert harness.admission.requests == harness.admission.bytes == 0
-    assert harness.metric("requests_total", engine="echo", code="OK") == 1
-    assert harness.metric("goodput_total", engine="echo") == 1
+    assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
+    assert harness.metric("tenant_requests_total", tenant="default", outcome="ok") == 1
 
 
 async def test_deadline_is_the_minimum_of_call_and_parameter(harness: GatewayHarness) -> None:
@@ -98,7 +98,7 @@ async def test_request_beyond_the_limit_is_shed(harness: GatewayHarness) -> None
         harness.begin_request()
     with pytest.raises(Overloaded):
         harness.begin_request()
-    assert harness.metric("requests_total", engine="echo", code="RESOURCE_EXHAUSTED") == 1
+    assert harness.metric("requests_total", engine="echo", outcome="rejected") == 1
 
 
 async def test_abandoned_request_releases_admission_and_stops_its_assignment(
@@ -110,8 +110,8 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(
     request.abandon()
     assert harness.orders(worker) == [StopAssignment(assignment.id)]
     assert harness.admission.requests == 0
-    assert harness.metric("requests_total", engine="echo", code="CANCELLED") == 1
-    assert harness.metric("violations_total", engine="echo") == 0
+    assert harness.metric("requests_total", engine="echo", outcome="cancelled") == 1
+    assert harness.metric("request_deadline_violations_total", engine="echo") == 0
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarnes
     assert (last.state, last.queries_done, last.correct) == (JobState.SUCCEEDED, 10, 9)
     assert last.estimated_s == pytest.approx(0.1, rel=0.01)
     assert await harness.jobs.get(status.id) == last
-    assert harness.metric("jobs_total", engine="echo", state="succeeded") == 1
+    assert harness.metric("jobs_total", engine="echo", outcome="ok") == 1
 
 
 async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -> None:

@@ -1,22 +1,41 @@
-"""Our histograms and counters against those of prometheus_client."""
+"""Our collectors against prometheus_client, and their figures."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.monitoring.engine_metrics import EngineCollector, EngineMetrics
+from gateway.monitoring.engine_metrics import (
+    JOB_BUCKETS,
+    REQUEST_BUCKETS,
+    EngineCollector,
+    EngineMetrics,
+)
+from gateway.monitoring.outcomes import job_outcome, request_outcome
+from gateway.monitoring.tenant_metrics import TenantMetrics
+from gateway.monitoring.worker_metrics import WorkerCollector
+from synergai.domain import EngineName, JobState, WorkerId
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EngineNotFound,
+    EngineUnusable,
+    InvalidInput,
+    NotSupported,
+    Overloaded,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-BOUNDS = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0),
-)
+    from gateway.monitoring.collectors import Buckets, SnapshotCollector
+    from synergai.errors import SynergaiError
+    from tests.unit.gateway.conftest import GatewayHarness
 
 
 def exposed(metrics: list[Metric], name: str) -> list[str]:
@@ -26,25 +45,128 @@ def exposed(metrics: list[Metric], name: str) -> list[str]:
     return [line for line in lines if line.startswith(name) and "_created" not in line]
 
 
-@given(st.lists(st.sampled_from(BOUNDS) | st.floats(0.0, 1e5), max_size=12))
-def test_histogram_is_exposed_as_by_prometheus_client(seconds: list[float]) -> None:
-    name = "synergai_waiting_seconds"
-    theirs = Histogram(name, "", ["engine"], buckets=BOUNDS, registry=None)
+def collected(collector: SnapshotCollector[Any]) -> list[Metric]:
+    collector.snapshot()
+    return list(collector.collect())
+
+
+@pytest.mark.parametrize(("kind", "buckets"), [("request", REQUEST_BUCKETS), ("job", JOB_BUCKETS)])
+@given(data=st.data())
+def test_histogram_is_exposed_as_by_prometheus_client(
+    kind: str, buckets: Buckets, data: st.DataObject
+) -> None:
+    durations = st.sampled_from(buckets.bounds) | st.floats(0.0, 1e5)
+    name = f"synergai_{kind}_queue_seconds"
+    theirs = Histogram(name, "", ["engine"], buckets=buckets.bounds, registry=None)
     ours = EngineMetrics()
     theirs.labels("digits")
-    for each in seconds:
-        theirs.labels("digits").observe(each)
-        ours.observe_wait(each)
-    collected = list(EngineCollector({"digits": ours}).collect())
-    assert exposed(collected, name) == exposed(list(theirs.collect()), name)
+    for seconds in data.draw(st.lists(durations, max_size=12)):
+        theirs.labels("digits").observe(seconds)
+        (ours.requests if kind == "request" else ours.jobs).queue.observe(seconds)
+    families = collected(EngineCollector({"digits": ours}))
+    assert exposed(families, name) == exposed(list(theirs.collect()), name)
 
 
-def test_requests_are_counted_by_status_code() -> None:
+def test_requests_and_jobs_are_counted_separately_by_outcome() -> None:
     metrics = EngineMetrics()
-    for code in ("OK", "OK", "CANCELLED"):
-        metrics.count_request(code)
-    lines = exposed(list(EngineCollector({"digits": metrics}).collect()), "synergai_requests_total")
-    assert lines == [
-        'synergai_requests_total{code="OK",engine="digits"} 2.0',
-        'synergai_requests_total{code="CANCELLED",engine="digits"} 1.0',
+    for outcome in ("ok", "ok", "cancelled"):
+        metrics.requests.count(outcome)
+    metrics.jobs.count("late")
+    families = collected(EngineCollector({"digits": metrics}))
+    assert exposed(families, "synergai_requests_total") == [
+        'synergai_requests_total{engine="digits",outcome="ok"} 2.0',
+        'synergai_requests_total{engine="digits",outcome="cancelled"} 1.0',
     ]
+    assert exposed(families, "synergai_jobs_total") == [
+        'synergai_jobs_total{engine="digits",outcome="late"} 1.0'
+    ]
+
+
+def test_scrape_shows_the_last_snapshot() -> None:
+    metrics = EngineMetrics()
+    collector = EngineCollector({"digits": metrics})
+    assert list(collector.collect()) == []
+    collector.snapshot()
+    metrics.queries += 1
+    metrics.requests.count("ok")
+    metrics.requests.queue.observe(1.0)
+    families = list(collector.collect())
+    assert exposed(families, "synergai_queries_total") == [
+        'synergai_queries_total{engine="digits"} 0.0'
+    ]
+    assert exposed(families, "synergai_requests_total") == []
+    assert 'synergai_request_queue_seconds_sum{engine="digits"} 0.0' in exposed(
+        families, "synergai_request_queue_seconds_sum"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "late", "outcome"),
+    [
+        (None, False, "ok"),
+        (None, True, "late"),
+        (DeadlineExceeded(""), True, "expired"),
+        (Overloaded(""), False, "rejected"),
+        (Cancelled(""), True, "cancelled"),
+        (InvalidInput(""), False, "invalid"),
+        (EngineNotFound("x"), False, "invalid"),
+        (NotSupported(""), False, "invalid"),
+        (EngineUnusable(""), False, "failed"),
+        (Unavailable(""), True, "failed"),
+    ],
+)
+def test_outcome_of_a_request(error: SynergaiError | None, late: bool, outcome: str) -> None:
+    assert request_outcome(error, late=late) == outcome
+
+
+def test_outcome_of_a_job_is_its_state_or_whether_it_was_in_time() -> None:
+    ended = {state: job_outcome(state) for state in JobState if state.ended}
+    assert sorted(ended.values()) == ["cancelled", "expired", "failed", "ok", "rejected"]
+    assert job_outcome(JobState.SUCCEEDED, late=True) == "late"
+    assert job_outcome(JobState.EXPIRED, late=True) == "expired"
+
+
+def test_tenants_beyond_the_limit_share_a_label() -> None:
+    tenants = TenantMetrics(limit=2)
+    for tenant in ("", "lab", "shop", "lab", "other", "kiosk"):
+        tenants.count_request(tenant, "ok")
+    tenants.count_job("shop", "ok")
+    families = collected(tenants)
+    assert exposed(families, "synergai_tenant_requests_total") == [
+        'synergai_tenant_requests_total{outcome="ok",tenant="default"} 1.0',
+        'synergai_tenant_requests_total{outcome="ok",tenant="lab"} 2.0',
+        'synergai_tenant_requests_total{outcome="ok",tenant="other"} 3.0',
+    ]
+    assert exposed(families, "synergai_tenant_jobs_total") == [
+        'synergai_tenant_jobs_total{outcome="ok",tenant="other"} 1.0'
+    ]
+
+
+def test_worker_has_its_load_and_the_error_of_its_estimates(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    worker.busy_s = 2.0
+    worker.record_run(estimate_s=1.0, run_s=1.5)
+    worker.record_run(estimate_s=1.0, run_s=0.75)
+    worker.record_run(estimate_s=0.0, run_s=9.0)
+    harness.begin_request()
+    assert len(worker.in_flight) == 1
+    paces = {
+        (WorkerId("w1"), EngineName("echo")): 1.25,
+        (WorkerId("gone"), EngineName("echo")): 9.0,
+    }
+    families = collected(WorkerCollector(lambda: [worker], lambda: paces))
+    values = {
+        (sample.name.removeprefix("synergai_worker_"), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert values == {
+        ("queries_total", "w1"): 0,
+        ("busy_seconds_total", "w1"): 2.0,
+        ("assignments", "w1"): 1,
+        ("queue_depth", "w1"): 1,
+        ("pace_ratio", "w1", "echo"): 1.25,
+        ("run_seconds_total", "w1"): 2.25,
+        ("estimated_run_seconds_total", "w1"): 2.0,
+        ("estimate_error_seconds_total", "w1"): 0.75,
+    }

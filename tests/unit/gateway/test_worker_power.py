@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.power import WorkerPower
 from gateway.hub.registration import worker_from_registration
-from gateway.monitoring.power_metrics import PowerCollector
+from gateway.monitoring.worker_metrics import WorkerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
@@ -82,15 +81,16 @@ def test_metrics_cover_only_measured_machines() -> None:
     for worker in (board, cloud):
         worker.power.add_compute(DIGITS, 1.0)
     board.power.update(draw(14.0), now=2.0)
-    registry = CollectorRegistry()
-    registry.register(PowerCollector(lambda: [board, cloud]))
+    collector = WorkerCollector(lambda: [board, cloud], dict)
+    collector.snapshot()
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for metric in registry.collect()
+        for metric in collector.collect()
         for sample in metric.samples
+        if "watts" in sample.name or "joules" in sample.name
     }
     assert samples == {
-        ("synergai_worker_watts", "board"): 10.0,
-        ("synergai_worker_joules_total", "board"): 14.0,
-        ("synergai_engine_joules_total", "board", "digits"): pytest.approx(2.0),
+        ("synergai_worker_power_watts", "board"): 10.0,
+        ("synergai_worker_energy_joules_total", "board"): 14.0,
+        ("synergai_worker_engine_energy_joules_total", "board", "digits"): pytest.approx(2.0),
     }

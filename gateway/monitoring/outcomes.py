@@ -1,0 +1,55 @@
+"""Outcomes of requests and jobs, as values of the metrics' label."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synergai.domain import JobState
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    NotSupported,
+    Overloaded,
+    SynergaiError,
+)
+
+OK: Final = "ok"
+"""Completed within its deadline, or without one."""
+LATE: Final = "late"
+"""Completed after its deadline."""
+
+
+def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
+    """Return the outcome of a request.
+
+    Args:
+        error: its error; None if it completed.
+        late: it completed after its deadline.
+    """
+    match error:
+        case None:
+            return LATE if late else OK
+        case DeadlineExceeded():
+            return "expired"
+        case Overloaded():
+            return "rejected"
+        case Cancelled():
+            return "cancelled"
+        case InvalidInput() | NotFound() | NotSupported():
+            return "invalid"
+        case _:
+            return "failed"
+
+
+def job_outcome(state: JobState, *, late: bool = False) -> str:
+    """Return the outcome of a job that ended in `state`.
+
+    Args:
+        state: its final state.
+        late: it completed after its deadline.
+    """
+    if state is JobState.SUCCEEDED:
+        return LATE if late else OK
+    return state.name.lower()

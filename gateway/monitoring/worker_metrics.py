@@ -1,0 +1,165 @@
+"""Metrics of the connected workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.monitoring.collectors import SnapshotCollector, counter, gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client.core import Metric
+
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.domain import EngineName, WorkerId
+
+    Paces = Mapping[tuple[WorkerId, EngineName], float]
+
+
+class WorkerState(NamedTuple):
+    """Snapshot of a connected worker.
+
+    Attributes:
+        id: the worker.
+        queries: number of queries completed since it connected.
+        busy_s: time that its engines computed since it connected.
+        assignments: number of assignments in flight.
+        queued_queries: number of their queries that are not completed.
+        run_s: run time of completed assignments that had an estimate.
+        estimated_run_s: estimated run time of the same assignments.
+        estimate_error_s: sum of the absolute errors of these estimates.
+        paces: observed over profiled time per query, by engine.
+        watts: power of the machine; None if not measured.
+        joules: energy of the machine since the agent started; None if not measured.
+        engine_joules: energy since it connected while an engine computed, by engine.
+    """
+
+    id: str
+    queries: int
+    busy_s: float
+    assignments: int
+    queued_queries: int
+    run_s: float
+    estimated_run_s: float
+    estimate_error_s: float
+    paces: dict[str, float]
+    watts: float | None
+    joules: float | None
+    engine_joules: dict[EngineName, float]
+
+
+class WorkerCollector(SnapshotCollector[list[WorkerState]]):
+    """Collector of the metrics of all connected workers; counters restart at a reconnection.
+
+    Args:
+        workers: returns the connected workers.
+        paces: returns observed over profiled time per query, by worker and engine.
+    """
+
+    def __init__(
+        self, workers: Callable[[], Iterable[ConnectedWorker]], paces: Callable[[], Paces]
+    ) -> None:
+        super().__init__()
+        self._workers = workers
+        self._paces = paces
+
+    def read(self) -> list[WorkerState]:
+        """Return a snapshot of all workers."""
+        paces: dict[str, dict[str, float]] = {}
+        for (worker_id, engine), pace in self._paces().items():
+            paces.setdefault(worker_id, {})[engine] = pace
+        return [_worker_state(worker, paces.get(worker.id, {})) for worker in self._workers()]
+
+    def families(self, state: list[WorkerState]) -> Iterator[Metric]:
+        """Yield the families of load, estimates and power."""
+        yield from _load_families(state)
+        yield from _estimate_families(state)
+        yield from _power_families(state)
+
+
+def _worker_state(worker: ConnectedWorker, paces: dict[str, float]) -> WorkerState:
+    return WorkerState(
+        id=worker.id,
+        queries=worker.queries_done,
+        busy_s=worker.busy_s,
+        assignments=len(worker.in_flight),
+        queued_queries=sum(
+            progress.assignment.count - progress.done for progress in worker.in_flight.values()
+        ),
+        run_s=worker.run_s,
+        estimated_run_s=worker.estimated_run_s,
+        estimate_error_s=worker.estimate_error_s,
+        paces=paces,
+        watts=worker.power.watts,
+        joules=worker.power.joules,
+        engine_joules=worker.power.engines.copy(),
+    )
+
+
+def _load_families(workers: list[WorkerState]) -> Iterator[Metric]:
+    queries = counter("worker_queries", "Queries that the worker completed.", "worker")
+    busy = counter("worker_busy_seconds", "Time that the worker's engines computed.", "worker")
+    assignments = gauge(
+        "worker_assignments", "Assignments sent to the worker that have not ended.", "worker"
+    )
+    depth = gauge(
+        "worker_queue_depth", "Queries of these assignments that are not completed.", "worker"
+    )
+    for worker in workers:
+        queries.add_metric([worker.id], worker.queries)
+        busy.add_metric([worker.id], worker.busy_s)
+        assignments.add_metric([worker.id], worker.assignments)
+        depth.add_metric([worker.id], worker.queued_queries)
+    yield from (queries, busy, assignments, depth)
+
+
+def _estimate_families(workers: list[WorkerState]) -> Iterator[Metric]:
+    pace = gauge(
+        "worker_pace_ratio",
+        "Observed over profiled time per query; above 1, the worker is slower than profiled.",
+        "worker",
+        "engine",
+    )
+    run = counter(
+        "worker_run_seconds",
+        "Time from dispatch to completion of completed assignments that had an estimate.",
+        "worker",
+    )
+    estimated = counter(
+        "worker_estimated_run_seconds", "Estimated time of the same assignments.", "worker"
+    )
+    error = counter(
+        "worker_estimate_error_seconds",
+        "Absolute difference of estimated and actual time, summed over the same assignments.",
+        "worker",
+    )
+    for worker in workers:
+        for engine, ratio in worker.paces.items():
+            pace.add_metric([worker.id, engine], ratio)
+        run.add_metric([worker.id], worker.run_s)
+        estimated.add_metric([worker.id], worker.estimated_run_s)
+        error.add_metric([worker.id], worker.estimate_error_s)
+    yield from (pace, run, estimated, error)
+
+
+def _power_families(workers: list[WorkerState]) -> Iterator[Metric]:
+    watts = gauge(
+        "worker_power_watts", "Power of the worker's machine at the last heartbeat.", "worker"
+    )
+    joules = counter(
+        "worker_energy_joules", "Energy of the worker's machine since its agent started.", "worker"
+    )
+    engines = counter(
+        "worker_engine_energy_joules",
+        "Energy of the worker's machine while the engine computed.",
+        "worker",
+        "engine",
+    )
+    for worker in workers:
+        if worker.watts is not None and worker.joules is not None:
+            watts.add_metric([worker.id], worker.watts)
+            joules.add_metric([worker.id], worker.joules)
+        for engine, used in worker.engine_joules.items():
+            engines.add_metric([worker.id, engine], used)
+    yield from (watts, joules, engines)
