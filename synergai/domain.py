@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import math
 import re
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
 
@@ -101,7 +101,7 @@ class BatchTimes(Struct, frozen=True):
         by_size: seconds for a batch of 1, 2, 4, 8, … rows, in this order; not empty.
     """
 
-    by_size: tuple[float, ...]
+    by_size: Annotated[tuple[float, ...], Meta(min_length=1)]
 
     @property
     def max_rows(self) -> int:

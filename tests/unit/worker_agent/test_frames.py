@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import struct
 import time
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
 from synergai.errors import InvalidInput
 from worker_agent.ipc.arena import SLOT_BYTES, SLOTS, Arena
 from worker_agent.ipc.frames import (
+    MAX_BODY_BYTES,
     ArenaRef,
     Decoder,
     LoadFailed,
@@ -64,6 +67,19 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 )
 
 
+FIELDS: st.SearchStrategy[Any] = st.recursive(
+    st.none() | NUMBERS | st.floats() | st.binary(max_size=9) | st.text(max_size=9),
+    lambda fields: st.lists(fields, max_size=6),
+    max_leaves=20,
+)
+ARRAYS = st.builds(
+    lambda tag, fields: msgspec.msgpack.encode([tag, *fields]),
+    st.sampled_from([1, 2, 3, 16, 17, 18, 19, 99]),
+    st.lists(FIELDS, max_size=6),
+)
+"""Bodies with a valid tag and arbitrary fields."""
+
+
 @given(st.lists(MESSAGES, max_size=5), st.integers(1, 40))
 def test_messages_round_trip_in_chunks_of_any_size(messages: list[Message], size: int) -> None:
     stream = b"".join(message.encode() for message in messages)
@@ -82,9 +98,9 @@ def test_decoder_keeps_messages_that_were_not_consumed() -> None:
     assert (first, *decoder.feed(b"")) == (StopRun(1), StopRun(2))
 
 
-@given(st.binary(max_size=60), st.sampled_from([*range(20), 255]), st.sampled_from([0, 3, 255]))
-def test_arbitrary_frame_is_a_message_or_invalid_input(body: bytes, kind: int, slot: int) -> None:
-    frame = struct.pack("<IBBxxQ", len(body), kind, slot, 7) + body
+@given(st.binary(max_size=60) | ARRAYS)
+def test_arbitrary_frame_is_a_message_or_invalid_input(body: bytes) -> None:
+    frame = struct.pack("<I", len(body)) + body
     try:
         (message,) = Decoder().feed(frame)
     except InvalidInput:
@@ -93,11 +109,32 @@ def test_arbitrary_frame_is_a_message_or_invalid_input(body: bytes, kind: int, s
     assert next(Decoder().feed(message.encode())).encode() == message.encode()
 
 
-def test_unknown_kind_is_refused() -> None:
-    stop = bytearray(StopRun(1).encode())
-    stop[4] = 99
-    with pytest.raises(InvalidInput, match="unknown frame kind 99"):
-        list(Decoder().feed(bytes(stop)))
+def test_unknown_tag_is_refused() -> None:
+    frame = StopRun(1).encode()
+    assert frame[4:] == msgspec.msgpack.encode([3, 1])
+    with pytest.raises(InvalidInput, match=r"malformed frame .* Invalid value 99"):
+        list(Decoder().feed(frame[:4] + msgspec.msgpack.encode([99, 1])))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [3, -1],
+        [1, 7, b"request", {"by_size": []}],
+        [2, 7, 0, 10, "job", 0],
+        [19, 7, 99, [1], b"response"],
+        [19, 7, 1, [1], "response"],
+    ],
+)
+def test_invalid_field_is_refused(body: list[Any]) -> None:
+    data = msgspec.msgpack.encode(body)
+    with pytest.raises(InvalidInput, match="malformed frame"):
+        list(Decoder().feed(struct.pack("<I", len(data)) + data))
+
+
+def test_oversized_frame_is_refused_before_it_is_received() -> None:
+    with pytest.raises(InvalidInput, match="frame of 1,073,741,825 bytes"):
+        list(Decoder().feed(struct.pack("<I", MAX_BODY_BYTES + 1)))
 
 
 @pytest.fixture
