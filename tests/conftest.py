@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 

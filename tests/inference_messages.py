@@ -1,4 +1,4 @@
-"""Inference messages as only servers under test need them: requests read, responses built."""
+"""Reading of requests and building of responses, for fake servers."""
 
 from __future__ import annotations
 

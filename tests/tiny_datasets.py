@@ -1,4 +1,4 @@
-"""Writes data sets of few images, in the folders of ImageNet and COCO."""
+"""Tiny copies of ImageNet and COCO, in the layout of the originals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEIGHT, WIDTH = 30, 40
 
 
 def save_imagenet(folder: Path, colours: Sequence[str]) -> Path:
-    """Fill `folder` with images of one colour; a class is the colour's place among `COLOURS`."""
+    """Fill `folder` with images of one colour each; the class is the colour's index in `COLOURS`."""
     lines = []
     for number, colour in enumerate(colours, start=1):
         name = f"ILSVRC2012_val_{number:08}.JPEG"
@@ -26,7 +26,7 @@ def save_imagenet(folder: Path, colours: Sequence[str]) -> Path:
 
 
 def save_coco(folder: Path, colours: Sequence[str]) -> Path:
-    """Fill `folder` with images of one colour, an object of that category at `BOX` in each."""
+    """Fill `folder` with images of one colour each, with an object of that category at `BOX`."""
     (folder / "val2017").mkdir()
     (folder / "annotations").mkdir()
     top, left, bottom, right = BOX

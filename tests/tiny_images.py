@@ -1,4 +1,4 @@
-"""Tiny engines that look at images: a model directory whose answers anybody can tell."""
+"""A model directory with tiny engines that classify and detect plain colours."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     """Name, element type and shape of an input or output."""
 
 COLOURS: Final = {"red": (200, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 200)}
-"""What both engines tell apart: classes 0, 1 and 2, and, as detections count, 1, 2 and 3."""
+"""The colours both engines distinguish: as classes 0, 1 and 2, and as detections 1, 2 and 3."""
 BOX: Final = (0.25, 0.1, 0.75, 0.9)
-"""Where the detector sees something on every image: ymin, xmin, ymax, xmax."""
+"""The object that the detector finds in every image: ymin, xmin, ymax, xmax."""
 
 
 def picture(colour: str, suffix: str = ".jpg", height: int = 30, width: int = 40) -> bytes:
-    """An encoded image of one colour."""
+    """Return an encoded image of one colour."""
     pixels = np.full((height, width, 3), COLOURS[colour][::-1], np.uint8)
     return bytes(cv2.imencode(suffix, pixels)[1])
 
@@ -33,9 +33,9 @@ def picture(colour: str, suffix: str = ".jpg", height: int = 30, width: int = 40
 def save_image_engines(models: Path) -> Path:
     """Fill a model directory.
 
-    - ``colours`` takes MobileNet's input and gives 1001 scores, those of red, green and blue in
-      the places of the first classes behind the background;
-    - ``detector`` takes SSD's input and sees one object, whose class is the image's colour.
+    - ``colours`` takes MobileNet's input and returns 1001 scores, with those of red, green and blue
+      in the first places after the background;
+    - ``detector`` takes SSD's input and finds one object, whose class is the image's colour.
     """
     scores = np.zeros((3, 1001), np.float32)
     scores[:, 1:4] = np.eye(3)

@@ -1,4 +1,4 @@
-"""Writes tiny frozen graphs and SavedModels, without TensorFlow."""
+"""Writer of tiny frozen graphs and SavedModels that needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _shape(*sizes: int) -> bytes:
 
 
 FLOAT_TYPE: Final = _number(6, FLOAT)
-"""The attribute that says so."""
+"""The attribute value for float tensors."""
 
 
 def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
-    """A field of a GraphDef; attributes are serialised AttrValues."""
+    """Return a node as a field of a GraphDef; attributes are serialised AttrValues."""
     parts = [_field(1, name), _field(2, operation), *(_field(3, each) for each in inputs)]
     parts += [_field(5, _field(1, key) + _field(2, value)) for key, value in attributes.items()]
     return _field(1, b"".join(parts))
 
 
 def graph(*, matrix: int = 0) -> bytes:
-    """A GraphDef: y = x + x, with x of [n, 2]; or y = x @ w, with a square w of ones."""
+    """Return a GraphDef: y = x + x, with x of [n, 2]; or y = x @ w, with a square w of ones."""
     if not matrix:
         shape = _field(7, _shape(-1, 2))
         return node("x", "Placeholder", dtype=FLOAT_TYPE, shape=shape) + node(
@@ -56,7 +56,7 @@ def graph(*, matrix: int = 0) -> bytes:
 
 
 def saved_model(graph_definition: bytes, signature: str = "serving_default") -> bytes:
-    """A SavedModel around a graph from ``x:0`` to ``y:0``, which are called a and b."""
+    """Return a SavedModel of a graph from ``x:0`` to ``y:0``, named a and b in its signature."""
     sides = ((1, "a", "x:0"), (2, "b", "y:0"))
     tensors = b"".join(
         _field(
@@ -76,7 +76,7 @@ def saved_model(graph_definition: bytes, signature: str = "serving_default") -> 
 
 
 def save_saved_model(folder: Path) -> Path:
-    """Save a model that gives b = a + a, without variables."""
+    """Save a model of b = a + a, without variables."""
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(saved_model(graph()))
     return folder

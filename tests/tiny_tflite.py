@@ -1,4 +1,4 @@
-"""Writes tiny TFLite files, without a converter."""
+"""Writer of tiny TFLite files that needs no converter."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _tensor(
 def save_sum(
     path: Path, *, width: int = 2, dynamic: bool = True, int8: bool = False, matrix: bool = False
 ) -> Path:
-    """Save a model that gives y = x + x, or y = x @ w with a matrix of ones.
+    """Save a model of y = x + x, or of y = x @ w with a matrix of ones.
 
     Args:
-        path: of the file.
-        width: of x, which is [1, width].
-        dynamic: whether the 1 is an open dimension.
-        int8: x and y are integers with a scale of 0.5 and the zero point 3, instead of floats.
-        matrix: multiply with a constant matrix instead of adding.
+        path: The file to write.
+        width: Width of x, whose shape is [1, width].
+        dynamic: Make the 1 a dynamic dimension.
+        int8: Use integers with scale 0.5 and zero point 3 for x and y, instead of floats.
+        matrix: Multiply by a constant matrix instead of adding.
     """
     kind = schema.TensorType.INT8 if int8 else schema.TensorType.FLOAT32
     signature = [-1, width] if dynamic else None

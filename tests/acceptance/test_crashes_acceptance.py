@@ -1,3 +1,5 @@
+"""Hundreds of random kills of gateway and agents."""
+
 from __future__ import annotations
 
 from tests.acceptance.scripts import run_script

@@ -1,3 +1,5 @@
+"""Overload of up to ten times the capacity."""
+
 from __future__ import annotations
 
 from tests.acceptance.scripts import run_script

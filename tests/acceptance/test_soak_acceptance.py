@@ -1,3 +1,5 @@
+"""Memory of a gateway over many requests."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """An unmodified tritonclient that sends every datatype, raw and typed, to the gateway at argv[1].
 
-In a process of its own: its stubs and ours register the same protobuf package.
+It runs in its own process: its stubs and ours register the same protobuf package.
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+"""A short run of the crash test, and its checks."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

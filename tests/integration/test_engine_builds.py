@@ -1,4 +1,4 @@
-"""Engines built for real, and run by ONNX Runtime itself."""
+"""Zoo engines, built in full and run by ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small network in every format: the same image gets the same answer from all of them."""
+"""Agreement of a small network's results across all formats."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def images_of(network: Architecture) -> NDArray[np.float32 | np.int64]:
 
 
 class Formats:
-    """The networks in all formats, and what each answered to the views of the photographs."""
+    """The networks in all formats, and their outputs for the views of the photographs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

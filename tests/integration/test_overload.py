@@ -1,4 +1,4 @@
-"""A gateway under overload, on a small scale, and the checks of the acceptance test."""
+"""A gateway under overload on a small scale, and the checks of the acceptance test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real LoadGen runs against real engine hosts; short ones."""
+"""Short runs of the real LoadGen on real engine hosts."""
 
 from __future__ import annotations
 

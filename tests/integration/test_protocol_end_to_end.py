@@ -1,4 +1,4 @@
-"""Every datatype and form of the protocol, by an unmodified client, through gateway and agent."""
+"""Every datatype and form of the protocol, from an unmodified client through gateway and agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals stop a service."""
+"""Shutdown of services by signals."""
 
 from __future__ import annotations
 

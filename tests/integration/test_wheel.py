@@ -1,4 +1,4 @@
-"""The wheel alone, away from the checkout, has all that it takes to serve."""
+"""The installed wheel, without the checkout, serves requests."""
 
 from __future__ import annotations
 

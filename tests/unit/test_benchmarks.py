@@ -1,3 +1,5 @@
+"""Statistics and tables of the benchmarks."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Rules of ``synergai infer``, run as a user runs it."""
+"""``synergai infer``, run as a process."""
 
 from __future__ import annotations
 

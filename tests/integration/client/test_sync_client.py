@@ -1,4 +1,4 @@
-"""Rules of the blocking client, against the public protocols on loopback."""
+"""The blocking client against a fake gateway on loopback."""
 
 from __future__ import annotations
 

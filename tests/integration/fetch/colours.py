@@ -1,4 +1,4 @@
-"""The engine that is published in these tests, and how it is fetched."""
+"""The published engine of these tests, and how they fetch it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = "/record/1/files/weights.onnx"
 
 
 def publish_colours(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Published:
-    """Have `colours` published at the site."""
+    """Publish the engine `colours` at the site."""
     usual = {
         "name": EngineName("colours"),
         "url": f"https://weights.example{PATH}",
@@ -36,7 +36,7 @@ def publish_colours(monkeypatch: pytest.MonkeyPatch, **fields: object) -> Publis
 
 
 def fetch_colours(models: Path, site: Site, *, replace: bool = False) -> list[tuple[int, int]]:
-    """Fetch the engine; returns what was reported."""
+    """Fetch the engine; return the reported progress."""
     reported: list[tuple[int, int]] = []
     fetch(
         "colours",

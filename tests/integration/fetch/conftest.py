@@ -1,4 +1,4 @@
-"""Weights of an engine, published on a real web server on loopback."""
+"""Model weights published on a web server on loopback."""
 
 from __future__ import annotations
 

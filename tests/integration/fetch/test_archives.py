@@ -1,4 +1,4 @@
-"""Weights that come in an archive, which may hold anything."""
+"""Extraction of weights from untrusted archives."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_archive_that_unpacks_to_too_much_is_refused(
 
 
 def packed(members: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A gzipped tar archive."""
+    """Return a gzipped tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, content in members.items():

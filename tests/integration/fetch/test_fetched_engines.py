@@ -1,4 +1,4 @@
-"""What is fetched, verified and believed becomes an engine, and nothing else."""
+"""Verification and installation of downloaded weights."""
 
 from __future__ import annotations
 

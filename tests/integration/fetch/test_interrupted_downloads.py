@@ -1,4 +1,4 @@
-"""Downloads that break off, and are taken up again."""
+"""Resumption of interrupted downloads."""
 
 from __future__ import annotations
 

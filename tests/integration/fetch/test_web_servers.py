@@ -1,4 +1,4 @@
-"""What web servers may say, and which of it is believed."""
+"""Downloads from unusual, faulty and hostile web servers."""
 
 from __future__ import annotations
 

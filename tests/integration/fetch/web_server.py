@@ -1,4 +1,4 @@
-"""A web server that may do anything a web server can."""
+"""A configurable web server that can misbehave."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Site:
-    """A web server's behaviour, and what it was asked.
+    """Behaviour of the web server, and the requests it received.
 
     Attributes:
-        content: of every file; none means that there is no file.
-        ranges: parts of a file may be asked for.
-        breaks: how many bytes each of the next responses sends at most.
-        longer: by how much the announced length exceeds the content's; if negative, none is
-            announced.
-        status: of responses that begin at the beginning.
-        headers: of every response.
-        redirects: from path to address.
+        content: Content of every file; None if there is no file.
+        supports_ranges: Whether range requests are honoured.
+        truncate_at: Maximum bytes sent by each of the next responses.
+        extra_length: Difference between announced and real length; no length is announced if
+            negative.
+        status: Status of responses from the start of the file.
+        headers: Headers of every response.
+        redirects: Target by path.
+        requests: Path and range of each request.
     """
 
     content: bytes | None
@@ -75,12 +76,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Keep the tests' output clean."""
+        """Keep the test output clean."""
 
 
 @contextmanager
 def serve_site(site: Site) -> Iterator[Site]:
-    """The site, at its address."""
+    """Serve the site at its address for this block."""
     handler = type("SiteHandler", (Handler,), {"site": site})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         site.address = f"http://127.0.0.1:{server.server_port}"

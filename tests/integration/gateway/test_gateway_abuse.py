@@ -1,4 +1,4 @@
-"""What no client should do: damaged messages by the hundred, and storms of cancellations."""
+"""Malformed messages and mass cancellations."""
 
 from __future__ import annotations
 

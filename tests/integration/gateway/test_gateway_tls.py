@@ -1,4 +1,4 @@
-"""A gateway that encrypts, and wants certificates of its agents."""
+"""TLS of the gateway, with client certificates for agents."""
 
 from __future__ import annotations
 

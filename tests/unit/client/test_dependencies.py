@@ -1,4 +1,4 @@
-"""The client SDK needs few libraries, in a process of its own."""
+"""Libraries imported by the client SDK, in a separate process."""
 
 from __future__ import annotations
 

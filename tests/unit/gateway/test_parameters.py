@@ -1,3 +1,5 @@
+"""Request parameters and their validation."""
+
 from __future__ import annotations
 
 import pytest

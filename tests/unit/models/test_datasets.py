@@ -1,4 +1,4 @@
-"""Copies of ImageNet and COCO, with few images of one colour in the places of photographs."""
+"""ImageNet and COCO datasets, on tiny copies."""
 
 from __future__ import annotations
 

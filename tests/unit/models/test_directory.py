@@ -1,3 +1,5 @@
+"""Model directories: definitions, faults, links and digests."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""TFLite files, valid and corrupt."""
+
 from __future__ import annotations
 
 import random

@@ -1,4 +1,4 @@
-"""What is decoded, and what is refused before it is unpacked."""
+"""Image decoding, and rejection of images before they are unpacked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def encoded(suffix: str, height: int = 3, width: int = 5, value: int = 200) -> b
 
 
 def png_of(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says it has so many pixels."""
+    """Return a PNG of a few bytes whose header claims the given size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         check = zlib.crc32(kind + content)

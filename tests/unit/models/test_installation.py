@@ -1,3 +1,5 @@
+"""Installation of engines, and the commands that add, list and inspect them."""
+
 from __future__ import annotations
 
 import errno
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A user's own model file: adds a weight to its input."""
+    """A user's model file, which adds a weight to its input."""
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["y"])],

@@ -1,4 +1,4 @@
-"""Outputs of models become classes and boxes."""
+"""Derivation of classes and boxes from model outputs."""
 
 from __future__ import annotations
 

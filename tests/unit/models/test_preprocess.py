@@ -1,4 +1,4 @@
-"""Images become what MLPerf's reference application makes of them."""
+"""Image preprocessing against MLPerf's reference application."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:
 
 
 def reference(family: str, image: NDArray[np.uint8]) -> NDArray[np.float32] | NDArray[np.uint8]:
-    """The steps of the reference application, one after another as its users describe them."""
+    """Preprocess an image step by step as MLPerf's reference application does."""
     if family == "ssd":
         return np.asarray(cv2.resize(image, (300, 300), interpolation=cv2.INTER_LINEAR), np.uint8)
     height, width, _ = image.shape

@@ -1,3 +1,5 @@
+"""Sample sets, valid, invalid and random."""
+
 from __future__ import annotations
 
 import zipfile
@@ -113,7 +115,7 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> N
 
 
 def npy(header: str) -> bytes:
-    """A member of an archive that begins as an array does."""
+    """Return an archive member that begins like an array."""
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 

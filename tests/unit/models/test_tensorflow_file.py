@@ -1,3 +1,5 @@
+"""SavedModels and frozen graphs, valid and corrupt."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""LoadGen logs, messages, batch sizes and settings of the profiler."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast

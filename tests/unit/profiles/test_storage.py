@@ -1,3 +1,5 @@
+"""Configuration dictionaries as CSV, JSON and databases."""
+
 from __future__ import annotations
 
 import math

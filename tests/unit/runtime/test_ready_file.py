@@ -1,3 +1,5 @@
+"""The file that announces a service as ready."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Decisions of the scheduling core, event by event."""
+
 from __future__ import annotations
 
 import math

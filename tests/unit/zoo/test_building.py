@@ -1,4 +1,4 @@
-"""Weights, graphs and training steps, without the long work."""
+"""Architectures, ONNX models and training steps of the zoo, in small sizes."""
 
 from __future__ import annotations
 

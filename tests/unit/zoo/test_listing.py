@@ -1,4 +1,4 @@
-"""What `synergai engines list` shows, and what stands in the way of a build."""
+"""The zoo's listing, recipes and errors of a build."""
 
 from __future__ import annotations
 
