@@ -15,7 +15,7 @@ HEIGHT, WIDTH = 30, 40
 
 
 def save_imagenet(folder: Path, colours: Sequence[str]) -> Path:
-    """Fill `folder` with images of one colour each; the class is the colour's index in `COLOURS`."""
+    """Fill `folder` with images of one colour each; classes are indices in `COLOURS`."""
     lines = []
     for number, colour in enumerate(colours, start=1):
         name = f"ILSVRC2012_val_{number:08}.JPEG"

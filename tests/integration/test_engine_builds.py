@@ -46,7 +46,7 @@ def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
     return zoo.build("onnx_mobilenet_op11", tmp_path_factory.mktemp("models"))
 
 
-def test_digits_are_read_as_accurately_as_recorded(digits: EngineDefinition) -> None:
+def test_accuracy_of_digits_is_as_recorded(digits: EngineDefinition) -> None:
     samples = load_samples(digits, [TensorSpec("image", "FP32", (-1, 1, 8, 8))])
     assert samples.labels is not None
 
@@ -66,7 +66,7 @@ def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
     assert again.sha256 == digits.sha256
 
 
-def test_mobilenet_answers_differ_between_photographs(mobilenet: EngineDefinition) -> None:
+def test_mobilenet_distinguishes_the_photographs(mobilenet: EngineDefinition) -> None:
     images = np.concatenate([preprocess_mobilenet(photo.jpeg) for photo in load_photographs()])
 
     first, second = run(mobilenet, {"input:0": images})
@@ -79,7 +79,7 @@ def test_mobilenet_answers_differ_between_photographs(mobilenet: EngineDefinitio
     assert first.argmax() != second.argmax()
 
 
-def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinition) -> None:
+def test_mobilenet_gives_the_same_result_in_a_batch(mobilenet: EngineDefinition) -> None:
     samples = load_samples(mobilenet, [TensorSpec("input:0", "FP32", (-1, 3, 224, 224))])
     images = [sample["input:0"] for sample in samples.inputs]
 
@@ -89,7 +89,7 @@ def test_mobilenet_answers_an_image_alone_as_in_a_batch(mobilenet: EngineDefinit
     assert np.allclose(run(mobilenet, {"input:0": images[1]})[0], together[1], atol=1e-5)
 
 
-def test_folder_of_a_process_that_was_killed_is_cleared_by_the_next_one(tmp_path: Path) -> None:
+def test_staging_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     killed = (
         "import os, pathlib, signal; from synergai.models.installation import stage_engine\n"
         "with stage_engine(pathlib.Path(), 'engine'): os.kill(os.getpid(), signal.SIGKILL)"

@@ -156,7 +156,7 @@ def test_mobilenet_gives_the_same_probabilities_in_all_exact_formats(formats: Fo
         assert np.abs(answers - expected).max() <= 1e-4
 
 
-def test_mobilenet_in_eight_bits_decides_as_the_exact_one_does(formats: Formats) -> None:
+def test_quantised_mobilenet_predicts_the_same_classes(formats: Formats) -> None:
     expected = formats.onnx("mobilenet", 11)[MOBILENET_OUTPUT].argmax(axis=1)
 
     for answers in (
@@ -166,7 +166,7 @@ def test_mobilenet_in_eight_bits_decides_as_the_exact_one_does(formats: Formats)
         assert (answers.argmax(axis=1) == expected).mean() >= 0.9
 
 
-def test_resnet50_gives_the_same_answers_in_all_formats(formats: Formats) -> None:
+def test_resnet50_gives_the_same_results_in_all_formats(formats: Formats) -> None:
     expected = formats.onnx("resnet50", 11)
 
     assert (expected["ArgMax"] == expected["softmax_tensor"].argmax(axis=1)).all()
@@ -184,7 +184,7 @@ def test_ssd_finds_the_same_objects_in_all_formats(
     assert_same_detections(formats.saved_model("ssd"), expected)
 
 
-def test_ssd_keeps_no_two_boxes_of_a_class_that_overlap(formats: Formats) -> None:
+def test_ssd_suppresses_overlapping_boxes_of_a_class(formats: Formats) -> None:
     found = formats.onnx("ssd", 8)
 
     assert (np.diff(found["detection_scores"], axis=1) <= 0).all()
@@ -208,7 +208,7 @@ def overlap(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     return shared / (areas - shared)
 
 
-def test_onnx_gives_zeros_where_it_finds_nothing() -> None:
+def test_onnx_detections_are_zero_padded() -> None:
     network = SsdMobileNet(size=96, width=0.125, classes=2)
     weights = calibrated_weights(network, lambda _: None)
     # Nothing is likely enough to be found.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.fetch.web_server import Site
 
 
-def test_only_the_named_member_leaves_an_archive(
+def test_only_the_named_member_is_extracted(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch, archived=True)
@@ -40,7 +40,7 @@ def test_only_the_named_member_leaves_an_archive(
         (None, "has no weights.onnx"),
     ],
 )
-def test_archive_that_is_none_or_lacks_the_model_is_refused(
+def test_archive_that_is_invalid_or_lacks_the_model_is_rejected(
     site: Site,
     models: Path,
     content: bytes | None,
@@ -55,7 +55,7 @@ def test_archive_that_is_none_or_lacks_the_model_is_refused(
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_truncated_archive_is_refused(
+def test_truncated_archive_is_rejected(
     site: Site, models: Path, model: bytes, cut: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch, archived=True)
@@ -67,7 +67,7 @@ def test_truncated_archive_is_refused(
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-def test_member_that_is_no_regular_file_is_refused(
+def test_member_that_is_not_a_regular_file_is_rejected(
     site: Site, models: Path, kind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch, archived=True)
@@ -95,7 +95,7 @@ def tar_header(size: int = 0, sparse_map: str = "") -> tarfile.TarInfo:
         (tar_header(sparse_map="a,b"), "bad header"),
     ],
 )
-def test_header_that_is_too_long_or_has_no_numbers_is_refused(
+def test_oversized_or_malformed_header_is_rejected(
     site: Site,
     models: Path,
     header: tarfile.TarInfo,
@@ -109,7 +109,7 @@ def test_header_that_is_too_long_or_has_no_numbers_is_refused(
         fetch_colours(models, site)
 
 
-def test_archive_that_unpacks_to_too_much_is_refused(
+def test_archive_that_unpacks_to_too_much_is_rejected(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch, archived=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.integration.fetch.web_server import Site
 
 
-def test_fetched_engine_says_what_it_is_and_where_it_is_from(
+def test_fetched_engine_has_title_and_source(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = publish_colours(monkeypatch)
@@ -47,7 +47,7 @@ def test_table_names_each_engine_once_and_only_web_addresses() -> None:
     assert all(file.inputs and file.outputs for file in PUBLISHED if file.file.endswith(".pb"))
 
 
-def test_file_with_another_digest_than_the_published_one_is_deleted(
+def test_file_that_does_not_match_the_published_digest_is_deleted(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     md5 = hashlib.md5(model).hexdigest()
@@ -64,7 +64,7 @@ def test_file_with_another_digest_than_the_published_one_is_deleted(
     assert is_fetched("colours", models)
 
 
-def test_first_download_is_believed_and_another_later_is_not(
+def test_later_download_must_match_the_first(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = publish_colours(monkeypatch)
@@ -80,7 +80,7 @@ def test_first_download_is_believed_and_another_later_is_not(
 
 
 @pytest.mark.parametrize("content", [b"<html>please log in</html>", b"\x08"])
-def test_page_that_comes_instead_of_a_model_is_neither_installed_nor_believed(
+def test_error_page_is_neither_installed_nor_recorded(
     site: Site, models: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -93,7 +93,7 @@ def test_page_that_comes_instead_of_a_model_is_neither_installed_nor_believed(
     assert file_names(models / DOWNLOADS) == []
 
 
-def test_engine_that_is_there_is_replaced_only_when_asked_to(
+def test_existing_engine_is_replaced_only_on_request(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)

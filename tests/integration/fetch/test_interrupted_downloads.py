@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.integration.fetch.web_server import Site
 
 
-def test_connection_that_breaks_is_taken_up_where_it_broke(
+def test_lost_connection_is_resumed(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -30,7 +30,7 @@ def test_connection_that_breaks_is_taken_up_where_it_broke(
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
 
-def test_fetching_again_resumes_what_an_earlier_attempt_has_left(
+def test_later_fetch_resumes_the_download(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -47,7 +47,7 @@ def test_fetching_again_resumes_what_an_earlier_attempt_has_left(
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
 
-def test_file_that_has_changed_meanwhile_is_begun_anew(
+def test_changed_file_is_downloaded_from_the_start(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -62,7 +62,7 @@ def test_file_that_has_changed_meanwhile_is_begun_anew(
 
 
 @pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"weak"'}])
-def test_parts_whose_version_nobody_knows_are_not_joined(
+def test_download_without_a_strong_validator_is_not_resumed(
     site: Site, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -73,7 +73,7 @@ def test_parts_whose_version_nobody_knows_are_not_joined(
     assert [wanted for _, wanted in site.requests] == [None, None]
 
 
-def test_server_without_ranges_sends_all_of_it_again(
+def test_download_from_a_server_without_ranges_restarts(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -84,7 +84,7 @@ def test_server_without_ranges_sends_all_of_it_again(
     assert ModelDirectory(models).get("colours").file.read_bytes() == model
 
 
-def test_server_that_breaks_off_at_the_same_place_is_given_up(
+def test_download_without_progress_fails(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -96,7 +96,7 @@ def test_server_that_breaks_off_at_the_same_place_is_given_up(
     assert len(site.requests) == 2
 
 
-def test_download_that_was_whole_already_is_not_asked_for_again(
+def test_complete_download_is_not_repeated(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)

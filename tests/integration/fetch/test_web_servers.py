@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.integration.fetch.web_server import Site
 
 
-def test_file_elsewhere_is_found_by_redirection(
+def test_redirections_are_followed(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -28,7 +28,7 @@ def test_file_elsewhere_is_found_by_redirection(
     assert [path for path, _ in site.requests] == [PATH, "/moved/weights.onnx"]
 
 
-def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
+def test_file_of_excessive_or_unknown_length_is_rejected(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -42,7 +42,7 @@ def test_file_that_is_announced_as_too_large_or_of_no_length_is_refused(
 
 
 @pytest.mark.parametrize("length", ["many", "9" * 5000, "-1"])
-def test_length_that_is_no_number_is_none(
+def test_invalid_length_counts_as_unknown(
     site: Site, models: Path, length: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -56,7 +56,7 @@ def test_length_that_is_no_number_is_none(
         fetch_colours(models, site)
 
 
-def test_no_more_is_taken_than_was_announced(
+def test_bytes_beyond_the_announced_length_are_ignored(
     site: Site, models: Path, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -69,7 +69,7 @@ def test_no_more_is_taken_than_was_announced(
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://a..b", f"http://{'a' * 70}"])
-def test_address_that_cannot_be_is_said_so(
+def test_invalid_address_is_reported(
     site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -81,7 +81,7 @@ def test_address_that_cannot_be_is_said_so(
         fetch_colours(models, site)
 
 
-def test_absent_file_and_absent_server_are_said_so(
+def test_missing_file_and_unreachable_server_are_reported(
     site: Site, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -94,7 +94,7 @@ def test_absent_file_and_absent_server_are_said_so(
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
-def test_only_addresses_of_the_web_are_asked(
+def test_only_web_addresses_are_requested(
     site: Site, models: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_colours(monkeypatch)
@@ -106,7 +106,7 @@ def test_only_addresses_of_the_web_are_asked(
         fetch_colours(models, site)
 
 
-def test_encryption_is_not_left_by_redirection() -> None:
+def test_redirection_to_unencrypted_http_is_refused() -> None:
     secure = urllib.request.Request("https://weights.example/a")
 
     with pytest.raises(Unavailable, match="which is not encrypted"):

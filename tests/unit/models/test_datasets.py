@@ -29,7 +29,7 @@ def box(category: int, score: float = 0.9, shift: float = 0.0) -> NDArray[np.flo
 # --- ImageNet -------------------------------------------------------------------------------
 
 
-def test_listed_images_are_there_in_the_lists_order(tmp_path: Path) -> None:
+def test_images_are_in_the_order_of_the_list(tmp_path: Path) -> None:
     data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green"]))
 
     assert len(data) == 3
@@ -37,7 +37,7 @@ def test_listed_images_are_there_in_the_lists_order(tmp_path: Path) -> None:
     assert data.origin == f"3 of 3 images of {tmp_path}"
 
 
-def test_part_of_the_images_is_enough(tmp_path: Path) -> None:
+def test_missing_images_are_skipped(tmp_path: Path) -> None:
     save_imagenet(tmp_path, ["red", "blue", "green"])
     (tmp_path / "ILSVRC2012_val_00000001.JPEG").unlink()
 
@@ -47,7 +47,7 @@ def test_part_of_the_images_is_enough(tmp_path: Path) -> None:
     assert data.evaluate(classes(2, 1)) == 1
 
 
-def test_top_1_is_the_share_of_right_classes(tmp_path: Path) -> None:
+def test_top_1_is_the_share_of_correct_classes(tmp_path: Path) -> None:
     data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green", "red"]))
 
     assert data.evaluate(classes(0, 2, 1, 0)) == 1
@@ -56,7 +56,7 @@ def test_top_1_is_the_share_of_right_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "name", "name x", " 5", "name -1"])
-def test_list_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
+def test_malformed_list_is_rejected(tmp_path: Path, line: str) -> None:
     (tmp_path / "val_map.txt").write_text(f"name 1\n{line}\n")
 
     with pytest.raises(
@@ -65,7 +65,7 @@ def test_list_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
         ImageNet(tmp_path)
 
 
-def test_absent_list_images_and_folders_are_said_so(tmp_path: Path) -> None:
+def test_missing_list_images_and_folders_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"val_map\.txt cannot be read"):
         ImageNet(tmp_path)
     (tmp_path / "val_map.txt").write_text("absent.JPEG 3\n")
@@ -83,16 +83,16 @@ def coco(tmp_path: Path) -> Coco:
     return Coco(save_coco(tmp_path, ["red", "blue", "green"]))
 
 
-def test_annotated_images_are_there(coco: Coco) -> None:
+def test_annotated_images_are_found(coco: Coco) -> None:
     assert len(coco) == 3
     assert coco.image(2) == picture("green")
 
 
-def test_objects_found_where_they_are_have_full_precision(coco: Coco) -> None:
+def test_exact_detections_have_full_precision(coco: Coco) -> None:
     assert coco.evaluate({0: box(1), 1: box(3), 2: box(2)}) == pytest.approx(1)
 
 
-def test_objects_missed_misnamed_or_misplaced_cost_precision(coco: Coco) -> None:
+def test_missed_misclassified_or_misplaced_objects_reduce_precision(coco: Coco) -> None:
     nothing = np.zeros((0, 7), np.float32)
 
     assert coco.evaluate({0: box(1), 1: box(3), 2: nothing}) == pytest.approx(2 / 3)
@@ -101,17 +101,17 @@ def test_objects_missed_misnamed_or_misplaced_cost_precision(coco: Coco) -> None
     assert coco.evaluate({0: nothing, 1: nothing}) == 0
 
 
-def test_only_images_that_were_answered_are_counted(coco: Coco) -> None:
+def test_only_predicted_images_are_evaluated(coco: Coco) -> None:
     assert coco.evaluate({1: box(3).ravel()}) == pytest.approx(1)
 
 
-def test_answer_that_is_no_table_of_boxes_is_refused(coco: Coco) -> None:
+def test_prediction_of_another_shape_is_rejected(coco: Coco) -> None:
     with pytest.raises(InvalidInput, match="image 0 does not have rows of 7"):
         coco.evaluate({0: np.zeros(8, np.float32)})
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"images": 3}', '{"images": [{"id": 1}]}'])
-def test_annotations_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
+def test_malformed_annotations_are_rejected(tmp_path: Path, text: str) -> None:
     folder = save_coco(tmp_path, ["red"])
     (folder / "annotations" / "instances_val2017.json").write_text(text)
 

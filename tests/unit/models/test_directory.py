@@ -50,7 +50,7 @@ def test_folder_with_only_a_model_file_is_an_engine(tmp_path: Path) -> None:
     assert not engine.fault
 
 
-def test_definition_file_says_more(tmp_path: Path) -> None:
+def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
     folder = put(
         tmp_path,
         "resnet",
@@ -102,7 +102,7 @@ def test_definition_file_says_more(tmp_path: Path) -> None:
         ('file = "."', "is not a SavedModel"),
     ],
 )
-def test_wrong_definition_is_a_fault_of_its_engine_only(
+def test_invalid_definition_is_a_fault_of_its_engine_only(
     tmp_path: Path, definition: str, complaint: str
 ) -> None:
     put(tmp_path, "bad", definition)
@@ -120,7 +120,7 @@ def test_folder_without_or_with_several_models_is_a_fault(tmp_path: Path) -> Non
     assert "several model files (model.onnx, second.onnx)" in fault(tmp_path, "two")
 
 
-def test_links_that_lead_out_of_the_directory_are_faults(tmp_path: Path) -> None:
+def test_links_out_of_the_directory_are_faults(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     put(outside, "engine")
@@ -135,7 +135,7 @@ def test_links_that_lead_out_of_the_directory_are_faults(tmp_path: Path) -> None
         assert "leads outside" in fault(models, name)
 
 
-def test_links_that_lead_to_themselves_are_faults(tmp_path: Path) -> None:
+def test_links_to_themselves_are_faults(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.onnx").symlink_to("model.onnx")
     (put(tmp_path, "definition") / "engine.toml").symlink_to("engine.toml")
@@ -144,7 +144,7 @@ def test_links_that_lead_to_themselves_are_faults(tmp_path: Path) -> None:
         assert "is a symbolic link to itself" in fault(tmp_path, name)
 
 
-def test_definition_that_is_no_regular_file_is_a_fault_and_never_waited_for(tmp_path: Path) -> None:
+def test_definition_that_is_a_pipe_is_a_fault_and_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(put(tmp_path, "piped") / "engine.toml")
 
     assert fault(tmp_path, "piped") == "engine.toml is not a regular file"
@@ -176,7 +176,7 @@ def test_empty_or_oversized_model_is_a_fault(
     assert "5 bytes" in fault(tmp_path, "large")
 
 
-def test_folder_with_an_invalid_name_is_shown_under_a_valid_one(tmp_path: Path) -> None:
+def test_folder_with_an_invalid_name_is_listed_under_a_valid_one(tmp_path: Path) -> None:
     put(tmp_path, "my model")
     put(tmp_path, "my  model")
 
@@ -187,13 +187,13 @@ def test_folder_with_an_invalid_name_is_shown_under_a_valid_one(tmp_path: Path) 
     assert ModelDirectory(tmp_path).get(second.name) == second
 
 
-def test_model_beside_the_folders_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:
+def test_model_outside_a_folder_is_a_fault_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "resnet.onnx").write_bytes(b"model")
 
     assert "synergai engines add" in fault(tmp_path, "resnet.onnx")
 
 
-def test_hidden_folders_and_other_files_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
     put(tmp_path, ".building")
     (tmp_path / "README.md").write_text("hello")
 
@@ -211,7 +211,7 @@ def test_missing_directory_or_engine_is_not_found(tmp_path: Path) -> None:
         ModelDirectory(tmp_path).get("../here")
 
 
-def test_digest_is_checked_against_the_one_recorded(tmp_path: Path) -> None:
+def test_digest_is_checked_against_the_recorded_one(tmp_path: Path) -> None:
     expected = hashlib.sha256(b"model").hexdigest()
     put(tmp_path, "right", f'sha256 = "{expected}"')
     put(tmp_path, "wrong", f'sha256 = "{"0" * 64}"')
@@ -226,7 +226,7 @@ def test_digest_is_checked_against_the_one_recorded(tmp_path: Path) -> None:
         directory.get("broken").verified_digest()
 
 
-def test_model_that_vanishes_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+def test_model_deleted_before_verification_is_unusable(tmp_path: Path) -> None:
     folder = put(tmp_path, "gone")
     definition = ModelDirectory(tmp_path).get("gone")
     (folder / "model.onnx").unlink()
@@ -247,7 +247,7 @@ def test_backend_follows_from_the_format(tmp_path: Path, file: str, backend: str
 
 @pytest.mark.parametrize("inside", ["", "1", "saved_model"])
 @pytest.mark.parametrize("named", [False, True])
-def test_saved_model_is_an_engines_folder_or_lies_in_it(
+def test_saved_model_is_the_engines_folder_or_inside_it(
     tmp_path: Path, inside: str, named: bool
 ) -> None:
     model = put_saved_model(tmp_path / "engine" / inside)
@@ -263,7 +263,7 @@ def test_saved_model_is_an_engines_folder_or_lies_in_it(
     assert engine.file.samefile(model)
 
 
-def test_frozen_graph_is_told_its_inputs_and_outputs(tmp_path: Path) -> None:
+def test_definition_names_tensors_of_a_frozen_graph(tmp_path: Path) -> None:
     put(tmp_path, "ssd", 'inputs = ["image:0"]\noutputs = ["a:0", "b:0"]', file="ssd.pb")
 
     engine = ModelDirectory(tmp_path).get("ssd")
@@ -271,7 +271,7 @@ def test_frozen_graph_is_told_its_inputs_and_outputs(tmp_path: Path) -> None:
     assert (engine.inputs, engine.outputs) == (("image:0",), ("a:0", "b:0"))
 
 
-def test_digest_of_a_folder_is_of_its_paths_and_contents(tmp_path: Path) -> None:
+def test_digest_of_a_folder_covers_paths_and_contents(tmp_path: Path) -> None:
     model = put_saved_model(tmp_path / "m")
     entries = (("saved_model.pb", b"graph"), ("variables/variables.index", b"weights"))
     whole = b"".join(f"{name}\0".encode() + hashlib.sha256(data).digest() for name, data in entries)
@@ -298,7 +298,7 @@ def test_links_out_of_a_saved_model_are_faults(tmp_path: Path) -> None:
     assert "is a link to a folder" in fault(models, "folder")
 
 
-def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
+def test_saved_model_with_pipes_or_too_many_files_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(put_saved_model(tmp_path / "piped") / "variables" / "pipe")
@@ -312,7 +312,7 @@ def test_saved_model_with_what_is_no_file_or_with_too_much_is_a_fault(
     assert "more than 1 files" in fault(tmp_path, "large")
 
 
-def test_saved_model_that_loses_its_graph_before_it_is_verified_is_unusable(tmp_path: Path) -> None:
+def test_saved_model_without_its_graph_at_verification_is_unusable(tmp_path: Path) -> None:
     folder = put_saved_model(tmp_path / "gone")
     definition = ModelDirectory(tmp_path).get("gone")
     (folder / "saved_model.pb").unlink()

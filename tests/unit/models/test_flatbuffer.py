@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
+def test_inputs_outputs_and_metadata_are_read(tmp_path: Path) -> None:
     model = read_tflite(save_sum(tmp_path / "m.tflite", width=4, matrix=True))
     assert model.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
     assert model.outputs == (TensorSpec("y", "FP32", (-1, 4)),)
@@ -35,14 +35,14 @@ def test_quantised_tensors_are_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"x", b"ONNX" * 100, b"\xff\xff\xff\xffTFL3" + b"\xff" * 64]
 )
-def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_of_another_format_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=r"m\.tflite is corrupt"):
         read_tflite(path)
 
 
-def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+def test_file_truncated_anywhere_is_rejected(tmp_path: Path) -> None:
     path = save_sum(tmp_path / "m.tflite", matrix=True)
     content = path.read_bytes()
     for size in range(1, len(content), 7):
@@ -51,7 +51,7 @@ def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
             read_tflite(path)
 
 
-def test_changed_file_is_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+def test_mutated_file_is_read_or_rejected(tmp_path: Path) -> None:
     path = save_sum(tmp_path / "m.tflite", matrix=True)
     content, generator = path.read_bytes(), random.Random(1)
     refused = 0
@@ -68,7 +68,7 @@ def test_changed_file_is_read_or_refused_and_nothing_else(tmp_path: Path) -> Non
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_lead_out_of_themselves(content: bytes) -> None:
+def test_arbitrary_bytes_are_read_within_bounds(content: bytes) -> None:
     try:
         table = Table.root(content)
         table.number(0, "I")

@@ -36,7 +36,7 @@ def png_of(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_jpeg_and_png_are_decoded_to_red_green_blue(suffix: str) -> None:
+def test_jpeg_and_png_are_decoded_to_rgb(suffix: str) -> None:
     image = np.zeros((32, 16, 3), np.uint8)
     image[..., 2] = 255  # red, as OpenCV orders channels
 
@@ -53,7 +53,7 @@ def test_dimensions_are_read_from_the_header() -> None:
     assert {dimensions(photograph.jpeg) for photograph in load_photographs()} == {(640, 427)}
 
 
-def test_progressive_jpeg_and_filler_before_its_markers_are_read() -> None:
+def test_progressive_jpeg_with_fill_bytes_is_read() -> None:
     image = np.zeros((20, 30, 3), np.uint8)
     jpeg = bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1])
 
@@ -75,18 +75,18 @@ def test_progressive_jpeg_and_filler_before_its_markers_are_read() -> None:
         encoded(".tiff"),
     ],
 )
-def test_bytes_that_are_no_jpeg_or_png_are_refused(content: bytes) -> None:
+def test_other_data_than_jpeg_and_png_is_rejected(content: bytes) -> None:
     with pytest.raises(InvalidInput, match="not an image: only JPEG and PNG"):
         decode(content)
 
 
 @pytest.mark.parametrize("size", [(100_000, 100_000), (1, 2**31 - 1), (8_000, 4_001)])
-def test_image_of_too_many_pixels_is_refused_unpacked(size: tuple[int, int]) -> None:
+def test_oversized_png_is_rejected_before_unpacking(size: tuple[int, int]) -> None:
     with pytest.raises(InvalidInput, match=r"the limit is 32,000,000 in all"):
         decode(png_of(*size))
 
 
-def test_jpeg_that_claims_too_many_pixels_is_refused_unpacked() -> None:
+def test_oversized_jpeg_is_rejected_before_unpacking() -> None:
     jpeg = bytearray(encoded(".jpg"))
     frame = jpeg.index(b"\xff\xc0")
     jpeg[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
@@ -95,18 +95,18 @@ def test_jpeg_that_claims_too_many_pixels_is_refused_unpacked() -> None:
         decode(bytes(jpeg))
 
 
-def test_file_of_too_many_bytes_is_refused_unread() -> None:
+def test_oversized_file_is_rejected_before_parsing() -> None:
     with pytest.raises(InvalidInput, match="the limit is 33,554,432"):
         decode(encoded(".png") + bytes(MAX_ENCODED_BYTES))
 
 
-def test_damaged_image_is_said_so() -> None:
+def test_corrupt_image_is_reported() -> None:
     with pytest.raises(InvalidInput, match="corrupt"):
         decode(png_of(30, 3_000)[:60])
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n"]))
-def test_any_bytes_have_dimensions_or_are_no_image(content: bytes, beginning: bytes) -> None:
+def test_arbitrary_bytes_have_dimensions_or_are_rejected(content: bytes, beginning: bytes) -> None:
     try:
         width, height = dimensions(beginning + content)
     except InvalidInput:

@@ -89,12 +89,12 @@ def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> 
     assert (definition.inputs, definition.outputs) == (("x:0",), ("y:0", "x:0"))
 
 
-def test_model_that_tells_its_tensors_itself_is_not_told(tmp_path: Path, model: Path) -> None:
+def test_tensor_names_are_rejected_for_self_describing_models(tmp_path: Path, model: Path) -> None:
     with pytest.raises(InvalidInput, match="declares its own inputs and outputs"):
         add_model(tmp_path / "models", model, inputs=["x"])
 
 
-def test_model_file_without_a_name_of_its_own_is_named_after_its_folder(
+def test_model_file_with_a_generic_name_is_named_after_its_folder(
     tmp_path: Path, model: Path
 ) -> None:
     source = tmp_path / "downloads" / "resnet50" / "model.onnx"
@@ -103,9 +103,7 @@ def test_model_file_without_a_name_of_its_own_is_named_after_its_folder(
     assert add_model(tmp_path / "models", source).name == "resnet50"
 
 
-def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
-    tmp_path: Path, model: Path
-) -> None:
+def test_engine_of_the_same_name_is_replaced_only_on_request(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
     add_model(models, model, title="first")
 
@@ -118,7 +116,7 @@ def test_engine_of_the_same_name_is_replaced_only_when_asked_to(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_truncated_model_is_refused_and_leaves_nothing(
+def test_truncated_model_is_rejected_and_leaves_no_files(
     tmp_path: Path, model: Path, share: float
 ) -> None:
     content = model.read_bytes()
@@ -130,7 +128,7 @@ def test_truncated_model_is_refused_and_leaves_nothing(
     assert left_in(tmp_path / "models") == []
 
 
-def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) -> None:
+def test_model_with_external_weights_is_rejected(tmp_path: Path, model: Path) -> None:
     proto = onnx.load_model(model)
     tensor = proto.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL
@@ -143,19 +141,19 @@ def test_model_with_weights_elsewhere_is_refused(tmp_path: Path, model: Path) ->
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
-def test_engine_is_not_added_under_an_unsafe_name(tmp_path: Path, model: Path, name: str) -> None:
+def test_unsafe_engine_name_is_rejected(tmp_path: Path, model: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="not a valid engine name"):
         add_model(tmp_path / "models", model, name=name)
 
 
-def test_file_that_is_absent_or_no_model_is_refused(tmp_path: Path) -> None:
+def test_missing_or_unsupported_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"absent\.onnx' does not exist"):
         add_model(tmp_path / "models", tmp_path / "absent.onnx")
     with pytest.raises(InvalidInput, match="is not a model"):
         add_model(tmp_path / "models", tmp_path / "notes.txt")
 
 
-def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> None:
+def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
     with stage_engine(tmp_path, "e") as folder:
         (folder / "old").touch()
 
@@ -171,7 +169,7 @@ def test_block_that_fails_leaves_the_engine_that_was_there(tmp_path: Path) -> No
     assert left_in(tmp_path / "e") == ["old"]
 
 
-def test_engine_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+def test_failed_replacement_keeps_the_old_engine(tmp_path: Path) -> None:
     with stage_engine(tmp_path, "e") as folder:
         (folder / "old").touch()
 
@@ -185,7 +183,9 @@ def test_engine_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
     assert left_in(tmp_path / "e") == ["old"]
 
 
-def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, model: Path) -> None:
+def test_stale_staging_folder_is_removed_by_the_next_installation(
+    tmp_path: Path, model: Path
+) -> None:
     models = tmp_path / "models"
     (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
     (models / ".notes").mkdir()
@@ -195,7 +195,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_one(tmp_path: Path, m
     assert left_in(models) == [".notes", "plus"]
 
 
-def test_what_another_process_is_making_is_not_cleared(tmp_path: Path, model: Path) -> None:
+def test_staging_folder_in_use_is_kept(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
     with stage_engine(models, "other") as folder:
         add_model(models, model)
@@ -205,9 +205,7 @@ def test_what_another_process_is_making_is_not_cleared(tmp_path: Path, model: Pa
     assert left_in(models / "other") == ["made"]
 
 
-def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
-    tmp_path: Path, model: Path
-) -> None:
+def test_engine_replaced_by_a_killed_process_is_restored(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
     add_model(models, model, title="old")
     work = models / ".making-plus-x1y2z3"
@@ -221,7 +219,7 @@ def test_engine_that_was_taken_away_by_a_killed_process_is_put_back(
     assert ModelDirectory(models).get("plus").title == "old"
 
 
-def test_full_disk_is_not_blamed_on_the_model(
+def test_full_disk_is_reported_for_the_model_directory(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(source: Path, _copy: Path) -> None:
@@ -233,14 +231,14 @@ def test_full_disk_is_not_blamed_on_the_model(
     assert left_in(tmp_path / "models") == []
 
 
-def test_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(InvalidInput, match="cannot write"):
         zoo.build("onnx_identity", tmp_path / "file")
 
 
-def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:
+def test_definition_round_trips_printable_strings(tmp_path: Path) -> None:
     title = 'quote " backslash \\ umlaut ä emoji \U0001f600'
     folder = tmp_path / "e"
     folder.mkdir()
@@ -255,13 +253,13 @@ def test_definition_reads_back_whatever_its_texts_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("title", ["two\nlines", "delete \x7f", "escape \x1b[31m"])
-def test_text_that_no_reader_would_accept_is_not_written(tmp_path: Path, title: str) -> None:
+def test_string_with_control_characters_is_not_written(tmp_path: Path, title: str) -> None:
     with pytest.raises(InvalidInput, match="the title contains control characters"):
         write_definition(tmp_path, {"title": title})
     assert not list(tmp_path.iterdir())
 
 
-def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
+def test_description_has_the_models_inputs_and_outputs(model: Path) -> None:
     description = describe(model)
 
     contents = description.contents
@@ -273,7 +271,7 @@ def test_description_tells_what_the_model_takes_and_gives(model: Path) -> None:
     assert description.size_bytes == model.stat().st_size
 
 
-def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
+def test_weights_listed_as_inputs_are_not_inputs(model: Path) -> None:
     proto = onnx.load_model(model)
     proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]))
     model.write_bytes(proto.SerializeToString())
@@ -281,7 +279,7 @@ def test_weights_listed_as_inputs_are_no_inputs(model: Path) -> None:
     assert [spec.name for spec in describe(model).contents.inputs] == ["x"]
 
 
-def test_list_shows_what_is_there_and_what_could_be_built(tmp_path: Path, model: Path) -> None:
+def test_list_shows_present_and_buildable_engines(tmp_path: Path, model: Path) -> None:
     add_model(tmp_path / "models", model)
     (tmp_path / "models" / "empty").mkdir()
 

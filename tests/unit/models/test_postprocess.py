@@ -38,21 +38,21 @@ def probabilities(*best: int, values: int = 1001) -> NDArray[np.float32]:
 # --- classes --------------------------------------------------------------------------------
 
 
-def test_best_class_is_counted_from_behind_the_background() -> None:
+def test_classes_are_counted_from_after_the_background() -> None:
     assert classes_of(probabilities(208, 1, 0)) == [207, 0, -1]
 
 
-def test_network_without_a_background_is_counted_from_its_first_class() -> None:
+def test_classes_without_a_background_are_counted_from_the_first() -> None:
     assert classes_of(probabilities(208, 0, values=1000)) == [208, 0]
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 1, 1)])
-def test_network_that_ends_in_an_arg_max_says_the_class_itself(shape: tuple[int, ...]) -> None:
+def test_output_of_an_arg_max_is_the_class(shape: tuple[int, ...]) -> None:
     assert classes_of(np.array([208, 1, 0], np.int64).reshape(shape)) == [207, 0, -1]
     assert classes_of(np.int64(208)) == [207]
 
 
-def test_spatial_axes_of_length_one_do_not_matter() -> None:
+def test_spatial_axes_of_length_one_are_ignored() -> None:
     assert classes_of(probabilities(5).reshape(1, 1, 1, 1001)) == [4]
 
 
@@ -63,7 +63,7 @@ def test_quantised_probabilities_are_compared_as_numbers() -> None:
     assert classes_of(output) == [6]
 
 
-def test_empty_output_costs_the_request_and_not_the_engine() -> None:
+def test_empty_output_fails_the_request_and_not_the_engine() -> None:
     with pytest.raises(InvalidInput, match="'p' is empty"):
         classes_of(np.zeros((0, 1001), np.float32))
 
@@ -86,7 +86,7 @@ def detections(counts: Sequence[float], places: int = 3) -> dict[str, NDArray[np
     }
 
 
-def test_objects_of_all_images_come_in_one_table() -> None:
+def test_objects_of_all_images_are_in_one_table() -> None:
     found = BoxPostprocessor(specs(*DETECTIONS)).derive(detections([2, 0, 1]))
 
     assert found.dtype == np.float32
@@ -102,7 +102,7 @@ def test_image_without_objects_gives_an_empty_table(count: int) -> None:
     assert BoxPostprocessor(specs(*DETECTIONS)).derive(detections([count])).shape == (0, 7)
 
 
-def test_count_beyond_the_places_is_cut_to_them() -> None:
+def test_count_is_limited_to_the_number_of_places() -> None:
     assert BoxPostprocessor(specs(*DETECTIONS)).derive(detections([100])).shape == (3, 7)
 
 
@@ -114,25 +114,25 @@ def test_count_beyond_the_places_is_cut_to_them() -> None:
         {"num_detections:0": np.zeros(0, np.float32)},
     ],
 )
-def test_outputs_that_do_not_belong_together_cost_the_request(
+def test_inconsistent_outputs_fail_the_request(
     damage: dict[str, NDArray[np.float32]],
 ) -> None:
     with pytest.raises(InvalidInput, match="detections"):
         BoxPostprocessor(specs(*DETECTIONS)).derive({**detections([1]), **damage})
 
 
-def test_model_without_the_outputs_of_a_detection_network_is_unusable() -> None:
+def test_model_without_detection_outputs_is_unusable() -> None:
     with pytest.raises(EngineUnusable, match="the model lacks num_detections, detection_classes"):
         create_postprocessor("boxes", specs("detection_boxes", "detection_scores"))
 
 
-def test_names_of_saved_models_have_no_index() -> None:
+def test_output_names_of_saved_models_have_no_index() -> None:
     names = tuple(name.removesuffix(":0") for name in DETECTIONS)
 
     assert create_postprocessor("boxes", specs(*names)).required_outputs == names
 
 
-def test_model_whose_own_output_has_the_derived_ones_name_is_unusable() -> None:
+def test_name_collision_with_the_derived_output_is_unusable() -> None:
     with pytest.raises(EngineUnusable, match="but the model has one"):
         create_postprocessor("classes", specs("p", "classes"))
 
@@ -140,7 +140,7 @@ def test_model_whose_own_output_has_the_derived_ones_name_is_unusable() -> None:
 # --- the classification extension -----------------------------------------------------------
 
 
-def test_best_values_come_first_with_their_indices() -> None:
+def test_top_classes_are_sorted_by_value() -> None:
     output = np.array([[0.1, 0.7, 0.2], [0.5, 0.25, 0.5]], np.float32)
 
     assert top_classes(output, 2).tolist() == [
@@ -149,7 +149,7 @@ def test_best_values_come_first_with_their_indices() -> None:
     ]
 
 
-def test_no_more_classes_come_than_there_are() -> None:
+def test_top_classes_are_limited_to_those_available() -> None:
     assert top_classes(np.array([[1, 2]]), 1000).tolist() == [[b"2.000000:1", b"1.000000:0"]]
 
 
@@ -157,12 +157,12 @@ def test_output_without_a_batch_gives_one_row() -> None:
     assert top_classes(np.array([3, 9, 4], np.uint8), 1).tolist() == [b"9.000000:1"]
 
 
-def test_imagenets_classes_are_counted_as_classes_are() -> None:
+def test_top_classes_can_be_numbered_as_imagenet() -> None:
     best = top_classes(probabilities(208), 1, as_imagenet=True)
 
     assert best.tolist() == [[b"1.000000:207"]]
 
 
-def test_texts_are_no_classes() -> None:
+def test_top_classes_of_strings_are_rejected() -> None:
     with pytest.raises(InvalidInput, match="strings"):
         top_classes(np.array([b"text"], object), 1)

@@ -48,9 +48,7 @@ def reference(family: str, image: NDArray[np.uint8]) -> NDArray[np.float32] | ND
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 @pytest.mark.parametrize("turned", [False, True])
-def test_each_family_sees_what_the_reference_makes_of_a_photograph(
-    family: str, turned: bool
-) -> None:
+def test_each_family_matches_the_reference_on_a_photograph(family: str, turned: bool) -> None:
     pixels = load_photographs()[0].pixels()
     if turned:
         pixels = np.ascontiguousarray(pixels.transpose(1, 0, 2))
@@ -60,7 +58,9 @@ def test_each_family_sees_what_the_reference_makes_of_a_photograph(
 
 @pytest.mark.parametrize("shape", [(427, 640, 3), (640, 427, 3), (224, 224, 3), (1, 1, 3)])
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_any_image_becomes_a_tensor_of_one_shape(family: str, shape: tuple[int, int, int]) -> None:
+def test_any_image_becomes_a_tensor_of_the_familys_shape(
+    family: str, shape: tuple[int, int, int]
+) -> None:
     size = FAMILIES[family].size
 
     assert prepare(FAMILIES[family], np.full(shape, 255, np.uint8)).shape == (size, size, 3)
@@ -94,7 +94,7 @@ def test_centre_of_the_resized_image_is_kept() -> None:
     assert np.allclose(rows, expected[:, None], atol=1e-6)
 
 
-def test_bytes_and_pixels_of_a_photograph_give_the_same_tensor() -> None:
+def test_encoded_and_decoded_photographs_give_the_same_tensor() -> None:
     first, second = load_photographs()
 
     assert first.pixels().shape == (427, 640, 3)
@@ -112,12 +112,12 @@ def test_sky_of_the_first_photograph_is_bluer_than_red() -> None:
     "image",
     [np.zeros((3, 4), np.uint8), np.zeros((3, 4, 1), np.uint8), np.zeros((0, 4, 3), np.uint8)],
 )
-def test_array_that_is_no_image_is_refused(image: NDArray[np.uint8]) -> None:
+def test_array_of_another_shape_is_rejected(image: NDArray[np.uint8]) -> None:
     with pytest.raises(InvalidInput, match="an image is uint8"):
         prepare(MOBILENET, image)
 
 
-def test_image_that_would_be_resized_to_a_ribbon_without_end_is_refused() -> None:
+def test_elongated_image_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="too elongated"):
         prepare(MOBILENET, np.zeros((1_000_000, 1, 3), np.uint8))
 
@@ -135,7 +135,7 @@ def test_image_that_would_be_resized_to_a_ribbon_without_end_is_refused() -> Non
         ("ssd", spec(-1, -1, -1, 3), (2, 300, 300, 3)),
     ],
 )
-def test_layout_and_element_type_are_those_of_the_models_input(
+def test_tensor_has_layout_and_dtype_of_the_models_input(
     family: str, takes: TensorSpec, shape: tuple[int, ...]
 ) -> None:
     first, second = load_photographs()
@@ -149,7 +149,7 @@ def test_layout_and_element_type_are_those_of_the_models_input(
     assert np.array_equal(tensor[1], seen.transpose(2, 0, 1) if shape[1] == 3 else seen)
 
 
-def test_images_that_take_too_long_to_decode_together_are_refused(
+def test_too_many_pixels_in_total_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(preprocess, "MAX_BATCH_PIXELS", 640 * 427 + 99)
@@ -164,7 +164,7 @@ def test_images_that_take_too_long_to_decode_together_are_refused(
     ("datatype", "zero_point", "black", "white"),
     [("UINT8", 128, 0, 255), ("INT8", 0, -128, 127), ("INT8", -10, -128, 118)],
 )
-def test_quantised_input_is_written_in_the_files_own_steps(
+def test_images_are_quantised_with_the_inputs_parameters(
     datatype: str, zero_point: int, black: int, white: int
 ) -> None:
     quantisation = Quantisation(scale=1 / 128, zero_point=zero_point)
@@ -190,7 +190,7 @@ def test_quantised_input_is_written_in_the_files_own_steps(
         ("ssd", spec(1, 300, 300, 3, datatype="BYTES"), "without quantisation parameters"),
     ],
 )
-def test_model_that_cannot_be_of_the_family_is_unusable(
+def test_input_that_does_not_fit_the_family_is_unusable(
     family: str, takes: TensorSpec, complaint: str
 ) -> None:
     with pytest.raises(EngineUnusable, match=complaint):

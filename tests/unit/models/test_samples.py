@@ -32,7 +32,7 @@ def saved(tmp_path: Path, **arrays: ArrayLike) -> EngineDefinition:
     return EngineDefinition(name=EngineName("e"), file=tmp_path / "m.onnx", samples=path)
 
 
-def test_batch_axis_is_kept_where_the_rank_is_the_inputs_own(tmp_path: Path) -> None:
+def test_array_of_equal_rank_is_split_into_batches_of_one(tmp_path: Path) -> None:
     definition = saved(tmp_path, x_0=np.arange(6, dtype=np.float32).reshape(3, 2))
 
     found = load_samples(definition, [X])
@@ -42,7 +42,7 @@ def test_batch_axis_is_kept_where_the_rank_is_the_inputs_own(tmp_path: Path) -> 
     assert found.labels is None
 
 
-def test_leading_axis_is_taken_off_where_the_rank_is_one_more(tmp_path: Path) -> None:
+def test_array_of_higher_rank_is_split_along_the_leading_axis(tmp_path: Path) -> None:
     definition = saved(tmp_path, x_0=np.zeros((3, 5, 2), np.float32))
 
     assert load_samples(definition, [X]).inputs[0]["x:0"].shape == (5, 2)
@@ -57,7 +57,7 @@ def test_samples_of_a_scalar_input_are_scalars(tmp_path: Path) -> None:
     assert found.inputs[2]["x:0"] == 2
 
 
-def test_labels_come_with_their_samples(tmp_path: Path) -> None:
+def test_labels_are_loaded_with_the_samples(tmp_path: Path) -> None:
     definition = saved(
         tmp_path, x_0=np.zeros((3, 2), np.float32), labels=np.array([4, 5, 6], np.uint8)
     )
@@ -69,7 +69,7 @@ def test_labels_come_with_their_samples(tmp_path: Path) -> None:
     assert labels.tolist() == [4, 5, 6]
 
 
-def test_texts_become_bytes(tmp_path: Path) -> None:
+def test_strings_are_encoded_as_utf_8(tmp_path: Path) -> None:
     definition = saved(tmp_path, x_0=np.array([["ä", "b"]]))
 
     found = load_samples(definition, [TensorSpec("x:0", "BYTES", (-1, 2))])
@@ -90,7 +90,7 @@ def test_texts_become_bytes(tmp_path: Path) -> None:
         ({"x_0": np.array([[None, None]])}, "not an .npz archive of plain arrays"),
     ],
 )
-def test_samples_for_other_inputs_are_refused(
+def test_samples_that_do_not_match_the_inputs_are_rejected(
     tmp_path: Path, arrays: dict[str, ArrayLike], complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
@@ -105,7 +105,7 @@ def test_inputs_must_have_the_same_number_of_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY"])
-def test_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_an_archive_is_rejected(tmp_path: Path, content: bytes) -> None:
     definition = saved(tmp_path, x_0=np.zeros(1))
     assert definition.samples is not None
     definition.samples.write_bytes(content)
@@ -131,7 +131,7 @@ def npy(header: str) -> bytes:
         ("x:0", b"a text", "'x:0' is not an array"),
     ],
 )
-def test_archive_of_what_is_no_array_is_refused(
+def test_archive_member_that_is_not_an_array_is_rejected(
     tmp_path: Path, member: str, content: bytes, complaint: str
 ) -> None:
     definition = saved(tmp_path, x_0=np.zeros(1))
@@ -145,7 +145,7 @@ def test_archive_of_what_is_no_array_is_refused(
 
 @given(place=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=1))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_archive_is_read_or_refused(tmp_path: Path, place: int, byte: bytes) -> None:
+def test_corrupt_archive_is_read_or_rejected(tmp_path: Path, place: int, byte: bytes) -> None:
     path = tmp_path / "samples.npz"
     np.savez_compressed(path, x=np.arange(20, dtype=np.float32).reshape(10, 2))
     content = path.read_bytes()
@@ -157,7 +157,7 @@ def test_damaged_archive_is_read_or_refused(tmp_path: Path, place: int, byte: by
         assert load_samples(definition, [TensorSpec("x", "FP32", (-1, 2))])
 
 
-def test_archive_that_unpacks_to_too_much_is_refused_unread(
+def test_oversized_archive_is_rejected_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = saved(tmp_path, x_0=np.zeros((3, 2), np.float32))
@@ -187,7 +187,7 @@ def test_archive_that_unpacks_to_too_much_is_refused_unread(
         "BYTES",
     ],
 )
-def test_random_samples_have_the_inputs_dtype_and_shape_and_repeat(datatype: str) -> None:
+def test_random_samples_have_the_inputs_dtype_and_shape_and_are_reproducible(datatype: str) -> None:
     spec = TensorSpec("x", datatype, (-1, 3, -1))
 
     first, second = random_samples([spec]), random_samples([spec])
@@ -199,7 +199,7 @@ def test_random_samples_have_the_inputs_dtype_and_shape_and_repeat(datatype: str
         assert (one["x"] == other["x"]).all()
 
 
-def test_random_samples_of_what_numpy_lacks_or_memory_lacks_are_refused() -> None:
+def test_random_samples_of_unknown_dtypes_or_excessive_size_are_rejected() -> None:
     with pytest.raises(InvalidInput, match="unknown"):
         random_samples([TensorSpec("x", "unknown", (1,))])
     with pytest.raises(InvalidInput, match="too large"):

@@ -22,14 +22,14 @@ def frozen(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
-def test_saved_model_tells_the_tensors_of_its_signature(tmp_path: Path) -> None:
+def test_tensors_of_a_saved_models_signature_are_read(tmp_path: Path) -> None:
     model = read_saved_model(save_saved_model(tmp_path / "m"))
     assert model.inputs == (TensorSpec("a", "FP32", (-1, 2)),)
     assert model.outputs == (TensorSpec("b", "FP32", (-1, 2)),)
     assert model.producer == "TensorFlow 2.0.0"
 
 
-def test_frozen_graph_takes_its_placeholders_and_gives_what_nothing_consumes(
+def test_placeholders_and_unconsumed_tensors_are_a_frozen_graphs_interface(
     tmp_path: Path,
 ) -> None:
     model = read_frozen_graph(frozen(tmp_path, graph(matrix=3) + node("z", "Neg", "y:0")))
@@ -38,7 +38,7 @@ def test_frozen_graph_takes_its_placeholders_and_gives_what_nothing_consumes(
     assert model.parameters == 9
 
 
-def test_operations_that_reach_beyond_the_model_are_refused(tmp_path: Path) -> None:
+def test_operations_that_access_files_are_rejected(tmp_path: Path) -> None:
     hostile = graph() + node("w", "WriteFile", "name", "content")
     with pytest.raises(
         InvalidInput, match="operation WriteFile, which can access files or run code"
@@ -50,7 +50,7 @@ def test_operations_that_reach_beyond_the_model_are_refused(tmp_path: Path) -> N
         read_saved_model(folder)
 
 
-def test_operations_are_looked_for_in_functions_too(tmp_path: Path) -> None:
+def test_operations_in_functions_are_checked(tmp_path: Path) -> None:
     inside = node("r", "ReadFile", "name")[1:]  # as a message's only field, its number replaced
     function = bytes([3 << 3 | 2]) + inside
     library = bytes([1 << 3 | 2, len(function)]) + function
@@ -58,7 +58,7 @@ def test_operations_are_looked_for_in_functions_too(tmp_path: Path) -> None:
         read_frozen_graph(frozen(tmp_path, graph() + bytes([2 << 3 | 2, len(library)]) + library))
 
 
-def test_saved_model_without_the_signature_says_which_it_has(tmp_path: Path) -> None:
+def test_missing_signature_error_lists_the_existing_ones(tmp_path: Path) -> None:
     folder = save_saved_model(tmp_path / "m")
     (folder / "saved_model.pb").write_bytes(saved_model(graph(), "train"))
     with pytest.raises(InvalidInput, match="no signature 'serving_default'; it has: train"):
@@ -68,7 +68,7 @@ def test_saved_model_without_the_signature_says_which_it_has(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "content", [b"", b"\xff", b"TFL3" * 9, b"\x0a\xff\xff\xff\xff\x7f", b"\x10\x01"]
 )
-def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_of_another_format_is_rejected(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"graph\.pb is corrupt"):
         read_frozen_graph(frozen(tmp_path, content))
     folder = save_saved_model(tmp_path / "m")
@@ -77,7 +77,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None
         read_saved_model(folder)
 
 
-def test_changed_file_is_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+def test_mutated_file_is_read_or_rejected(tmp_path: Path) -> None:
     folder = save_saved_model(tmp_path / "m")
     content, generator = saved_model(graph(matrix=3)), random.Random(1)
     refused = 0

@@ -116,7 +116,7 @@ def test_onnx_models_have_the_opset_and_the_names_of_mlperfs_files(
     ("size", "stride", "padding"),
     [(224, 2, (0, 1)), (112, 1, (1, 1)), (7, 1, (1, 1)), (7, 2, (1, 1))],
 )
-def test_same_padding_puts_the_odd_pixel_after(
+def test_same_padding_adds_the_odd_pixel_after(
     size: int, stride: int, padding: tuple[int, int]
 ) -> None:
     assert same_padding(size, 3, stride) == padding
@@ -131,7 +131,7 @@ def test_same_padding_puts_the_odd_pixel_after(
         (Convolution(name="a", inputs=2, outputs=3, kernel=1, stride=2), (3, 2, 2)),
     ],
 )
-def test_a_convolution_is_the_sum_that_defines_it(
+def test_convolution_matches_its_definition(
     layer: Convolution, shape: tuple[int, int, int]
 ) -> None:
     generator = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_a_convolution_is_the_sum_that_defines_it(
         assert result[image, output, y, x] == pytest.approx(total, abs=1e-5)
 
 
-def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
+def test_gradients_of_a_convolution_match_finite_differences() -> None:
     generator = np.random.default_rng(0)
     # In double precision, which the layers do not mind, so that differences can be small.
     images, kernel, slope = (
@@ -177,7 +177,7 @@ def test_gradients_of_a_convolution_are_those_of_finite_differences() -> None:
             assert gradient[place] == pytest.approx((above - below) / 2e-4, rel=1e-4)
 
 
-def test_pooling_keeps_the_maximum_and_leads_its_gradient_back() -> None:
+def test_pooling_returns_the_maximum_and_routes_its_gradient() -> None:
     images = np.array([[[[1, 5], [2, 3]]]], np.float32)
 
     pooled, mask = numpy_layers.pool(images)
@@ -187,7 +187,7 @@ def test_pooling_keeps_the_maximum_and_leads_its_gradient_back() -> None:
     assert back.tolist() == [[[[0, 7], [0, 0]]]]
 
 
-def test_adam_walks_down_to_the_minimum() -> None:
+def test_adam_converges_to_the_minimum() -> None:
     weights = {"w": np.array([3.0, -2.0], np.float32)}
     adam = numpy_layers.Adam(weights)
 
@@ -217,7 +217,7 @@ def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["onnx_identity"]
 
 
-def test_damaged_build_is_not_taken_for_built(tmp_path: Path) -> None:
+def test_corrupt_build_does_not_count_as_built(tmp_path: Path) -> None:
     assert not zoo.is_built("onnx_identity", tmp_path)
     definition = zoo.build("onnx_identity", tmp_path)
     assert zoo.is_built("onnx_identity", tmp_path)

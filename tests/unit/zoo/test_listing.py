@@ -28,7 +28,7 @@ def rows(models: Path) -> dict[str, EngineListing]:
     return {row.name: row for row in list_engines(models)}
 
 
-def test_the_twelve_and_what_was_published_for_them_are_listed_where_nothing_is_built(
+def test_unbuilt_engines_are_listed_with_their_published_figures(
     tmp_path: Path,
 ) -> None:
     found = rows(tmp_path / "nowhere")
@@ -43,7 +43,7 @@ def test_the_twelve_and_what_was_published_for_them_are_listed_where_nothing_is_
     assert {row.accuracy for row in found.values()} == {None}
 
 
-def test_an_engine_is_present_or_unusable_and_the_published_accuracy_is_not_its_own(
+def test_present_and_unusable_engines_are_listed_without_the_published_accuracy_as_theirs(
     tmp_path: Path,
 ) -> None:
     zoo.build("onnx_identity", tmp_path)
@@ -60,7 +60,7 @@ def test_an_engine_is_present_or_unusable_and_the_published_accuracy_is_not_its_
     assert [row.name for row in list_engines(tmp_path)] == sorted(found)
 
 
-def test_names_are_whole_on_a_terminal_of_80_columns(
+def test_names_are_not_truncated_on_a_terminal_of_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = StringIO()
@@ -83,7 +83,7 @@ def test_engines_that_are_not_built_are_listed_on_request_only(
     assert capsys.readouterr().out.startswith(f"no engine in {tmp_path}; add a model file")
 
 
-def test_the_list_as_json_says_where_weights_are_from(
+def test_json_list_has_the_origin_of_the_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -94,14 +94,14 @@ def test_the_list_as_json_says_where_weights_are_from(
     assert entries["onnx_resnet50_op8"]["published_accuracy"] == 0.76456
 
 
-def test_every_engine_for_images_takes_them_encoded() -> None:
+def test_every_image_engine_accepts_encoded_images() -> None:
     for recipe in RECIPES.values():
         architecture = recipe.options.get("architecture", "")
         assert recipe.preprocess == architecture
         assert recipe.postprocess == {"": "", "ssd": "boxes"}.get(str(architecture), "classes")
 
 
-def test_building_without_tensorflow_names_what_to_install(
+def test_build_without_tensorflow_names_the_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorflow_process, "find_spec", lambda _: None)
@@ -112,7 +112,7 @@ def test_building_without_tensorflow_names_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_writer_that_fails_is_quoted_in_one_line(
+def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorflow_process, "WRITER", "synergai.zoo.builders.no_such_writer")
