@@ -6,6 +6,7 @@ from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
 
 from pydantic import Field
 
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.settings import Address, LogLevel, Settings
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
@@ -52,7 +53,7 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         description="Heartbeat interval of agents; a worker is lost after three missed heartbeats.",
     )
     max_message_bytes: int = Field(
-        default=64 * _MIB,
+        default=DEFAULT_MAX_MESSAGE_BYTES,
         ge=1 * _MIB,
         le=1024 * _MIB,
         description="Largest gRPC message to an agent; the limit for clients is slightly lower.",

@@ -45,6 +45,10 @@ def validate_name(text: str, kind: str) -> str:
     return text
 
 
+MAX_THREADS: Final = 1024
+"""Upper bound of `Configuration.threads`."""
+
+
 class Configuration(Struct, frozen=True, order=True):
     """Configuration in which a worker runs an engine.
 
@@ -85,8 +89,8 @@ class Configuration(Struct, frozen=True, order=True):
                 )
             fields[key] = value
         threads = fields.get("threads", "0")
-        if not threads.isdecimal() or int(threads) > 1024:
-            raise InvalidInput(f"{text!r}: threads must be a number from 0 to 1024")
+        if not threads.isdecimal() or int(threads) > MAX_THREADS:
+            raise InvalidInput(f"{text!r}: threads must be a number from 0 to {MAX_THREADS}")
         return cls(int(threads), fields.get("mode", ""), fields.get("provider", ""))
 
 

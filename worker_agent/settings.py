@@ -8,13 +8,11 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import psutil
 from pydantic import AfterValidator, Field, field_validator
 
-from synergai.domain import Configuration, EngineName, Session, validate_name
+from synergai.domain import MAX_THREADS, Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
-from synergai.protocol.converters import MAX_THREADS
-from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings
 from worker_agent.cpu_affinity import check_thread_counts
@@ -176,6 +174,8 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         """Memory budget of resident engines in bytes."""
         if self.memory_mb:
             return self.memory_mb << 20
+        import psutil  # deferred to keep --help fast
+
         total: int = psutil.virtual_memory().total
         return total // 2
 

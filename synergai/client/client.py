@@ -53,7 +53,7 @@ from synergai.protocol.converters import (
     job_spec_to_proto,
     job_status_from_proto,
 )
-from synergai.protocol.rpc import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from synergai.domain import (
     MAX_BATCH,
+    MAX_THREADS,
     BatchTimes,
     Configuration,
     Engine,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from synergai.oip import inference_pb2
 
-MAX_THREADS: Final = 1024
 _MAX_TENSORS: Final = 1024
 _MAX_RANK: Final = 64
 _MAX_TEXT: Final = 4096

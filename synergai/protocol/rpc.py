@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.status import RETRY_AFTER_MS, RETRY_METADATA, status_code
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ MessageT = TypeVar("MessageT", bound=Message)
 ReadT = TypeVar("ReadT")
 RequestT = TypeVar("RequestT")
 
-DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""gRPC's default of 4 MiB is too small for a batch of eight ordinary images."""
 _MAX_DETAILS: Final = 1000
 
 

@@ -16,7 +16,6 @@ strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 import types
@@ -194,6 +193,8 @@ class Settings(BaseModel):
         """Format one validation error: the source of the value, and the problem."""
         name = str(details["loc"][0]) if details["loc"] else ""
         if details["type"] == "extra_forbidden":
+            import difflib  # only needed for this message
+
             close = difflib.get_close_matches(name, cls.model_fields, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             return f"{file or cls.__name__}: unknown setting {name!r}{hint}"

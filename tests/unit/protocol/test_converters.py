@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec, WorkerClass
+from synergai.domain import (
+    MAX_THREADS,
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    TensorSpec,
+    WorkerClass,
+)
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol import converters
@@ -18,7 +26,7 @@ from synergai.v1 import common_pb2
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 ENGINE_NAMES = NAMES.map(EngineName)
 CONFIGURATIONS = st.builds(
-    Configuration, st.integers(0, converters.MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
+    Configuration, st.integers(0, MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
 )
 SPECS = st.builds(
     TensorSpec,

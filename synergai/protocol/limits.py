@@ -1,0 +1,8 @@
+"""Default limits, apart from the gRPC code so that settings can use them without importing it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""Largest gRPC message; gRPC's default of 4 MiB is too small for eight ordinary images."""
