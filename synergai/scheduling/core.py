@@ -405,17 +405,15 @@ class SchedulerCore:
             if estimate is None:
                 self._assign_probes([(request, worker)])
             else:
-                configuration = estimate.configuration
-                self._leases.assign(request, worker, configuration, 1, estimate, self._now)
+                self._leases.assign(Assign(request, worker, estimate, 1), self._now)
 
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""
         before = len(self._commands)
         for decision in decisions:
             match decision:
-                case Assign(job, worker, estimate, count):
-                    configuration = estimate.configuration
-                    self._leases.assign(job, worker, configuration, count, estimate, self._now)
+                case Assign():
+                    self._leases.assign(decision, self._now)
                 case Preempt(lease):
                     self._leases.stop(lease, self._now)
         return len(self._commands) > before
@@ -437,7 +435,5 @@ class SchedulerCore:
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         """Measure unprofiled engines with a few real queries."""
         for job, worker in probes:
-            count = min(self._settings.probe_queries, job.assignable)
-            configuration = max(worker.worker.configurations)
-            [lease] = self._leases.assign(job, worker, configuration, count, None, self._now)
+            lease = self._leases.probe(job, worker, self._now)
             self._probes.started(lease.assignment, worker.worker.worker_class)

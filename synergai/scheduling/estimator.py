@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+    from synergai.scheduling.observation import Observation
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
@@ -138,26 +139,15 @@ class Estimator:
 
     # --- observations -------------------------------------------------------------------
 
-    def observe_queries(
-        self,
-        lease: Lease,
-        worker: WorkerRecord,
-        engine_s: float,
-        transfer_s: float | None = None,
-    ) -> None:
+    def observe_queries(self, lease: Lease, worker: WorkerRecord, observation: Observation) -> None:
         """Update pace and transfer time from a lease's finished queries.
 
         Call in the order in which the worker runs its leases. One assignment moves the pace by at
         most `pace_trust`, however long it runs.
-
-        Args:
-            lease: the reporting assignment.
-            worker: the worker that runs it.
-            engine_s: engine time of all its finished queries; 0 if unknown.
-            transfer_s: additional time per query; None if not measured.
         """
         if lease.estimate is None:
             return
+        engine_s, transfer_s = observation
         entry = lease.estimate.entry
         key = worker.id, entry.engine
         if lease.done > 0 and engine_s > 0:

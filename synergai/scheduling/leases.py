@@ -7,24 +7,48 @@ leaves; unfinished queries then return to pending.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
-from synergai.scheduling.observation import learn
+from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
 
 if TYPE_CHECKING:
-    from synergai.domain import Configuration
+    from synergai.domain import BatchTimes, Configuration, Session
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
-    from synergai.scheduling.policy import View
+    from synergai.scheduling.observation import Observation
+    from synergai.scheduling.policy import Assign, View
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, WorkerRecord
     from synergai.scheduling.wait_queue import WaitQueue
 
 _EPOCH_SHIFT: Final = 40
+
+
+class _Cost(NamedTuple):
+    """Expected cost of one assignment.
+
+    Attributes:
+        estimate: the underlying estimate; None for a probe.
+        setup_s: setup before the first query.
+        per_query_s: seconds per query; 0 if unknown.
+        total_s: setup and all queries; infinite if unknown.
+        batch_times: batch latencies, if it may be batched.
+        compute_by: latest completion of a batch that includes it.
+    """
+
+    estimate: Estimate | None
+    setup_s: float
+    per_query_s: float
+    total_s: float
+    batch_times: BatchTimes | None
+    compute_by: float
+
+
+_UNKNOWN_COST: Final = _Cost(None, 0.0, 0.0, math.inf, None, math.inf)
 
 
 class Leases:
@@ -65,86 +89,104 @@ class Leases:
 
     # --- assigning ----------------------------------------------------------------------
 
-    def assign(
-        self,
-        job: JobRecord,
-        worker: WorkerRecord,
-        configuration: Configuration,
-        count: int,
-        estimate: Estimate | None,
-        now: float,
-    ) -> list[Lease]:
-        """Lease `count` queries of the job to the worker, one assignment per contiguous range.
-
-        Args:
-            job: its pending queries are taken lowest first.
-            worker: executes the assignments.
-            configuration: how the worker runs the engine.
-            count: number of queries, at most `job.assignable`.
-            estimate: expected cost; None for a probe, which gets only the first range.
-            now: the instant of the decision.
-
-        Returns:
-            The new leases, in query order.
+    def assign(self, decision: Assign, now: float) -> None:
+        """Lease queries as the policy decided, one assignment per contiguous range.
 
         Raises:
             RuntimeError: the job has no assignable queries.
         """
+        job, worker, estimate = decision.job, decision.worker, decision.estimate
+        count = decision.count
+        leased_s = 0.0
         self._wait_queue.withdraw(job)
-        setup_s, per_query_s = 0.0, 0.0
-        leases: list[Lease] = []
-        while count > 0 and (taken := job.pending.take(count, job.ready)):
-            first, stop = taken
-            count -= stop - first
-            seconds = math.inf
-            batch_times = None
-            if estimate is not None:
-                setup_s = self._view.setup_s(job, worker, estimate)
-                per_query_s = self._view.per_query_s(job, worker, estimate)
-                if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
-                    batch_times = estimate.batch_times
-                if batch_times is not None and worker.joins_batch(estimate.session):
-                    per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
-                seconds = setup_s + (stop - first) * per_query_s
-            estimate_s = worker.free_at(now) - now + seconds
-            assignment = Assignment(
-                id=AssignmentId(self._next_id),
-                job_id=job.job.id,
-                engine=job.job.engine,
-                worker_id=worker.id,
-                configuration=configuration,
-                first=first,
-                count=stop - first,
-                setup_s=setup_s,
-                estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
-                query_s=per_query_s,
-                probe=estimate is None,
-                batch_times=batch_times,
-                compute_by=math.inf
-                if batch_times is None or estimate is None
-                else job.job.deadline - estimate.transfer_s,
-            )
-            self._next_id += 1
-            lease = Lease(assignment, job, estimate, seconds, now)
-            leases.append(lease)
-            self._by_id[assignment.id] = lease
-            job.leases[assignment.id] = lease
-            worker.append(lease, now)
-            self._commands.append(Dispatch(assignment))
-            if estimate is None:
-                break
-        if not leases:
+        while count > 0 and (queries := job.pending.take(count, job.ready)):
+            count -= queries[1] - queries[0]
+            cost = self._cost(job, worker, estimate, queries[1] - queries[0])
+            lease = self._dispatch(job, worker, estimate.configuration, queries, cost, now)
+            leased_s += lease.expected_s
+        if count == decision.count:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
-        if estimate is not None:
-            self._wait_queue.charge(job, sum([lease.expected_s for lease in leases]), now)
-        self._fleet.update_availability(worker, now)
-        if configuration.power_mode and worker.power_mode != configuration.power_mode:
-            worker.power_mode = configuration.power_mode
-            self._estimator.invalidate_worker(worker)
-        elif estimate is None or estimate.setup_s > 0:
-            self._estimator.invalidate_engine(worker, job.job.engine)
+        self._wait_queue.charge(job, leased_s, now)
+        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
         self._wait_queue.enqueue(job)
-        return leases
+
+    def probe(self, job: JobRecord, worker: WorkerRecord, now: float) -> Lease:
+        """Lease a few queries to measure their engine in the worker's largest configuration.
+
+        Raises:
+            RuntimeError: the job has no assignable queries.
+        """
+        configuration = max(worker.worker.configurations)
+        self._wait_queue.withdraw(job)
+        queries = job.pending.take(self._settings.probe_queries, job.ready)
+        if queries is None:
+            raise RuntimeError(f"job {job.job.id} has no queries to probe its engine with")
+        lease = self._dispatch(job, worker, configuration, queries, _UNKNOWN_COST, now)
+        self._update_worker(worker, lease.session, loads=True, now=now)
+        self._wait_queue.enqueue(job)
+        return lease
+
+    def _cost(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, count: int) -> _Cost:
+        """Return what `count` of the job's queries cost as the worker's next assignment."""
+        setup_s = self._view.setup_s(job, worker, estimate)
+        per_query_s = self._view.per_query_s(job, worker, estimate)
+        batch_times = None
+        compute_by = math.inf
+        if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
+            batch_times = estimate.batch_times
+        if batch_times is not None:
+            compute_by = job.job.deadline - estimate.transfer_s
+            if worker.joins_batch(estimate.session):
+                per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
+        total_s = setup_s + count * per_query_s
+        return _Cost(estimate, setup_s, per_query_s, total_s, batch_times, compute_by)
+
+    def _dispatch(
+        self,
+        job: JobRecord,
+        worker: WorkerRecord,
+        configuration: Configuration,
+        queries: tuple[int, int],
+        cost: _Cost,
+        now: float,
+    ) -> Lease:
+        """Create the assignment of a range of queries, register its lease and send it."""
+        first, stop = queries
+        estimate_s = worker.free_at(now) - now + cost.total_s
+        assignment = Assignment(
+            id=AssignmentId(self._next_id),
+            job_id=job.job.id,
+            engine=job.job.engine,
+            worker_id=worker.id,
+            configuration=configuration,
+            first=first,
+            count=stop - first,
+            setup_s=cost.setup_s,
+            estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
+            query_s=cost.per_query_s,
+            probe=cost.estimate is None,
+            batch_times=cost.batch_times,
+            compute_by=cost.compute_by,
+        )
+        self._next_id += 1
+        lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
+        self._by_id[assignment.id] = lease
+        job.leases[assignment.id] = lease
+        worker.append(lease, now)
+        self._commands.append(Dispatch(assignment))
+        return lease
+
+    def _update_worker(
+        self, worker: WorkerRecord, session: Session, *, loads: bool, now: float
+    ) -> None:
+        """Update availability and estimates of a worker that got work for `session`."""
+        self._fleet.update_availability(worker, now)
+        power_mode = session.configuration.power_mode
+        if power_mode and worker.power_mode != power_mode:
+            worker.power_mode = power_mode
+            self._estimator.invalidate_worker(worker)
+        elif loads:
+            self._estimator.invalidate_engine(worker, session.engine)
 
     # --- progress -----------------------------------------------------------------------
 
@@ -175,16 +217,8 @@ class Leases:
         lease.job.done += new
         if new and lease.estimate is not None:
             worker = self._fleet.workers[lease.assignment.worker_id]
-            learn(
-                self._estimator,
-                worker,
-                lease,
-                lease.estimate,
-                new=new,
-                compute_s=compute_s,
-                now=now,
-                prior_s=self._settings.pace_half_life_s,
-            )
+            self._learn(lease, worker, observe(lease, new, compute_s, now))
+            lease.compute_s = max(lease.compute_s, compute_s)
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:
                 worker.interruptions = 0
@@ -192,6 +226,18 @@ class Leases:
                 per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
         lease.reported_at = now
+
+    def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
+        """Correct the pace of the worker and, if its tensors stay there, of this very job."""
+        if observation is None or lease.estimate is None:
+            return
+        self._estimator.observe_queries(lease, worker, observation)
+        if not lease.job.job.with_tensors:
+            # The profile weighs as much as this many seconds of observation.
+            prior_s = self._settings.pace_half_life_s
+            profiled_s = lease.done / lease.estimate.entry.qps
+            pace = (observation.engine_s + prior_s) / (profiled_s + prior_s)
+            lease.job.paces[worker.id] = pace
 
     def stop(self, lease: Lease, now: float) -> None:
         """Command the worker to stop the lease at its next query; idempotent."""

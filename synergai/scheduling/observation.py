@@ -1,57 +1,63 @@
-"""Pace observations from worker reports."""
+"""Execution times observed in worker reports."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from synergai.scheduling.estimate import Estimate
-    from synergai.scheduling.estimator import Estimator
-    from synergai.scheduling.state import Lease, WorkerRecord
+    from synergai.scheduling.state import Lease
 
 
-def learn(
-    estimator: Estimator,
-    worker: WorkerRecord,
-    lease: Lease,
-    estimate: Estimate,
-    *,
-    new: int,
-    compute_s: float,
-    now: float,
-    prior_s: float,
-) -> None:
-    """Update the estimator from the `new` queries that a lease reported.
+class Observation(NamedTuple):
+    """Execution times of a lease, derived from one progress report.
+
+    Attributes:
+        engine_s: engine time of all its finished queries, each computed alone; 0 if unknown.
+        transfer_s: additional time per query that came with its tensors; None if not measured.
+    """
+
+    engine_s: float
+    transfer_s: float | None = None
+
+
+def observe(lease: Lease, new: int, compute_s: float, now: float) -> Observation | None:
+    """Derive execution times from a report of finished queries.
 
     Args:
-        estimator: the estimator to update.
-        worker: the reporting worker.
         lease: the reporting lease; its `done` already includes the new queries.
-        estimate: what was expected of the lease.
         new: number of newly finished queries, at least 1.
         compute_s: time inside the engine since the lease's start; 0 if unknown.
         now: when the report arrived.
-        prior_s: weight of the profile in a job's pace, as seconds of observation.
+
+    Returns:
+        The observation; None if it is unknown when the first query began.
     """
-    began = lease.first_query_at
-    if began is None and lease.assignment.setup_s == 0.0:
-        began = lease.head_at
-    entry = estimate.entry
     if lease.job.job.with_tensors:
-        since = lease.reported_at if lease.reported_at is not None else began
-        spent_s = compute_s - lease.compute_s
-        # Of a batch only its first report counts: the others become head when it is over.
-        is_first = lease.batch_size == 1 or (since is not None and now - since > spent_s)
-        transfer_s = None
-        if since is not None and spent_s > 0 and is_first:
-            transfer_s = (now - since - spent_s) / new
-        estimator.observe_queries(lease, worker, _alone_s(lease, compute_s), transfer_s)
-    elif began is not None and now > began:
-        elapsed_s = now - began
-        estimator.observe_queries(lease, worker, elapsed_s)
-        by_profile_s = lease.done / entry.qps
-        lease.job.paces[worker.id] = (elapsed_s + prior_s) / (by_profile_s + prior_s)
-    lease.compute_s = max(lease.compute_s, compute_s)
+        return Observation(_alone_s(lease, compute_s), _transfer_s(lease, new, compute_s, now))
+    began_at = _began_at(lease)
+    if began_at is None or now <= began_at:
+        return None
+    return Observation(now - began_at)
+
+
+def _began_at(lease: Lease) -> float | None:
+    """Return when the first query began; None if unknown."""
+    if lease.first_query_at is None and lease.assignment.setup_s == 0.0:
+        return lease.head_at
+    return lease.first_query_at
+
+
+def _transfer_s(lease: Lease, new: int, compute_s: float, now: float) -> float | None:
+    """Return the time per query outside the engine since the last report; None if unknown."""
+    since = lease.reported_at if lease.reported_at is not None else _began_at(lease)
+    spent_s = compute_s - lease.compute_s
+    if since is None or spent_s <= 0:
+        return None
+    transfer_s = now - since - spent_s
+    # Of a batch only its first report counts: the others become head when it is over.
+    if lease.batch_size > 1 and transfer_s <= 0:
+        return None
+    return transfer_s / new
 
 
 def _alone_s(lease: Lease, compute_s: float) -> float:

@@ -32,6 +32,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
+from synergai.scheduling.observation import Observation
 from synergai.scheduling.queue import JobQueue
 from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.settings import SchedulingSettings
@@ -109,7 +110,7 @@ def test_refreshed_estimates_equal_recomputed_ones(
             count=1,
         )
         lease = Lease(assignment, make_record("job"), estimate, 1.0, 0.0, done=1)
-        estimator.observe_queries(lease, worker, engine_s, transfer_s)
+        estimator.observe_queries(lease, worker, Observation(engine_s, transfer_s))
         drifted = estimator.estimates(ENGINE, worker)
         worker.estimates.clear()
         assert drifted == estimator.estimates(ENGINE, worker)
