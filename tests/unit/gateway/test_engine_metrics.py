@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import given
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from tests.unit.gateway.conftest import GatewayHarness
 
+StateT = TypeVar("StateT")
+
 
 def exposed(metrics: list[Metric], name: str) -> list[str]:
     registry = CollectorRegistry()
@@ -45,7 +47,7 @@ def exposed(metrics: list[Metric], name: str) -> list[str]:
     return [line for line in lines if line.startswith(name) and "_created" not in line]
 
 
-def collected(collector: SnapshotCollector[Any]) -> list[Metric]:
+def collected(collector: SnapshotCollector[StateT]) -> list[Metric]:
     collector.snapshot()
     return list(collector.collect())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Any
 
 import msgspec
 import pytest
@@ -67,7 +66,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 )
 
 
-FIELDS: st.SearchStrategy[Any] = st.recursive(
+FIELDS: st.SearchStrategy[object] = st.recursive(
     st.none() | NUMBERS | st.floats() | st.binary(max_size=9) | st.text(max_size=9),
     lambda fields: st.lists(fields, max_size=6),
     max_leaves=20,
@@ -126,7 +125,7 @@ def test_unknown_tag_is_refused() -> None:
         [19, 7, 1, [1], "response"],
     ],
 )
-def test_invalid_field_is_refused(body: list[Any]) -> None:
+def test_invalid_field_is_refused(body: list[object]) -> None:
     data = msgspec.msgpack.encode(body)
     with pytest.raises(InvalidInput, match="malformed frame"):
         list(Decoder().feed(struct.pack("<I", len(data)) + data))
