@@ -147,9 +147,9 @@ class _CgroupV2:
         # For the same reason, unless sibling groups still need the controllers.
         if self.files.find(self.own, "*/cgroup.procs") == [f"{folder}/cgroup.procs"]:
             enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
-            ours = " ".join(f"-{name}" for name in ("cpuset", "cpu") if name in enabled)
-            if ours:
-                self.files.write(f"{self.own}/cgroup.subtree_control", ours)
+            controllers = " ".join(f"-{name}" for name in ("cpuset", "cpu") if name in enabled)
+            if controllers:
+                self.files.write(f"{self.own}/cgroup.subtree_control", controllers)
 
     def limit(self, folder: str, limit: CpuLimit) -> None:
         quota = str(limit.quota_us) if limit.cpus else "max"
