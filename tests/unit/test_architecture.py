@@ -199,3 +199,17 @@ def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> Non
         if part_of(path) not in {"backends", "host"}:
             strangers = {m for m in imports(path) if m.startswith(inside)}
             assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for package in ORDER
+        for path in sources(package)
+    }
+    graph = {
+        name: {module for module in imports(path) if module in modules} - {name}
+        for name, path in modules.items()
+    }
+    # Raises CycleError, which names the cycle.
+    TopologicalSorter(graph).prepare()

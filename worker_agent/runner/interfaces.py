@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from synergai.domain import Fault
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
     OnProgress: TypeAlias = Callable[[Tally], None]
+
+
+class Failure(NamedTuple):
+    """Reason why a work item failed."""
+
+    fault: Fault
+    detail: str
 
 
 class EngineHost(Protocol):

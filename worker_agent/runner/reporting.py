@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from worker_agent.ipc.frames import RunEnded
-    from worker_agent.runner.interfaces import WorkHandler
-    from worker_agent.runner.work_item import Failure
+    from worker_agent.runner.interfaces import Failure, WorkHandler
 
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""

@@ -29,8 +29,9 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import SynergaiError, Unavailable
+from worker_agent.runner.interfaces import Failure
 from worker_agent.runner.reporting import ItemReporter
-from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, Failure, WorkItem
+from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, WorkItem
 
 if TYPE_CHECKING:
     import asyncio

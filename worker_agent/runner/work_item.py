@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.domain import BatchTimes, Fault, Session
+    from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
-    from worker_agent.runner.interfaces import WorkHandler
+    from worker_agent.runner.interfaces import Failure, WorkHandler
     from worker_agent.runner.reporting import ItemReporter
 
 
@@ -38,13 +38,6 @@ QUEUED: Final = WorkState.QUEUED
 FEEDING: Final = WorkState.FEEDING
 DRAINING: Final = WorkState.DRAINING
 ENDED: Final = WorkState.ENDED
-
-
-class Failure(NamedTuple):
-    """Reason why a work item failed."""
-
-    fault: Fault
-    detail: str
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

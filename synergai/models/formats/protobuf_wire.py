@@ -30,10 +30,6 @@ class Message:
         for number, wire_type, _, content, end in iter_fields(data):
             self._fields.setdefault(number, []).append((wire_type, content, end))
 
-    def has(self, number: int) -> bool:
-        """Return whether the field is present."""
-        return number in self._fields
-
     def byte_strings(self, number: int) -> Iterator[memoryview]:
         """Return the values of a repeated field of bytes, strings or messages."""
         for wire_type, content, end in self._fields.get(number, ()):
