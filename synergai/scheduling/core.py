@@ -387,11 +387,12 @@ class SchedulerCore:
         probing = self._probes.are_needed(self._queue)
         if probing:
             self._assign_probes(self._probes.for_unprofiled_engines(view))
-        if not self._settings.strict:
+        interleaves = not self._settings.strict
+        if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.before_policy())
         while self._execute(self._policy.decide(view)) and self._queue:
             pass
-        if not self._settings.strict:
+        if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.after_policy())
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))

@@ -108,7 +108,8 @@ class Leases:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
         self._wait_queue.charge(job, leased_s, now)
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
-        self._wait_queue.enqueue(job)
+        if job.pending.total:
+            self._wait_queue.enqueue(job)
 
     def probe(self, job: JobRecord, worker: WorkerRecord, now: float) -> Lease:
         """Lease a few queries to measure their engine in the worker's largest configuration.

@@ -106,7 +106,9 @@ class View:
 
     def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return the setup still to be paid if the job comes next on the worker."""
-        return 0.0 if worker.is_set_up_for(job, self.now) else estimate.setup_s
+        if estimate.setup_s == 0.0 or worker.is_set_up_for(job, self.now):
+            return 0.0
+        return estimate.setup_s
 
     def best_estimate(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
         """Return the cost of the job in the worker's best configuration; None if it cannot run.

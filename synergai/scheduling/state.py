@@ -91,6 +91,7 @@ class JobRecord:
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
         removed: it has left the system; results of its leases are discarded.
+        is_request: it is a single request whose client waits for the answer.
     """
 
     job: Job
@@ -105,16 +106,15 @@ class JobRecord:
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
     removed: bool = False
+    is_request: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_request = self.job.perishable and self.job.queries == 1
 
     @property
     def remaining(self) -> int:
         """Queries not recorded yet."""
         return self.job.queries - self.done
-
-    @property
-    def is_request(self) -> bool:
-        """Whether it is a single request whose client waits for the answer."""
-        return self.job.perishable and self.job.queries == 1
 
     @property
     def assignable(self) -> int:
