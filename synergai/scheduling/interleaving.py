@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from synergai.scheduling.state import Phase
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
@@ -186,6 +188,6 @@ class Interleaver:
                 delay_s += lease.expected_s
             elif lease.head_at is not None:
                 delay_s += lease.assignment.query_s
-                if lease.first_query_at is None:
+                if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s

@@ -193,9 +193,8 @@ class Leases:
 
     def record_start(self, lease: Lease, setup_s: float, now: float) -> None:
         """Record that setup is over and the first query runs."""
-        lease.first_query_at = lease.reported_at = now
-        lease.setup_s = setup_s
-        if lease.head_at is not None and lease.estimate is not None and not lease.stopping:
+        lease.start(setup_s, now)
+        if lease.is_head and lease.estimate is not None and not lease.stopping:
             queries_s = lease.expected_s - lease.assignment.setup_s
             self._set_expected_end(lease, now + max(0.0, queries_s), now)
 
@@ -223,13 +222,13 @@ class Leases:
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:
                 worker.interruptions = 0
-            if not final and lease.head_at is not None and not lease.stopping:
+            if not final and lease.is_head and not lease.stopping:
                 per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
         lease.reported_at = now
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
-        """Correct the pace of the worker and, if its tensors stay there, of this very job."""
+        """Correct the pace of the worker and, unless tensors are transferred, of this very job."""
         if observation is None or lease.estimate is None:
             return
         self._estimator.observe_queries(lease, worker, observation)
@@ -244,7 +243,6 @@ class Leases:
         """Command the worker to stop the lease at its next query; idempotent."""
         if lease.stopping:
             return
-        lease.stopping = True
         assignment = lease.assignment
         self._commands.append(Stop(assignment.id, assignment.worker_id))
         worker = self._fleet.workers[assignment.worker_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -24,9 +25,23 @@ MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker; the others wait in the queue, in its order."""
 
 
+class Phase(enum.Enum):
+    """How far a lease is on its worker.
+
+    BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes the worker's head, and
+    reports that its first query runs. Single queries do not report that and stay in SETUP. The
+    report can overtake the end of the lease ahead, so BEHIND ──▶ RUNNING is possible. A stop can
+    be commanded, and the lease be released, in every phase.
+    """
+
+    BEHIND = enum.auto()
+    SETUP = enum.auto()
+    RUNNING = enum.auto()
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
-    """An assignment in flight.
+    """An assignment in flight, from dispatch to release; see `Phase` for its life cycle.
 
     Attributes:
         assignment: what was dispatched.
@@ -73,10 +88,39 @@ class Lease:
         """Queries not recorded yet."""
         return self.assignment.count - self.done
 
+    @property
+    def phase(self) -> Phase:
+        """How far it is on its worker."""
+        if self.first_query_at is not None:
+            return Phase.RUNNING
+        return Phase.SETUP if self.is_head else Phase.BEHIND
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is the first of its worker's leases."""
+        return self.head_at is not None
+
+    def become_head(self, now: float) -> None:
+        """Enter SETUP: no other lease of the worker is ahead."""
+        self.head_at = now
+
+    def start(self, setup_s: float, now: float) -> None:
+        """Enter RUNNING: the first query began after `setup_s` seconds of setup."""
+        self.first_query_at = self.reported_at = now
+        self.setup_s = setup_s
+
+    def stop(self) -> None:
+        """Expect no more work from it until its worker reports the end."""
+        self.stopping = True
+        self.expected_s = 0.0
+
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """A job in the system.
+    """A job from its arrival until it is finished, failed, rejected, expired or cancelled.
+
+    Each of its queries is recorded, leased or pending; while some pending ones are ready, it is
+    queued. Once removed, it is never queued again, and its leases in flight are stopping.
 
     Attributes:
         job: the job as accepted.
@@ -134,7 +178,10 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
-    """A worker in the fleet.
+    """A worker from joining to leaving the fleet.
+
+    It is idle without leases and busy otherwise. A busy worker may be available as well, as work
+    is prefetched. A draining worker becomes idle and stays so until it leaves.
 
     Attributes:
         worker: the worker as it joined.
@@ -148,7 +195,8 @@ class WorkerRecord:
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
         max_batch: largest batch its leases can form; 1 unless all are for one session with batches.
-        available_at: from when on it accepts an assignment, unless an event comes first.
+        available_at: from when on it accepts an assignment; -inf: already, inf: only an event
+            can make it available.
         last_job: the job of its latest assignment.
         requests: how many of its leases are requests'.
         interruptions: requests that interrupted its jobs since one of these made progress.
@@ -178,6 +226,11 @@ class WorkerRecord:
         return self.worker.id
 
     @property
+    def head(self) -> Lease | None:
+        """The first of its leases, which it runs now; None while it is idle."""
+        return next(iter(self.leases.values()), None)
+
+    @property
     def is_interruptible(self) -> bool:
         """Whether it runs a job, not a probe, and takes another request between two queries."""
         return (
@@ -198,7 +251,7 @@ class WorkerRecord:
 
     def joins_batch(self, session: Session) -> bool:
         """Return whether the next assignment for `session` would join the batch being gathered."""
-        return self.max_batch > 1 and next(iter(self.leases.values())).session == session
+        return self.max_batch > 1 and self.head is not None and self.head.session == session
 
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """Return from when on it accepts an assignment: idle, or within the prefetch time of it.
@@ -226,31 +279,29 @@ class WorkerRecord:
                 self.max_batch = 1
         else:
             self.max_batch = 1 if times is None else times.max_rows
-            lease.head_at = now
+            lease.become_head(now)
             self.head_ends_at = now + lease.expected_s
         self.last_job = lease.job
         self.requests += lease.job.is_request
         self.leases[lease.assignment.id] = lease
 
     def stop(self, lease: Lease, now: float) -> None:
-        """Count no more work for `lease`, which was told to stop."""
-        lease.expected_s = 0.0
-        if lease.head_at is not None:
+        """Count no more work for `lease`."""
+        lease.stop()
+        if lease.is_head:
             self.head_ends_at = min(self.head_ends_at, now)
         else:
             self._sum_behind_head()
 
     def remove(self, lease: Lease, now: float) -> None:
         """Remove `lease` at any position; the next one becomes the head."""
-        was_head = lease.head_at is not None
         del self.leases[lease.assignment.id]
         self.requests -= lease.job.is_request
         if not self.leases:
             self.idle_since = now
             self.max_batch = 1
-        elif was_head:
-            head = next(iter(self.leases.values()))
-            head.head_at = now
+        elif lease.is_head and (head := self.head) is not None:
+            head.become_head(now)
             self.head_ends_at = now + head.expected_s
         self._sum_behind_head()
 

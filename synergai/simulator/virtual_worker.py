@@ -55,7 +55,14 @@ class Span:
 
 @dataclass(slots=True)
 class _Running:
-    """The assignment that is running."""
+    """The assignment on the worker: in setup until `ready`, then running its queries.
+
+    Attributes:
+        started: when the worker started it.
+        ready: when its first query runs.
+        stop_after: number of queries after which it ends: all, fewer once it is stopped, or 0 if
+            it is stopped during setup.
+    """
 
     assignment: Assignment
     job: Job
@@ -63,6 +70,24 @@ class _Running:
     ready: float
     per_query_s: float
     stop_after: int
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether it was stopped during setup."""
+        return self.stop_after == 0
+
+    @property
+    def ends_at(self) -> float:
+        """When its last query ends."""
+        return self.ready + self.stop_after * self.per_query_s
+
+    def stop(self, now: float) -> None:
+        """End after the current query or, during setup, at once; the setup paid so far is lost."""
+        if now < self.ready:
+            self.stop_after = 0
+            self.ready = now
+        else:
+            self.stop_after = min(self.stop_after, self.done_by(now) + 1)
 
     def done_by(self, now: float) -> int:
         """Return the number of queries finished at `now`."""
@@ -115,12 +140,7 @@ class VirtualWorker:
                 ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
                 self._call_at(now, lambda _: self._notify(ended))
             return
-        if now < running.ready:
-            # The setup paid so far is lost.
-            running.stop_after = 0
-            running.ready = now
-        else:
-            running.stop_after = min(running.stop_after, running.done_by(now) + 1)
+        running.stop(now)
         self._schedule_end(running)
 
     def _start_next(self, now: float) -> None:
@@ -158,7 +178,7 @@ class VirtualWorker:
         )
 
     def _setup_done(self, running: _Running) -> None:
-        if self._running is not running or running.stop_after == 0:
+        if self._running is not running or running.is_aborted:
             return
         assignment = running.assignment
         setup_s = running.ready - running.started
@@ -178,8 +198,7 @@ class VirtualWorker:
 
     def _schedule_end(self, running: _Running) -> None:
         expected = running.stop_after
-        ends_at = running.ready + expected * running.per_query_s
-        self._call_at(ends_at, lambda now: self._finish(running, expected, now))
+        self._call_at(running.ends_at, lambda now: self._finish(running, expected, now))
 
     def _finish(self, running: _Running, expected: int, now: float) -> None:
         if self._running is not running or running.stop_after != expected:

@@ -56,6 +56,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.state import Phase
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
 CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]
@@ -153,8 +154,11 @@ class World:
         held = {id_ for worker in core._fleet.workers.values() for id_ in worker.leases}
         assert held == set(self.in_flight)
         for worker in core._fleet.workers.values():
-            heads = [lease.head_at is not None for lease in worker.leases.values()]
+            heads = [lease.is_head for lease in worker.leases.values()]
             assert heads == [True] + [False] * (len(heads) - 1) if heads else True
+            for lease in worker.leases.values():
+                assert lease.is_head or lease.phase is not Phase.SETUP
+                assert lease.stopping or not lease.job.removed
             available = worker in core._fleet.available(self.now)
             assert available == (worker.next_available_at(core._settings) <= self.now)
         wakeup = core.wakeup()

@@ -10,6 +10,7 @@ stopped.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -161,5 +162,6 @@ def _relevant_workers(
 
 def _slack(worker: WorkerRecord) -> float:
     """Return the slack of the worker's head job."""
-    head = next(iter(worker.leases.values()))
-    return head.job.job.deadline - worker.head_ends_at
+    if worker.head is None:
+        return math.inf
+    return worker.head.job.job.deadline - worker.head_ends_at

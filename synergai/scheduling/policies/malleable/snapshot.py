@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from synergai.scheduling.policies.malleable.planner import Problem
+from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,15 +123,14 @@ def _setup(
     """Return the setup of the job on the worker, and the part saved if the job continues there."""
     if not worker.is_set_up_for(job, now):
         return estimate.setup_s, 0.0
-    head = next(iter(worker.leases.values()), None)
-    to_pay_s = 0.0 if head is None else setup_left_s(head, now)
+    to_pay_s = 0.0 if worker.head is None else setup_left_s(worker.head, now)
     setup_s = max(estimate.setup_s, to_pay_s)
     return setup_s, setup_s - to_pay_s
 
 
 def setup_left_s(lease: Lease, now: float) -> float:
     """Return the expected remaining setup of a worker's head lease."""
-    if lease.first_query_at is not None or lease.done or lease.head_at is None:
+    if lease.phase is not Phase.SETUP or lease.head_at is None or lease.done:
         return 0.0
     return max(0.0, lease.assignment.setup_s - (now - lease.head_at))
 
