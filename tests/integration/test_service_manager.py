@@ -77,7 +77,7 @@ def test_notify_without_service_manager_does_nothing(monkeypatch: pytest.MonkeyP
 def test_unreachable_service_manager_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "missing"))
     notify("READY=1")
     assert "cannot send READY=1 to the service manager" in caplog.text
 

@@ -76,7 +76,7 @@ def test_any_bytes_decode_as_protobuf_does_or_are_invalid_input(noise: bytes, la
     try:
         header = RequestDecoder().decode(data)
     except InvalidInput:
-        # Protobuf still skips the groups of its first version; nobody sends them here.
+        # Protobuf still skips the groups of its first version; no client sends them.
         assert any(byte & 7 in (3, 4) for byte in noise)
         return
     assert [bytes(raw) for raw in header.raw] == list(expected.raw_input_contents)
