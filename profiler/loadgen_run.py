@@ -22,7 +22,7 @@ import numpy as np
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
-from synergai.loadgen.single_stream import log_settings, run_settings
+from synergai.loadgen.mlperf import log_settings, run_settings
 from synergai.runtime.processes import die_with_parent
 from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient

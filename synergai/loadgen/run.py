@@ -25,11 +25,11 @@ from synergai.loadgen.async_system import AsyncSystem
 from synergai.loadgen.completion import SampleCompleter
 from synergai.loadgen.dataset_library import dataset_library
 from synergai.loadgen.messages import MESSAGE_CODEC, Message, RunCounts, RunFailed, RunProgress
+from synergai.loadgen.mlperf import log_settings
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
 from synergai.loadgen.scenarios import scenario_settings
 from synergai.loadgen.settings import LoadgenSettings
-from synergai.loadgen.single_stream import log_settings
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.loadgen.sync_system import SyncSystem
 from synergai.models.postprocess import CLASSES

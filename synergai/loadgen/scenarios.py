@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import mlperf_loadgen
 
 from synergai.errors import InvalidInput
-from synergai.loadgen.single_stream import run_settings
+from synergai.loadgen.mlperf import run_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
