@@ -22,7 +22,7 @@ import numpy as np
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
-from synergai.loadgen.mlperf import log_settings, run_settings
+from synergai.loadgen.mlperf import log_settings, run_settings, run_test
 from synergai.runtime.processes import die_with_parent
 from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient
@@ -178,22 +178,14 @@ def run_single_stream(host: HostClient, plan: Plan, output: Path, reporter: Repo
         share = min(1.0, done / plan.queries, by_time)
         reporter.progress(share * plan.single_stream_s / plan.total_s, now)
 
-    def nothing(*_: object) -> None:
-        """Do nothing: the host holds all samples in memory, and no query is held back."""
-
-    sut = loadgen.ConstructSUT(issue, nothing)
-    count = host.ready.samples
-    library = loadgen.ConstructQSL(count, count, nothing, nothing)
-    try:
-        loadgen.StartTestWithLogSettings(
-            sut,
-            library,
-            run_settings(plan.queries, plan.min_duration_s, plan.fastest_s),
-            log_settings(output),
-        )
-    finally:
-        loadgen.DestroyQSL(library)
-        loadgen.DestroySUT(sut)
+    count = host.ready.samples  # all are in the host's memory
+    run_test(
+        issue,
+        run_settings(plan.queries, plan.min_duration_s, plan.fastest_s),
+        log_settings(output),
+        count=count,
+        performance_count=count,
+    )
 
 
 def batch_sizes(max_batch: int) -> list[int]:

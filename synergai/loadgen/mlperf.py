@@ -1,4 +1,4 @@
-"""LoadGen settings of the Single Stream scenario.
+"""LoadGen settings of the Single Stream scenario, and test runs of any scenario.
 
 Imports LoadGen; import it only in processes that run LoadGen.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import mlperf_loadgen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 # The seeds of MLPerf's mlperf.conf, for comparable runs.
@@ -50,3 +51,37 @@ def log_settings(output: Path) -> mlperf_loadgen.LogSettings:
     files.outdir = str(output)
     settings.log_output = files
     return settings
+
+
+def run_test(
+    issue: Callable[[list[mlperf_loadgen.QuerySample]], None],
+    settings: mlperf_loadgen.TestSettings,
+    logs: mlperf_loadgen.LogSettings,
+    *,
+    count: int,
+    performance_count: int,
+    load: Callable[[Sequence[int]], None] | None = None,
+    unload: Callable[[Sequence[int]], None] | None = None,
+) -> None:
+    """Run LoadGen's test on this thread until it ends.
+
+    Args:
+        issue: called with each query; every sample must be completed eventually.
+        settings: LoadGen's settings of the run.
+        logs: LoadGen's log settings.
+        count: number of samples.
+        performance_count: number of samples held in memory at a time.
+        load: loads samples before they are issued.
+        unload: drops samples that are no longer issued.
+    """
+
+    def no_op(*_: object) -> None:
+        pass
+
+    under_test = mlperf_loadgen.ConstructSUT(issue, no_op)  # no query is held back for a flush
+    samples = mlperf_loadgen.ConstructQSL(count, performance_count, load or no_op, unload or no_op)
+    try:
+        mlperf_loadgen.StartTestWithLogSettings(under_test, samples, settings, logs)
+    finally:
+        mlperf_loadgen.DestroyQSL(samples)
+        mlperf_loadgen.DestroySUT(under_test)

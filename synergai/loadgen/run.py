@@ -16,8 +16,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-import mlperf_loadgen
-
 from synergai.client.client import Client
 from synergai.errors import SynergaiError, Unavailable
 from synergai.loadgen.accuracy_log import ACCURACY_FILE
@@ -25,7 +23,7 @@ from synergai.loadgen.async_system import AsyncSystem
 from synergai.loadgen.completion import SampleCompleter
 from synergai.loadgen.dataset_library import dataset_library
 from synergai.loadgen.messages import MESSAGE_CODEC, Message, RunCounts, RunFailed, RunProgress
-from synergai.loadgen.mlperf import log_settings
+from synergai.loadgen.mlperf import log_settings, run_test
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
 from synergai.loadgen.scenarios import scenario_settings
@@ -36,6 +34,8 @@ from synergai.models.postprocess import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import mlperf_loadgen
 
     from synergai.domain import Engine
     from synergai.loadgen.library import SampleLibrary
@@ -192,25 +192,17 @@ def _run_test(
 ) -> None:
     """Warm up and run LoadGen's test."""
     try:
-        test_settings = prepare()
-    except SynergaiError as error:
+        run_test(
+            system.issue,
+            prepare(),
+            logs,
+            count=library.count,
+            performance_count=library.performance_count,
+            load=system.load,
+            unload=system.unload,
+        )
+    except SynergaiError as error:  # the warm-up failed, or a sample cannot be read
         counter.error = error
-        return
-
-    def flush() -> None:
-        """Do nothing: no sample is held back."""
-
-    under_test = mlperf_loadgen.ConstructSUT(system.issue, flush)
-    samples = mlperf_loadgen.ConstructQSL(
-        library.count, library.performance_count, system.load, system.unload
-    )
-    try:
-        mlperf_loadgen.StartTestWithLogSettings(under_test, samples, test_settings, logs)
-    except SynergaiError as error:  # a sample cannot be read
-        counter.error = error
-    finally:
-        mlperf_loadgen.DestroyQSL(samples)
-        mlperf_loadgen.DestroySUT(under_test)
 
 
 if __name__ == "__main__":
