@@ -22,12 +22,13 @@ from synergai.protocol import rpc
 from synergai.protocol.oip_server.models import ModelServicer
 from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from synergai.protocol.tls import server_credentials
+from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from gateway.hub.work_streams import WorkStreams
     from gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
@@ -114,17 +115,14 @@ class Gateway:
         )
         self.hub_address = rpc.bind(hub_server, settings.hub, hub_credentials)
         self.address = rpc.bind(client_server, settings.listen, client_credentials)
-        if hub_credentials is None:
-            # Work sockets are not encrypted; with TLS, requests use the hub.
-            work_sockets = WorkSocketServer(app.work_streams.serve_socket)
-            stack.push_async_callback(work_sockets.close)
-            host = settings.hub.rpartition(":")[0]
-            app.hub.work_port = await work_sockets.start(host, settings.work_port)
+        app.hub.work_port = work_port = await self._listen_for_work(app.work_streams)
+        upgrade = f"agents open a socket for work on port {work_port} of this host: upgrade them"
         hub_server.add_generic_rpc_handlers(
             (
                 app.hub.handler(),
                 UnimplementedHandler(
-                    {}, f"this port is for agents; {_port_hint(self.address, 'clients')}"
+                    {"/synergai.v1.Hub/Work": upgrade},
+                    f"this port is for agents; {_port_hint(self.address, 'clients')}",
                 ),
             )
         )
@@ -145,9 +143,11 @@ class Gateway:
         stack.callback(inference.stop_streams)
         stack.push_async_callback(app.hub.close)
         _log.info(
-            "listening for clients on %s, agents on %s, HTTP on %s; restored %d unfinished jobs",
+            "listening for clients on %s, agents on %s and work port %d, HTTP on %s; "
+            "restored %d unfinished jobs",
             self.address,
             self.hub_address,
+            work_port,
             self.http_address,
             app.restored,
         )
@@ -159,6 +159,15 @@ class Gateway:
                 http_address=self.http_address,
             )
         )
+
+    async def _listen_for_work(self, streams: WorkStreams) -> int:
+        """Start the server of work sockets, with the hub's TLS; return its port."""
+        settings = self._settings
+        tls = server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        work_sockets = WorkSocketServer(streams.serve_socket, tls)
+        port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
+        self._stack.push_async_callback(work_sockets.close)
+        return port
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""

@@ -28,7 +28,7 @@ class _Locations(Settings):
         ge=0,
         le=65535,
         description="Port on the hub's host for the agents' work sockets; 0 picks a free port. "
-        "Agents that cannot reach it, and all agents with TLS, use the hub port instead.",
+        "Agents must reach both ports.",
     )
     http: Address = Field(default="127.0.0.1:8002", description="Address of /metrics and /healthz.")
     state: Path = Field(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from synergai.errors import EngineUnusable
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
-from synergai.protocol.tls import Identity, channel_credentials
+from synergai.protocol.tls import ClientTls
 from synergai.runtime.clock import Clock
 from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
@@ -34,8 +34,6 @@ from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    import grpc
 
     from synergai.domain import Configuration, Engine, EngineName, Session
     from worker_agent.hosts.process import HostProcess
@@ -56,7 +54,7 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._credentials()  # report invalid certificate files before starting anything
+        self._read_tls()  # report invalid certificate files before starting anything
         # Filled on startup, like the engines.
         self._configurations: list[Configuration] = []
         self.address = ""
@@ -85,7 +83,7 @@ class Agent:
             self._runner,
             self._configurations,
             settings.max_message_bytes,
-            self._credentials,
+            self._read_tls,
         )
         clock = Clock()
         self._standalone = StandaloneServer(
@@ -218,9 +216,9 @@ class Agent:
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        identity = Identity.read(self._settings.tls_cert, self._settings.tls_key)
-        return channel_credentials(self._settings.tls_ca, identity)
+    def _read_tls(self) -> ClientTls:
+        settings = self._settings
+        return ClientTls.read(settings.tls_ca, settings.tls_cert, settings.tls_key)
 
     def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         engine = self._engines.get(session.engine)

@@ -21,7 +21,6 @@ from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
-from synergai.protocol.work_messages import decode_reports
 from synergai.scheduling.events import (
     EnginesChanged,
     ModeChanged,
@@ -93,12 +92,7 @@ class Hub:
         """Return the service's handler for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             "synergai.v1.Hub",
-            {
-                "Control": rpc.stream(self.control, hub_pb2.AgentControl),
-                "Work": rpc.stream_by(
-                    self._work_streams.serve_call, decode_reports, hub_pb2.WorkReports
-                ),
-            },
+            {"Control": rpc.stream(self.control, hub_pb2.AgentControl)},
         )
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.work_socket import WorkSocket
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from synergai.protocol.request_codec import Buffer
@@ -23,10 +24,16 @@ class WorkSocketServer:
     Args:
         on_authenticated: called with the connection id a socket presented and the socket, to
             take it over. Raising a `SynergaiError` closes the socket.
+        tls: TLS context of the server; None for plaintext.
     """
 
-    def __init__(self, on_authenticated: Callable[[str, WorkSocket], None]) -> None:
+    def __init__(
+        self,
+        on_authenticated: Callable[[str, WorkSocket], None],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._on_authenticated = on_authenticated
+        self._tls = tls
         self._server: asyncio.Server
         self._sockets: set[WorkSocket] = set()
 
@@ -38,7 +45,13 @@ class WorkSocketServer:
         """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, host.strip("[]"), port)
+            self._server = await loop.create_server(
+                self._accept,
+                host.strip("[]"),
+                port,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _AUTHENTICATE_WITHIN_S,
+            )
         except OSError as error:
             raise Unavailable(
                 f"cannot listen for work sockets on {host}:{port}: {error.strerror}; "
@@ -55,7 +68,10 @@ class WorkSocketServer:
         await self._server.wait_closed()
 
     def _accept(self) -> WorkSocket:
-        """Return the protocol of a new socket, which must present a connection id in time."""
+        """Return the protocol of a new socket, which must present a connection id in time.
+
+        asyncio does not report a failed TLS handshake to the protocol; the timer removes it.
+        """
 
         def on_id(connection_id: Buffer) -> None:
             timer.cancel()

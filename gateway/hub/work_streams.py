@@ -1,7 +1,7 @@
 """The agents' work streams: orders to workers, and their reports.
 
-A work stream runs over a work socket or a gRPC call. A worker is in the fleet while it has one; a
-new stream replaces the one before it.
+A work stream runs over a work socket. A worker is in the fleet while it has one; a new socket
+replaces the one before it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,19 @@ from google.protobuf.message import DecodeError
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.hub.orders import pack_orders
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.hub import CONNECTION_METADATA
 from synergai.protocol.work_messages import decode_reports
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
     from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.rpc import Context
-    from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_socket import WorkSocket
     from synergai.runtime.clock import Clock
 
 _ORDERS_LIMIT: Final = 4096
-_IDLE_TURNS: Final = 32
-"""A gRPC message costs far more than an order in it. Orders to a busy worker are therefore sent
-after this many consecutive turns of the event loop without another order. An idle turn takes about
-a microsecond, so the wait is short unless there is load, and then it saves a quarter of the CPU
-time of a request."""
 _COLLECT_S: Final = 0.004
 """Longest time that orders are held back to be sent together, in seconds."""
 
@@ -71,32 +61,9 @@ class WorkStreams:
         self._senders: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Wait until all socket streams have ended; closing their connections ends them."""
+        """Wait until all streams have ended; closing their connections ends them."""
         if self._senders:
             await asyncio.wait(self._senders)
-
-    async def serve_call(
-        self, requests: AsyncIterator[Reports], context: Context
-    ) -> AsyncGenerator[bytes, None]:
-        """Serve a work stream over a gRPC call."""
-        metadata = dict(context.invocation_metadata() or ())
-        connection, worker, orders = self._open(str(metadata.get(CONNECTION_METADATA, "")))
-        reader = asyncio.create_task(self._read_reports(worker, requests))
-        reader.add_done_callback(orders.close_with)
-        self._dispatcher.add_worker(worker)
-        try:
-            while batch := await orders.get_batch():
-                if len(worker.in_flight) > 1:
-                    batch += await orders.collect_until_idle(_IDLE_TURNS, _COLLECT_S)
-                for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
-                    yield b"".join(parts)
-        except SynergaiError as error:
-            self._connections.refuse(connection, error)
-            raise
-        finally:
-            reader.cancel()
-            self._close(worker, orders)
-            await asyncio.wait([reader])
 
     def serve_socket(self, connection_id: str, socket: WorkSocket) -> None:
         """Serve a work stream over a work socket that presented this connection id.
@@ -152,20 +119,11 @@ class WorkStreams:
 
     # --- reports ----------------------------------------------------------------------------
 
-    async def _read_reports(
-        self, worker: ConnectedWorker, requests: AsyncIterator[Reports]
-    ) -> None:
-        async for reports in requests:
-            self._apply_reports(worker, reports)
-
     def _on_message(self, worker: ConnectedWorker, data: Buffer) -> None:
         try:
             reports = decode_reports(data)
         except DecodeError:
             raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
-        self._apply_reports(worker, reports)
-
-    def _apply_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
         worker.last_seen_at = self._clock.now()
         self._intake.apply(worker, reports)
         worker.orders.recheck()

@@ -12,8 +12,6 @@ from typing import Final
 
 HUB_VERSION: Final = 1
 """Protocol version; incremented on incompatible changes."""
-CONNECTION_METADATA: Final = "synergai-session"
-"""Metadata key of the call ``Work`` for the session of the agent's registration."""
 WORKER_LOST_AFTER: Final = 3
 """Number of missed heartbeats after which a worker counts as lost."""
 GATEWAY_LOST_AFTER: Final = 20

@@ -189,27 +189,18 @@ def stream(
     cls: type[MessageT],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a bidirectional stream; a malformed request ends the call."""
-    return stream_by(handler, cls.FromString, cls)
 
-
-def stream_by(
-    handler: Callable[[AsyncIterator[ReadT], Context], Responses],
-    read: Callable[[bytes], ReadT],
-    cls: type[Message],
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream`, but parse requests by `read`."""
-
-    async def checked(requests: AsyncIterator[ReadT | Malformed]) -> AsyncIterator[ReadT]:
+    async def checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterator[MessageT]:
         async for request in requests:
             if isinstance(request, Malformed):
                 raise request.error()
             yield request
 
     @wraps(handler)
-    def behave(requests: AsyncIterator[ReadT | Malformed], context: Context) -> Responses:
+    def behave(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Responses:
         return handler(checked(requests), context)
 
-    return _stream(behave, safe_deserializer(read, cls))
+    return _stream(behave, deserializer(cls))
 
 
 def raw_stream(
@@ -217,10 +208,10 @@ def raw_stream(
     read: Callable[[bytes], ReadT],
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Like `stream_by`, but pass `handler` each `RawRequest`, or `Malformed`.
+    """Like `stream`, but pass `handler` each request, parsed by `read`, with its bytes.
 
-    The protocol's stream answers every message separately, so a malformed one must not end the
-    call.
+    One that cannot be parsed is passed as `Malformed`: the protocol's stream answers every message
+    separately, so a malformed one must not end the call.
     """
     return _stream(handler, raw_deserializer(read, cls))
 

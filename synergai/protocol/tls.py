@@ -1,4 +1,4 @@
-"""TLS credentials from PEM files.
+"""TLS from PEM files, for gRPC and for work sockets.
 
 Servers present a certificate, which clients and agents verify against an authority. A server with a
 client authority requires clients to present a certificate as well (mutual TLS).
@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -42,21 +44,18 @@ class Identity:
         if certificate is None or key is None:
             raise InvalidInput("--tls-cert and --tls-key must be given together")
         identity = cls(_read(certificate), _read(key))
-        try:
-            # gRPC itself would only report that it cannot open the port.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
-        except (ssl.SSLError, ValueError) as error:
-            raise InvalidInput(
-                f"{certificate} and {key} are not a PEM certificate and its PEM key: "
-                f"{_reason(error)}"
-            ) from None
+        # gRPC itself would only report that it cannot open the port.
+        _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
         return identity
+
+
+# --- servers ------------------------------------------------------------------------------
 
 
 def server_credentials(
     certificate: Path | None, key: Path | None, client_authority: Path | None = None
 ) -> grpc.ServerCredentials | None:
-    """Create the credentials of a server; None if TLS is not configured.
+    """Create the credentials of a gRPC server; None if TLS is not configured.
 
     The files are checked for changes on every handshake, so renewed certificates take effect
     without a restart.
@@ -70,64 +69,108 @@ def server_credentials(
     Raises:
         InvalidInput: a file is invalid, or an option is missing.
     """
-    files = _ServerFiles(certificate, key, client_authority)
-    configuration = files.read()
-    if configuration is None:
+
+    def read() -> grpc.ServerCertificateConfiguration | None:
+        identity = Identity.read(certificate, key)
+        if identity is None:
+            return None
+        authority = None if client_authority is None else _read_authority(client_authority)
+        return grpc.ssl_server_certificate_configuration(
+            [(identity.key, identity.certificate)], root_certificates=authority
+        )
+
+    files = _ReloadedFiles(read, (certificate, key, client_authority))
+    if files.content is None:
         if client_authority is not None:
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
     return grpc.dynamic_ssl_server_credentials(
-        configuration,
+        files.content,
         files.reload,  # type: ignore[arg-type]  # None for unchanged is missing in the stubs
         require_client_authentication=client_authority is not None,
     )
 
 
-class _ServerFiles:
-    """Certificate files of a server, reloaded on change; called by gRPC from its own threads."""
+def server_context(
+    certificate: Path | None, key: Path | None, client_authority: Path | None = None
+) -> ssl.SSLContext | None:
+    """Create the context of a server on asyncio sockets; None if TLS is not configured.
 
-    def __init__(
-        self, certificate: Path | None, key: Path | None, client_authority: Path | None
-    ) -> None:
-        self._certificate = certificate
-        self._key = key
-        self._client_authority = client_authority
+    Arguments, errors and reloading are those of `server_credentials`.
+    """
+
+    def read() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if certificate is not None and key is not None:
+            _load_chain(context, certificate, key)
+        if client_authority is not None:
+            context.load_verify_locations(cadata=_read_authority(client_authority).decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    if Identity.read(certificate, key) is None:
+        if client_authority is not None:
+            raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
+        return None
+    context = _ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.files = _ReloadedFiles(read, (certificate, key, client_authority))
+    return context
+
+
+class _ReloadingContext(ssl.SSLContext):
+    """Server context that reads renewed files before each handshake.
+
+    asyncio keeps the context of a listening socket for its lifetime, but wraps every connection
+    by `wrap_bio`. A context with another certificate or authority is a new one: trust in a
+    previous authority cannot be taken back.
+    """
+
+    files: _ReloadedFiles[ssl.SSLContext]
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Wrap a connection with the current context."""
+        self.files.reload()
+        return self.files.content.wrap_bio(*args, **options)
+
+
+class _ReloadedFiles(Generic[T]):
+    """Content of PEM files, read again when they change.
+
+    Args:
+        read: reads the files; raises `InvalidInput` if one is invalid.
+        paths: the files; None for those that are not configured.
+
+    Attributes:
+        content: result of the last successful `read`.
+    """
+
+    def __init__(self, read: Callable[[], T], paths: tuple[Path | None, ...]) -> None:
+        self._read = read
+        self._paths = tuple(filter(None, paths))
         self._stamps = self._stat()
+        self.content = read()
 
-    def read(self) -> grpc.ServerCertificateConfiguration | None:
-        """Read the files; None without a certificate.
-
-        Raises:
-            InvalidInput: a file is invalid.
-        """
-        identity = Identity.read(self._certificate, self._key)
-        if identity is None:
-            return None
-        clients = self._client_authority
-        authority = None if clients is None else _read_authority(clients)
-        return grpc.ssl_server_certificate_configuration(
-            [(identity.key, identity.certificate)], root_certificates=authority
-        )
-
-    def reload(self) -> grpc.ServerCertificateConfiguration | None:
-        """Read the files if they changed since the last read, and return None otherwise."""
+    def reload(self) -> T | None:
+        """Read the files if they changed since the last call, and return None otherwise."""
         stamps = self._stat()
         if stamps == self._stamps:
             return None
         # The files are renewed one by one; a mismatched pair is read again after the next change.
         self._stamps = stamps
         try:
-            configuration = self.read()
+            self.content = self._read()
         except InvalidInput as error:
             _log.warning("keeping the previous certificate: %s", error)
             return None
-        _log.info("reloaded %s", self._certificate)
-        return configuration
+        _log.info("reloaded %s", self._paths[0])
+        return self.content
 
     def _stat(self) -> list[tuple[int, int] | None]:
         """Return inode and modification time of each file; None for a missing one."""
-        files = filter(None, (self._certificate, self._key, self._client_authority))
-        return [_stamp(file) for file in files]
+        return [_stamp(path) for path in self._paths]
+
+
+# --- clients ------------------------------------------------------------------------------
 
 
 def channel_credentials(
@@ -153,6 +196,36 @@ def channel_credentials(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """TLS of a client's gRPC channels and asyncio sockets; None stands for plaintext."""
+
+    channel: grpc.ChannelCredentials | None = None
+    socket: ssl.SSLContext | None = None
+
+    @classmethod
+    def read(
+        cls, authority: Path | None, certificate: Path | None = None, key: Path | None = None
+    ) -> ClientTls:
+        """Read the files of a client.
+
+        Args:
+            authority: authority that must have signed the server's certificate; None disables TLS.
+            certificate: certificate chain of the client for mutual TLS.
+            key: private key of `certificate`.
+
+        Raises:
+            InvalidInput: a file is invalid, or an option is missing.
+        """
+        channel = channel_credentials(authority, Identity.read(certificate, key))
+        if authority is None:
+            return cls()
+        socket = ssl.create_default_context(cadata=_read_authority(authority).decode("ascii"))
+        if certificate is not None and key is not None:
+            _load_chain(socket, certificate, key)
+        return cls(channel, socket)
+
+
 def open_channel(
     target: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None
 ) -> grpc.aio.Channel:
@@ -160,6 +233,18 @@ def open_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(target, options)
     return grpc.aio.secure_channel(target, credentials, options)
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    try:
+        context.load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{certificate} and {key} are not a PEM certificate and its PEM key: {_reason(error)}"
+        ) from None
 
 
 def _read_authority(path: Path) -> bytes:
@@ -189,6 +274,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return "it is not text"
 
 

@@ -1,4 +1,4 @@
-"""Work socket: a plain TCP connection for the messages of the work stream.
+"""Work socket: a TCP connection, with TLS if the hub has it, for the messages of the work stream.
 
 A gRPC message crosses two threads and several system calls at each end, which dominates the
 gateway's overhead for short queries. Gateway and agents therefore exchange the same messages over
@@ -43,7 +43,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self.on_message = on_message
         self.max_bytes = max_bytes
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
         self._writable = asyncio.Event()
         self._writable.set()
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -57,7 +57,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Send `parts` as one message; do nothing if the socket is closed."""
         size = sum(map(len, parts))
         framed = [size.to_bytes(_LENGTH_BYTES, "little"), *parts]
-        if self.closed.done():
+        if self._transport is None or self.closed.done():
             return
         if size <= _JOIN_BYTES:
             self._transport.write(b"".join(framed))
@@ -68,10 +68,15 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Wait until the send buffer has room, or the socket is closed."""
         await self._writable.wait()
 
-    def write_eof(self) -> None:
-        """Close the sending direction; the peer closes the socket once it has read everything."""
-        if not self.closed.done():
+    def finish(self) -> None:
+        """Send nothing more; `closed` is done once the peer has read everything."""
+        if self._transport is None or self.closed.done():
+            return
+        if self._transport.can_write_eof():
             self._transport.write_eof()
+        else:
+            # TLS has no half-closed state: this flushes, then waits for the peer to close as well.
+            self._transport.close()
 
     def close(self, error: SynergaiError | None = None) -> None:
         """Close the socket at once, with `error` as the reason if given.
@@ -79,7 +84,8 @@ class WorkSocket(asyncio.BufferedProtocol):
         Unsent data is dropped: the peer may never read it.
         """
         self._set_closed(error)
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------------
 

@@ -216,10 +216,9 @@ class Registered(_message.Message):
     heartbeat_s: _builtins.float
     """heartbeat interval; after three missed ones the worker is lost"""
     work_port: _builtins.int
-    """Port on the hub's host for the work socket, a plain TCP connection for the messages of Work,
-    which is faster than the call. A message is framed by its length in four bytes (little
-    endian); the first frame is the session. 0: none. An agent that cannot reach the port uses the
-    call instead.
+    """Port on the hub's host for the work socket, a TCP connection for the messages of Work, with the
+    hub's TLS if it has one. A message is framed by its length in four bytes (little endian); the
+    first frame is the session.
     """
     def __init__(
         self,

@@ -57,7 +57,7 @@ class HubServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Work(self, request_iterator, context):
-        """Requires the metadata `synergai-session: <Registered.session>`.
+        """Not served: agents exchange its messages over a work socket, see Registered.work_port.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class HubStub:
     Control: _grpc.StreamStreamMultiCallable[_hub_pb2.AgentControl, _hub_pb2.GatewayControl]
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Work: _grpc.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]
-    """Requires the metadata `synergai-session: <Registered.session>`."""
+    """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
 
 @_typing.type_check_only
 class HubAsyncStub(HubStub):
@@ -44,7 +44,7 @@ class HubAsyncStub(HubStub):
     Control: _aio.StreamStreamMultiCallable[_hub_pb2.AgentControl, _hub_pb2.GatewayControl]  # type: ignore[assignment]
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Work: _aio.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]  # type: ignore[assignment]
-    """Requires the metadata `synergai-session: <Registered.session>`."""
+    """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
 
 class HubServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -61,6 +61,6 @@ class HubServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_hub_pb2.WorkReports],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_hub_pb2.WorkOrders], _abc.AsyncIterator[_hub_pb2.WorkOrders]]:
-        """Requires the metadata `synergai-session: <Registered.session>`."""
+        """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
 
 def add_HubServicer_to_server(servicer: HubServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -14,7 +14,7 @@ import grpc
 from synergai.errors import SynergaiError
 from synergai.protocol import converters, rpc
 from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.tls import open_channel
+from synergai.protocol.tls import ClientTls, open_channel
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.registration import Registration
@@ -43,8 +43,8 @@ class HubClient:
         runner: runs the assignments.
         configurations: configurations available on this worker.
         max_message_bytes: message size limit in both directions.
-        credentials: returns the channel credentials, or None for plaintext; called before each
-            attempt, because certificate files may be renewed.
+        read_tls: returns the TLS of the connection; called before each attempt, because
+            certificate files may be renewed.
         backoff: pauses between attempts.
     """
 
@@ -55,7 +55,7 @@ class HubClient:
         runner: Runner,
         configurations: Sequence[Configuration],
         max_message_bytes: int,
-        credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
+        read_tls: Callable[[], ClientTls] = ClientTls,
         *,
         backoff: Backoff = BACKOFF,
     ) -> None:
@@ -64,7 +64,7 @@ class HubClient:
         self._runner = runner
         self._configurations = configurations
         self._max_message_bytes = max_message_bytes
-        self._credentials = credentials
+        self._read_tls = read_tls
         self._registration: Registration | None = None
         self._backoff = backoff
         self._delays = backoff.delays()
@@ -129,8 +129,8 @@ class HubClient:
             # Otherwise a new channel inherits the backoff of the previous one.
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        credentials = await asyncio.to_thread(self._credentials)
-        async with open_channel(self._target, options, credentials) as channel:
+        tls = await asyncio.to_thread(self._read_tls)
+        async with open_channel(self._target, options, tls.channel) as channel:
             registration = Registration(
                 channel,
                 self._handler,
@@ -138,6 +138,7 @@ class HubClient:
                 self._configurations,
                 self._target,
                 self._max_message_bytes,
+                tls.socket,
             )
             loop = asyncio.get_running_loop()
             backoff_reset: asyncio.TimerHandle | None = None

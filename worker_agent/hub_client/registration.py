@@ -17,10 +17,11 @@ from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.hub_client.send_queue import MergingSendQueue
-from worker_agent.hub_client.work_channel import GrpcWorkChannel, open_socket_channel, read, write
+from worker_agent.hub_client.work_channel import open_work_channel, read, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ssl
+    from collections.abc import Coroutine, Sequence
 
     import grpc
 
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FLUSH_TIMEOUT_S: Final = 2.0
-_SOCKET_TIMEOUT_S: Final = 1.0
-"""Timeout of opening the work socket; no heartbeats are sent meanwhile."""
+_SOCKET_TIMEOUT_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class Registration:
         configurations: configurations available on this worker.
         target: address of the hub, ``host:port``.
         max_message_bytes: message size limit in both directions.
+        tls: TLS context of the work socket; None for plaintext.
 
     Attributes:
         control_queue: messages to send on the control stream.
@@ -75,11 +76,12 @@ class Registration:
         configurations: Sequence[Configuration],
         target: str,
         max_message_bytes: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._channel = channel
         self._handler = handler
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
+        self._tls = tls
         control: Any = channel.stream_stream(
             "/synergai.v1.Hub/Control",
             response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
@@ -115,45 +117,32 @@ class Registration:
         self._registered = answer.registered
 
     async def serve(self) -> NoReturn:
-        """Open the work stream and serve both streams until one ends.
+        """Serve the control stream, and open and serve the work stream, until one ends.
 
         Raises:
             SynergaiError: always; the reason why the stream ended.
         """
-        work = self._work = await self._open_work_channel()
-        loops = (
+        await _run_until_one_ends(
             self._receive_control(),
-            work.receive(),
             self._send_heartbeats(),
             self.control_queue.send_all(lambda data: write(self._control, data)),
-            self._work_queue.send_all(work.write),
+            self._serve_work(),
         )
-        tasks = [asyncio.create_task(each) for each in loops]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
-        raise Unavailable("the gateway closed the connection")
 
-    async def _open_work_channel(self) -> WorkChannel:
-        """Open a work socket, or a gRPC call if the gateway has no reachable socket."""
-        registered, on_orders = self._registered, self._assignments.handle_orders
-        if registered.work_port:
-            channel = await open_socket_channel(
-                self._host,
-                registered.work_port,
-                registered.session,
-                on_orders,
-                max_message_bytes=self._max_message_bytes,
-                timeout_s=min(registered.heartbeat_s, _SOCKET_TIMEOUT_S),
-            )
-            if channel is not None:
-                return channel
-        return GrpcWorkChannel(self._channel, registered.session, on_orders)
+    async def _serve_work(self) -> NoReturn:
+        registered = self._registered
+        if not registered.work_port:
+            raise Unavailable("the gateway has no port for work sockets: upgrade it")
+        self._work = work = await open_work_channel(
+            self._host,
+            registered.work_port,
+            registered.session,
+            self._assignments.handle_orders,
+            tls=self._tls,
+            max_message_bytes=self._max_message_bytes,
+            timeout_s=_SOCKET_TIMEOUT_S,
+        )
+        await _run_until_one_ends(work.receive(), self._work_queue.send_all(work.write))
 
     async def flush(self) -> None:
         """Wait, with a timeout, until the gateway has received all reports."""
@@ -195,3 +184,17 @@ class Registration:
             heartbeat = self._handler.heartbeat_message()
             heartbeat.sequence = self._sequence
             self.control_queue.put(hub_pb2.AgentControl(heartbeat=heartbeat).SerializeToString())
+
+
+async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoReturn:
+    """Run coroutines together until the first ends, cancel the others, and raise its error."""
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+    raise Unavailable("the gateway closed the connection")

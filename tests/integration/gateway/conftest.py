@@ -14,6 +14,9 @@ from gateway.settings import GatewaySettings
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol import rpc
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.tls import ClientTls, open_channel
+from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,
@@ -28,15 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from pathlib import Path
 
+    from synergai.protocol.request_codec import Buffer
     from tests.message_fields import ProgressFields, RequestFactory, RequestFields
 
     ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
-    WorkCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.WorkReports, hub_pb2.WorkOrders]
     InferStream: TypeAlias = grpc.aio.StreamStreamCall[
         oip.ModelInferRequest, oip.ModelStreamInferResponse
     ]
     NewAgent: TypeAlias = Callable[[str], "FakeAgent"]
-    Connect: TypeAlias = Callable[[Gateway], Awaitable[tuple["Caller", "FakeAgent"]]]
+
+    class Connect(Protocol):
+        """Connects a caller and an agent to a gateway of the test."""
+
+        def __call__(
+            self, gateway: Gateway, tls: ClientTls = ...
+        ) -> Awaitable[tuple[Caller, FakeAgent]]: ...
 
     class PendingCall(Awaitable[object], Protocol):
         """A call or task that a test waits for."""
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
 
 
 ECHO = "echo"
+PLAINTEXT = ClientTls()
 
 
 def described(name: str = ECHO, fault: str = "") -> common_pb2.Engine:
@@ -84,10 +94,12 @@ class FakeAgent:
         loads: sessions that the gateway ordered to load; done unless `cannot_load` is set.
         unloads: sessions that the gateway ordered to drop.
         cannot_load: fault to report for loads.
-        gone: why the gateway closed the connection; empty before.
+        gone: why the gateway closed the control stream; empty before.
+        ended: set once the control stream has ended.
+        work_closed: set once the gateway has closed or replaced the current work socket.
     """
 
-    def __init__(self, hub_address: str, worker_id: str = "w1") -> None:
+    def __init__(self, hub_address: str, worker_id: str = "w1", tls: ClientTls = PLAINTEXT) -> None:
         self.register = hub_pb2.Register(
             protocol_version=1,
             worker_id=worker_id,
@@ -108,17 +120,20 @@ class FakeAgent:
         self.gone = ""
         self.code: grpc.StatusCode | None = None
         self.ended = asyncio.Event()
+        self.work_closed = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.channel = grpc.aio.insecure_channel(
+        self.tls = tls
+        self.channel = open_channel(
             hub_address,
-            options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
+            [*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
+            tls.channel,
         )
         self._hub = hub_pb2_grpc.HubStub(self.channel)
+        self._host = hub_address.rpartition(":")[0]
         self.control: ControlCall
-        self.work: WorkCall
-        self._calls: list[grpc.aio.Call] = []
+        self.work: WorkSocket
+        self._streams: list[ControlCall | WorkSocket] = []
         self.connection_id = ""
         self.work_port = 0
 
@@ -131,7 +146,7 @@ class FakeAgent:
 
     async def connect(self) -> None:
         self.control = self._hub.Control()
-        self._calls.append(self.control)
+        self._streams.append(self.control)
         await self.control.write(hub_pb2.AgentControl(register=self.register))
         answer = await self.control.read()
         assert isinstance(answer, hub_pb2.GatewayControl)
@@ -145,17 +160,28 @@ class FakeAgent:
 
     async def reopen_work(self) -> None:
         """Open a work stream; the gateway closes an earlier one."""
-        self.work = self._hub.Work(metadata=[("synergai-session", self.connection_id)])
-        self._calls.append(self.work)
-        self._spawn(self._read_orders(self.work))
+        loop = asyncio.get_running_loop()
+        _, self.work = await loop.create_connection(
+            lambda: WorkSocket(self._read_orders, DEFAULT_MAX_MESSAGE_BYTES),
+            self._host,
+            self.work_port,
+            ssl=self.tls.socket,
+            server_hostname=self._host if self.tls.socket else None,
+        )
+        self._streams.append(self.work)
+        self._spawn(self._await_closed(self.work))
+        self.work.send((self.connection_id.encode(),))
 
     async def disconnect(self) -> None:
         """Disconnect without notice, like a power cut."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for call in self._calls:
-            call.cancel()
+        for stream in self._streams:
+            if isinstance(stream, WorkSocket):
+                stream.close()
+            else:
+                stream.cancel()
         await self.channel.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -200,8 +226,8 @@ class FakeAgent:
         await self.report(hub_pb2.WorkReports(progress=[report]))
 
     async def report(self, reports: hub_pb2.WorkReports) -> None:
-        async with self._writing:  # gRPC allows one write per stream at a time
-            await self.work.write(reports)
+        self.work.send((reports.SerializeToString(),))
+        await self.work.drain()
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -231,23 +257,21 @@ class FakeAgent:
         changed = hub_pb2.SessionChanged(session=session, resident=resident, fault=self.cannot_load)
         await self.control.write(hub_pb2.AgentControl(session_changed=changed))
 
-    async def _read_orders(self, work: WorkCall) -> None:
-        try:
-            async for orders in work:
-                self.stops.update(orders.stops)
-                for assignment in orders.assignments:
-                    self.assignments.append(assignment)
-                    self._spawn(self._answer(assignment))
-                await self._notify()
-        except grpc.aio.AioRpcError as error:
-            if work is not self.work:
-                return
-            self.gone, self.code = error.details() or "no text", error.code()
-        self.ended.set()
-        await self._notify()
+    def _read_orders(self, data: Buffer) -> None:
+        orders = hub_pb2.WorkOrders.FromString(bytes(data))
+        self.stops.update(orders.stops)
+        for assignment in orders.assignments:
+            self.assignments.append(assignment)
+            self._spawn(self._answer(assignment))
+        self._spawn(self._notify())
+
+    async def _await_closed(self, work: WorkSocket) -> None:
+        await asyncio.wait([work.closed])
+        if work is self.work:
+            self.work_closed.set()
 
     async def _answer(self, assignment: hub_pb2.Assignment) -> None:
-        # Some tests have the gateway close the stream while this agent writes.
+        # Some tests have the gateway close the connection while this agent writes to it.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self.answer(assignment)
 
@@ -264,9 +288,11 @@ class FakeAgent:
 class Caller:
     """A client of the gateway's public services."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = grpc.aio.insecure_channel(
-            address, options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+    def __init__(self, address: str, tls: ClientTls = PLAINTEXT) -> None:
+        self.channel = open_channel(
+            address,
+            [*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)],
+            tls.channel,
         )
         self.oip = oip_grpc.GRPCInferenceServiceStub(self.channel)
         self.jobs = jobs_pb2_grpc.JobsStub(self.channel)
@@ -379,11 +405,13 @@ async def connect() -> AsyncIterator[Connect]:
     """Return a function that connects a caller and an agent to a gateway of the test."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def connected(gateway: Gateway) -> tuple[Caller, FakeAgent]:
-            caller = Caller(gateway.address)
+        async def connected(
+            gateway: Gateway, tls: ClientTls = PLAINTEXT
+        ) -> tuple[Caller, FakeAgent]:
+            caller = Caller(gateway.address, tls)
             await stack.enter_async_context(caller.channel)
             await caller.profile()
-            agent = await stack.enter_async_context(FakeAgent(gateway.hub_address))
+            agent = await stack.enter_async_context(FakeAgent(gateway.hub_address, tls=tls))
             await caller.workers(1)
             return caller, agent
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
-from tests.calls import raw_requests, raw_stream
+from tests.calls import raw_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,26 +257,24 @@ async def test_first_message_must_register(new_agent: NewAgent, first: bytes) ->
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_work_stream_needs_a_connection_id(new_agent: NewAgent) -> None:
-    agent = new_agent("w1")
+async def test_work_call_of_earlier_agents_is_unimplemented(
+    agent: FakeAgent, caller: Caller
+) -> None:
     call = raw_stream(agent.channel, "/synergai.v1.Hub/Work")(
-        iter([]), metadata=[("synergai-session", "guessed")], timeout=5
+        iter([]), metadata=[("synergai-session", agent.connection_id)], timeout=5
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await anext(aiter(call))
     call.cancel()
-    await agent.disconnect()
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert f"port {agent.work_port} of this host: upgrade" in (caught.value.details() or "")
+    await caller.workers(1)
 
 
 async def test_malformed_report_closes_the_connection(agent: FakeAgent, caller: Caller) -> None:
-    call = raw_requests(agent.channel, "/synergai.v1.Hub/Work", hub_pb2.WorkOrders.FromString)(
-        iter([b"\x08"]), metadata=[("synergai-session", agent.connection_id)], timeout=5
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await anext(aiter(call))
-    call.cancel()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    agent.work.send((b"\x08",))
+    await asyncio.wait_for(agent.ended.wait(), 5)
+    assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
     await caller.workers(0)
 
 

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 import pytest
 
 import synergai
+from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
 from synergai.errors import NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
+from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc
-from synergai.protocol.tls import Identity, channel_credentials, open_channel
+from synergai.protocol.tls import (
+    ClientTls,
+    Identity,
+    channel_credentials,
+    open_channel,
+    server_context,
+)
+from synergai.protocol.work_socket import WorkSocket
+from synergai.testing import LocalFleet
 from tests.calls import raw_stream
+from tests.tiny_tflite import save_sum
+from worker_agent.hub_client.work_channel import open_work_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.settings import GatewaySettings
+    from tests.integration.gateway.conftest import Connect, FakeAgent
+    from tests.message_fields import RequestFactory
 
 FILES = Path(__file__).parents[1] / "tls"
 CA = FILES / "ca.pem"
+AGENT = ClientTls.read(CA, FILES / "agent.pem", FILES / "agent.key")
 
 
 @pytest.fixture
@@ -37,6 +54,12 @@ async def encrypted(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     }
     async with Gateway(settings.model_copy(update=tls)) as running:
         yield running
+
+
+@pytest.fixture
+async def agent_over_tls(encrypted: Gateway, connect: Connect) -> FakeAgent:
+    _, agent = await connect(encrypted, AGENT)
+    return agent
 
 
 async def joined(client: synergai.Client) -> list[str]:
@@ -65,6 +88,135 @@ async def test_client_and_agent_that_trust_the_authority_connect(
     finally:
         agent.kill()
         await agent.wait()
+
+
+@pytest.mark.usefixtures("agent_over_tls")
+@pytest.mark.parametrize("values", [1, 1_000_000])
+async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
+    encrypted: Gateway, a_request: RequestFactory, values: int
+) -> None:
+    request = a_request(values)
+    async with open_channel(encrypted.address, rpc.channel_options(), AGENT.channel) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        response = await stub.ModelInfer(request, timeout=5)
+    assert response.raw_output_contents[0] == request.raw_input_contents[0]
+
+
+async def test_work_socket_reveals_neither_connection_id_nor_tensors(
+    encrypted: Gateway, connect: Connect, a_request: RequestFactory
+) -> None:
+    seen = bytearray()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            seen.extend(data)
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward, backward = await asyncio.open_connection("127.0.0.1", work_port)
+        await asyncio.gather(relay(reader, backward), relay(onward, writer))
+
+    caller, agent = await connect(encrypted, AGENT)
+    work_port = agent.work_port
+    eavesdropper = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with eavesdropper:
+        agent.work_port = eavesdropper.sockets[0].getsockname()[1]
+        await agent.reopen_work()
+        request = a_request(raw_input_contents=[b"\x11\x22\x33\x44"])
+        response = await caller.oip.ModelInfer(request, timeout=5)
+        assert response.raw_output_contents == request.raw_input_contents
+        await agent.disconnect()
+    assert len(seen) > 1000
+    assert request.raw_input_contents[0] not in seen
+    assert agent.connection_id.encode() not in seen
+
+
+async def test_plaintext_work_socket_is_refused(encrypted: Gateway, connect: Connect) -> None:
+    caller, agent = await connect(encrypted, AGENT)
+    loop = asyncio.get_running_loop()
+    _, socket = await loop.create_connection(
+        lambda: WorkSocket(lambda _: None, 1 << 20), "127.0.0.1", agent.work_port
+    )
+    socket.send((agent.connection_id.encode(),))
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+    assert len(await caller.workers(1)) == 1
+    assert not agent.work_closed.is_set()
+
+
+@pytest.mark.parametrize("name", [None, "other", "expired"])
+async def test_work_socket_without_a_valid_certificate_is_refused(
+    encrypted: Gateway, connect: Connect, name: str | None
+) -> None:
+    caller, agent = await connect(encrypted, AGENT)
+    files = (FILES / f"{name}.pem", FILES / f"{name}.key") if name else ()
+    loop = asyncio.get_running_loop()
+    # TLS 1.3 tells the client only after its own handshake.
+    with contextlib.suppress(OSError):
+        _, socket = await loop.create_connection(
+            lambda: WorkSocket(lambda _: None, 1 << 20),
+            "127.0.0.1",
+            agent.work_port,
+            ssl=ClientTls.read(CA, *files).socket,
+        )
+        socket.send((agent.connection_id.encode(),))
+        await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+    assert len(await caller.workers(1)) == 1
+    assert not agent.work_closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("files", "authority", "reason"),
+    [
+        ("server", FILES / "other.pem", "unable to get local issuer certificate"),
+        ("expired", FILES / "expired_ca.pem", "certificate has expired"),
+    ],
+)
+async def test_agent_refuses_a_gateway_without_a_valid_certificate(
+    files: str, authority: Path, reason: str
+) -> None:
+    context = server_context(FILES / f"{files}.pem", FILES / f"{files}.key")
+    presented: list[object] = []
+    server = WorkSocketServer(lambda *socket: presented.append(socket), context)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: {reason}"):
+            await open_work_channel(
+                "127.0.0.1",
+                port,
+                "secret",
+                lambda _: None,
+                tls=ClientTls.read(authority).socket,
+                max_message_bytes=1 << 20,
+                timeout_s=5.0,
+            )
+    finally:
+        await server.close()
+    assert presented == []
+
+
+def test_processes_work_and_stop_over_tls(tmp_path: Path) -> None:
+    (tmp_path / "models" / "plus").mkdir(parents=True)
+    save_sum(tmp_path / "models" / "plus" / "model.tflite")
+    server = ("--tls-cert", str(FILES / "server.pem"), "--tls-key", str(FILES / "server.key"))
+    agent = ("--tls-cert", str(FILES / "agent.pem"), "--tls-key", str(FILES / "agent.key"))
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway([*server, "--tls-client-ca", str(CA)])
+        fleet.start_agent("w1", models=tmp_path / "models", options=[*agent, "--tls-ca", str(CA)])
+
+        async def infer() -> list[float]:
+            x = np.array([[1.0, 2.0]], np.float32)
+            async with (
+                asyncio.timeout(60),
+                synergai.Client(fleet.address, tls_ca=CA) as client,
+            ):
+                await joined(client)
+                outputs = await client.infer("plus", {"x": x})
+                return [float(value) for value in outputs["y"].ravel()]
+
+        assert asyncio.run(infer()) == [2.0, 4.0]
+    assert "did not receive the last reports" not in fleet.log("w1").read_text()
+    assert "Traceback" not in fleet.log("w1").read_text() + fleet.log("gateway").read_text()
 
 
 @pytest.mark.parametrize("authority", [None, FILES / "other.pem"])

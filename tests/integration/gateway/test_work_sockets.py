@@ -33,7 +33,7 @@ async def open_work_socket(
 
 
 @pytest.mark.parametrize("values", [1, 1_000_000])
-async def test_socket_replaces_the_call_and_carries_requests_of_any_size(
+async def test_newer_socket_replaces_the_older_and_carries_requests_of_any_size(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory, values: int
 ) -> None:
     def answer(data: Buffer) -> None:
@@ -50,7 +50,7 @@ async def test_socket_replaces_the_call_and_carries_requests_of_any_size(
         socket.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
 
     socket = await open_work_socket(agent.work_port, agent.connection_id, answer)
-    await asyncio.wait_for(agent.ended.wait(), 5)  # the gateway closed its call
+    await asyncio.wait_for(agent.work_closed.wait(), 5)
     try:
         request = a_request(values)
         response = await caller.oip.ModelInfer(request, timeout=5)
@@ -86,7 +86,7 @@ async def test_malformed_message_on_a_socket_closes_the_connection(
 
 async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) -> None:
     socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
-    await asyncio.wait_for(agent.ended.wait(), 5)
+    await asyncio.wait_for(agent.work_closed.wait(), 5)
     await caller.workers(1)
     socket.close()
     await caller.workers(0)
@@ -101,7 +101,7 @@ async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
         caller, agent = await connect(gateway)
         _, stuck = await asyncio.open_connection("127.0.0.1", agent.work_port, limit=1)
         stuck.write(len(agent.connection_id).to_bytes(4, "little") + agent.connection_id.encode())
-        await asyncio.wait_for(agent.ended.wait(), 5)
+        await asyncio.wait_for(agent.work_closed.wait(), 5)
         await caller.workers(1)
         call = caller.oip.ModelInfer(a_request(6_000_000), timeout=1)
         await caller.until(lambda worker: worker.state != fleet_pb2.WORKER_STATE_IDLE)

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.testing import free_port
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.work_channel import open_socket_channel
+from worker_agent.hub_client.work_channel import open_work_channel
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    import grpc
 
     from worker_agent.hosts.pool import HostPool
     from worker_agent.hub_client.registration import ControlHandler
@@ -50,7 +49,7 @@ class RegisteringHandler(FailingHandler):
 async def dialling(
     target: str,
     worker: FailingHandler,
-    credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
+    read_tls: Callable[[], ClientTls] = ClientTls,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Run a hub client with almost no backoff."""
     runner = Runner(cast("HostPool", None), {}, lambda: 0.0)
@@ -60,7 +59,7 @@ async def dialling(
         runner,
         [],
         1 << 20,
-        credentials,
+        read_tls,
         backoff=Backoff(0.001, 0.001),
     )
     running = asyncio.create_task(line.run())
@@ -105,26 +104,29 @@ async def test_certificate_is_read_before_each_attempt(
 ) -> None:
     found = iter([InvalidInput("the key is still to come")])
 
-    def credentials() -> None:
+    def read_tls() -> ClientTls:
         for error in found:
             raise error
+        return ClientTls()
 
     worker = RegisteringHandler()
-    async with dialling("127.0.0.1:1", worker, credentials):
+    async with dialling("127.0.0.1:1", worker, read_tls):
         await worker.tried.acquire()
     assert "the key is still to come" in caplog.text
 
 
-async def test_unreachable_work_socket_falls_back_to_grpc(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
+async def test_unreachable_work_port_names_the_option_to_check() -> None:
     port = free_port()
-    line = await open_socket_channel(
-        "127.0.0.1", port, "session", lambda _: None, max_message_bytes=1 << 20, timeout_s=1.0
-    )
-    assert line is None
-    assert f"cannot open a work socket to 127.0.0.1:{port}" in caplog.text
+    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: .* --work-port"):
+        await open_work_channel(
+            "127.0.0.1",
+            port,
+            "id",
+            lambda _: None,
+            tls=None,
+            max_message_bytes=1 << 20,
+            timeout_s=1.0,
+        )
 
 
 async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
@@ -137,9 +139,14 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        line = await open_socket_channel(
-            "127.0.0.1", port, "session", lambda _: None, max_message_bytes=100, timeout_s=5.0
+        channel = await open_work_channel(
+            "127.0.0.1",
+            port,
+            "session",
+            lambda _: None,
+            tls=None,
+            max_message_bytes=100,
+            timeout_s=5.0,
         )
-        assert line is not None
         with pytest.raises(InvalidInput, match="not a WorkOrders"):
-            await line.receive()
+            await channel.receive()

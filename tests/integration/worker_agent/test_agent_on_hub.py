@@ -17,12 +17,16 @@ import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol import rpc
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import common_pb2, hub_pb2
 from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
+
+    from synergai.protocol.request_codec import Buffer
 
 Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended
 
@@ -56,26 +60,32 @@ class FakeHub:
         self.control: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue()
         self.reports: asyncio.Queue[Report] = asyncio.Queue()
         self._ended: dict[int, hub_pb2.Ended] = {}
-        self.sessions: list[str] = []
+        self.connection_ids: list[str] = []
         self._orders: asyncio.Queue[hub_pb2.WorkOrders] = asyncio.Queue()
         self._control_orders: asyncio.Queue[hub_pb2.GatewayControl] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
+        self._work_server: asyncio.Server | None = None
+        self._senders: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._orders, self._control_orders = asyncio.Queue(), asyncio.Queue()
         self._server = grpc.aio.server(options=rpc.server_options())
-        methods = {
-            "Control": rpc.stream(self._serve_control, hub_pb2.AgentControl),
-            "Work": rpc.stream(self._serve_work, hub_pb2.WorkReports),
-        }
+        methods = {"Control": rpc.stream(self._serve_control, hub_pb2.AgentControl)}
         handler = grpc.method_handlers_generic_handler("synergai.v1.Hub", methods)
         self._server.add_generic_rpc_handlers((handler,))
         self.address = rpc.bind(self._server, self.address)
+        loop = asyncio.get_running_loop()
+        self._work_server = await loop.create_server(self._accept_work, "127.0.0.1", 0)
         await self._server.start()
 
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.stop(None)
+        if self._work_server is not None:
+            self._work_server.close()
+        for sender in list(self._senders):
+            sender.cancel()
+        await asyncio.gather(*self._senders, return_exceptions=True)
 
     def assign(self, assignment_id: int, engine: str, **fields: Unpack[AssignmentFields]) -> None:
         usual: AssignmentFields = {"configuration": ONE, "count": 1, "job_id": "job"}
@@ -114,7 +124,11 @@ class FakeHub:
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
         first = await anext(requests)
         self.registrations.put_nowait(first.register)
-        registered = hub_pb2.Registered(session="secret", heartbeat_s=self.heartbeat_s)
+        assert self._work_server is not None
+        work_port = self._work_server.sockets[0].getsockname()[1]
+        registered = hub_pb2.Registered(
+            session="secret", heartbeat_s=self.heartbeat_s, work_port=work_port
+        )
         yield hub_pb2.GatewayControl(registered=registered)
         orders = self._control_orders
         reader = asyncio.create_task(self._read_control(requests))
@@ -133,30 +147,35 @@ class FakeHub:
                 ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
                 self.order(hub_pb2.GatewayControl(heartbeat_ack=ack))
 
-    async def _serve_work(
-        self, requests: AsyncIterator[hub_pb2.WorkReports], context: rpc.Context
-    ) -> AsyncGenerator[hub_pb2.WorkOrders, None]:
-        metadata = dict(context.invocation_metadata() or ())
-        self.sessions.append(str(metadata["synergai-session"]))
-        queue = self._orders
-        reader = asyncio.create_task(self._read_reports(requests))
-        reader.add_done_callback(lambda _: queue.put_nowait(NO_MORE))
-        try:
-            while (orders := await queue.get()) is not NO_MORE:
-                yield orders
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+    def _accept_work(self) -> WorkSocket:
+        def on_id(data: Buffer) -> None:
+            self.connection_ids.append(bytes(data).decode())
+            socket.on_message = self._read_reports
+            sender = asyncio.create_task(self._send_orders(socket, self._orders))
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+            socket.closed.add_done_callback(lambda _: sender.cancel())
 
-    async def _read_reports(self, requests: AsyncIterator[hub_pb2.WorkReports]) -> None:
-        async for reports in requests:
-            everything: list[Report] = [*reports.started, *reports.progress, *reports.ended]
-            for report in everything:
-                self.reports.put_nowait(report)
+        socket = WorkSocket(on_id, DEFAULT_MAX_MESSAGE_BYTES)
+        return socket
+
+    async def _send_orders(
+        self, socket: WorkSocket, queue: asyncio.Queue[hub_pb2.WorkOrders]
+    ) -> None:
+        try:
+            while True:
+                socket.send(((await queue.get()).SerializeToString(),))
+        finally:
+            socket.close()
+
+    def _read_reports(self, data: Buffer) -> None:
+        reports = hub_pb2.WorkReports.FromString(bytes(data))
+        everything: list[Report] = [*reports.started, *reports.progress, *reports.ended]
+        for report in everything:
+            self.reports.put_nowait(report)
 
 
 END = hub_pb2.GatewayControl()
-NO_MORE = hub_pb2.WorkOrders()
 
 
 @pytest.fixture
@@ -239,7 +258,7 @@ async def test_agent_registers_itself_and_its_engines(
         "impossible",
         "unspeakable",
     }
-    assert hub.sessions == ["secret"]
+    assert hub.connection_ids == ["secret"]
 
 
 async def test_agent_that_cannot_write_its_ready_file_does_not_register(

@@ -1,22 +1,59 @@
-"""Invalid certificates and keys are reported before a server listens."""
+"""TLS files are validated before a server listens, and verified in every handshake."""
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.tls import Identity, channel_credentials, server_credentials
+from synergai.protocol.tls import (
+    ClientTls,
+    Identity,
+    channel_credentials,
+    server_context,
+    server_credentials,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILES = Path(__file__).parents[2] / "integration" / "tls"
 CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"
+AGENT = (FILES / "agent.pem", FILES / "agent.key")
+OTHER = (FILES / "other.pem", FILES / "other.key")
+EXPIRED = (FILES / "expired.pem", FILES / "expired.key")
+EXPIRED_CA = FILES / "expired_ca.pem"
+
+
+def handshake(server: ssl.SSLContext | None, client: ssl.SSLContext | None) -> ssl.SSLObject:
+    """Shake hands in memory; return the client's end.
+
+    Raises:
+        ssl.SSLError: of the end that refuses first.
+    """
+    assert server is not None
+    assert client is not None
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_end = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for end in (client_end, server_end):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert server_end.version() == client_end.version() == "TLSv1.3"
+    return client_end
 
 
 def test_tls_is_disabled_without_files() -> None:
     assert Identity.read(None, None) is None
     assert server_credentials(None, None) is None
     assert channel_credentials(None) is None
+    assert server_context(None, None) is None
+    assert ClientTls.read(None) == ClientTls(None, None)
 
 
 def test_matching_certificate_and_key_are_accepted() -> None:
@@ -53,8 +90,66 @@ def test_authority_without_certificates_is_rejected(tmp_path: Path, content: byt
         channel_credentials(file)
 
 
-def test_incomplete_options_are_rejected() -> None:
+@pytest.mark.parametrize("create", [server_credentials, server_context])
+def test_incomplete_options_are_rejected(create: Callable[..., object]) -> None:
     with pytest.raises(InvalidInput, match="needs --tls-cert"):
-        server_credentials(None, None, CA)
+        create(None, None, CA)
+    with pytest.raises(InvalidInput, match="given together"):
+        create(CERT, None)
     with pytest.raises(InvalidInput, match="need --tls-ca"):
         channel_credentials(None, Identity.read(CERT, KEY))
+    with pytest.raises(InvalidInput, match="need --tls-ca"):
+        ClientTls.read(None, CERT, KEY)
+
+
+# --- handshakes of sockets --------------------------------------------------------------------
+
+
+def test_socket_of_the_authority_is_accepted() -> None:
+    handshake(server_context(CERT, KEY, CA), ClientTls.read(CA, *AGENT).socket)
+    handshake(server_context(CERT, KEY), ClientTls.read(CA).socket)
+
+
+@pytest.mark.parametrize(
+    ("client", "reason"),
+    [
+        ((CA,), "peer did not return a certificate"),
+        ((CA, *OTHER), "certificate verify failed: self-signed certificate"),
+        ((CA, *EXPIRED), "certificate verify failed: unable to get local issuer"),
+        ((OTHER[0], *AGENT), "certificate verify failed: self-signed certificate in"),
+    ],
+)
+def test_socket_of_another_authority_is_refused(client: tuple[Path, ...], reason: str) -> None:
+    with pytest.raises(ssl.SSLError, match=reason):
+        handshake(server_context(CERT, KEY, CA), ClientTls.read(*client).socket)
+
+
+def test_expired_certificate_is_refused_by_either_end() -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(server_context(*EXPIRED), ClientTls.read(EXPIRED_CA).socket)
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(server_context(CERT, KEY, EXPIRED_CA), ClientTls.read(CA, *EXPIRED).socket)
+
+
+def test_renewed_files_apply_to_the_next_handshake(tmp_path: Path) -> None:
+    certificate, key, authority = (tmp_path / name for name in ("cert", "key", "authority"))
+
+    def renew(file: Path, source: Path) -> None:
+        new = tmp_path / "new"
+        new.write_bytes(source.read_bytes())
+        new.replace(file)
+
+    renew(certificate, CERT)
+    renew(key, KEY)
+    renew(authority, CA)
+    server = server_context(certificate, key, authority)
+    first = handshake(server, ClientTls.read(CA, *AGENT).socket)
+    renew(certificate, OTHER[0])  # does not match the key yet
+    second = handshake(server, ClientTls.read(CA, *AGENT).socket)
+    assert first.getpeercert() == second.getpeercert()
+    renew(key, OTHER[1])
+    handshake(server, ClientTls.read(OTHER[0], *AGENT).socket)
+    renew(authority, OTHER[0])
+    handshake(server, ClientTls.read(OTHER[0], *OTHER).socket)
+    with pytest.raises(ssl.SSLError, match="certificate verify failed"):
+        handshake(server, ClientTls.read(OTHER[0], *AGENT).socket)

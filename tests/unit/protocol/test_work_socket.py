@@ -22,9 +22,20 @@ SIZES = st.sampled_from([0, 1, 3, 5000, BUFFER - 5, BUFFER - 4, BUFFER - 3, BUFF
 class Transport:
     """Fake transport that records sent bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, half_closes: bool = True) -> None:
         self.sent = bytearray()
+        self.ended = ""
         self.closed = False
+        self._half_closes = half_closes
+
+    def can_write_eof(self) -> bool:
+        return self._half_closes
+
+    def write_eof(self) -> None:
+        self.ended = "eof"
+
+    def close(self) -> None:
+        self.ended = "close"
 
     def write(self, data: bytes) -> None:
         self.sent += data
@@ -128,6 +139,26 @@ async def test_drain_waits_for_a_slow_peer() -> None:
     assert not waiting.done()
     end.socket.resume_writing()
     await waiting
+
+
+@pytest.mark.parametrize(("half_closes", "ended"), [(True, "eof"), (False, "close")])
+async def test_finish_closes_what_the_transport_can_close_without_loss(
+    half_closes: bool, ended: str
+) -> None:
+    end = End()
+    transport = Transport(half_closes=half_closes)
+    end.socket.connection_made(cast("asyncio.Transport", transport))
+    end.socket.finish()
+    assert (transport.ended, transport.closed) == (ended, False)
+    assert not end.socket.closed.done()
+
+
+async def test_socket_without_a_finished_handshake_can_be_closed() -> None:
+    socket = WorkSocket(lambda _: None, 100)
+    socket.finish()
+    socket.close(Unavailable("no handshake"))
+    with pytest.raises(Unavailable):
+        await socket.closed
 
 
 async def test_eof_is_no_error() -> None:
