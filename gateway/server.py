@@ -234,7 +234,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         *rpc.server_options(max_message_bytes),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
         # Beyond its default limits, 1000 and 3000, gRPC cancels calls before a handler sees them;
-        # admission control answers with a reason instead.
+        # admission control rejects them with a reason instead.
         ("grpc.server.max_pending_requests", _MAX_STREAMS),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_STREAMS),
     ]

@@ -241,7 +241,7 @@ class Inference:
         """Refuse a request that the running work leaves no time for.
 
         Raises:
-            Overloaded: no worker can answer it before its deadline.
+            Overloaded: no worker can complete it before its deadline.
         """
         expected_s = self._dispatcher.expected_answer_s(engine, priority)
         if expected_s is not None and expected_s > budget_s:

@@ -84,9 +84,9 @@ class JobsServicer:
         if opening is None or opening.WhichOneof("message") != "open":
             raise InvalidInput("the first message must be `open`")
         spec = job_spec_from_proto(opening.open)
-        async with aclosing(self._streamed.run(spec, budget_s, _queries(requests))) as answers:
-            async for answer in answers:
-                match answer:
+        async with aclosing(self._streamed.run(spec, budget_s, _queries(requests))) as responses:
+            async for item in responses:
+                match item:
                     case Result(index, response):
                         result = jobs_pb2.Result(index=index, response=response)
                         yield jobs_pb2.RunResponse(result=result)

@@ -25,7 +25,7 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """Counts of a completed run, beside LoadGen's own figures.
+    """Counts of a completed run, in addition to LoadGen's figures.
 
     Attributes:
         inputs: human-readable description of the samples.

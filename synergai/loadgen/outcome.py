@@ -36,7 +36,7 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
             return Outcome.FAILED
 
 
-def raise_on_failures(failed: int, asked: int, first_failure: str) -> None:
+def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
     """Fail a command, after it printed its results, if any request failed.
 
     Rejected, expired and late requests are part of the measurement. Any other failure means that
@@ -44,11 +44,11 @@ def raise_on_failures(failed: int, asked: int, first_failure: str) -> None:
 
     Args:
         failed: number of requests with `Outcome.FAILED`.
-        asked: number of all requests.
+        total: number of all requests.
         first_failure: error of the first failed request.
 
     Raises:
         SynergaiError: a request failed.
     """
     if failed:
-        raise SynergaiError(f"{failed:,} of {asked:,} requests failed; the first: {first_failure}")
+        raise SynergaiError(f"{failed:,} of {total:,} requests failed; the first: {first_failure}")

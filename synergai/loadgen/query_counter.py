@@ -1,4 +1,4 @@
-"""Counter of query outcomes beside LoadGen's own figures, which know no deadlines or errors."""
+"""Counter of query outcomes, which LoadGen does not distinguish."""
 
 from __future__ import annotations
 

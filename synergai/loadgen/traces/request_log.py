@@ -141,7 +141,7 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
         late_share: share of late requests beyond which the run is invalid.
     """
     counts = Counter(log.outcomes)
-    answered = _histogram(log, (Outcome.MET, Outcome.LATE))
+    completed = _histogram(log, (Outcome.MET, Outcome.LATE))
     rejected = _histogram(log, (Outcome.REJECTED,))
     late = sum(delay > late_s for delay in log.delays)
     share = late / len(log) if len(log) else 0.0
@@ -157,9 +157,9 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
         failed=counts[Outcome.FAILED],
         offered=len(log) / seconds,
         goodput=counts[Outcome.MET] / goodput_window_s,
-        latency_s=_percentiles(answered),
-        mean_s=answered.get_mean_value() / 1e6 if answered.total_count else math.nan,
-        max_s=answered.get_max_value() / 1e6 if answered.total_count else math.nan,
+        latency_s=_percentiles(completed),
+        mean_s=completed.get_mean_value() / 1e6 if completed.total_count else math.nan,
+        max_s=completed.get_max_value() / 1e6 if completed.total_count else math.nan,
         rejection_s=_percentiles(rejected),
         send_delay=SendDelay(
             late=late,

@@ -38,12 +38,12 @@ async def read_all(call: InferStream, into: list[oip.ModelStreamInferResponse]) 
 async def test_response_has_timings_on_request(caller: Caller, a_request: RequestFactory) -> None:
     asking = a_request(2, id="a", parameters=flag("synergai_timings"))
     response = await caller.oip.ModelInfer(asking, timeout=5)
-    told = response.parameters
-    assert told["synergai_worker"].string_param == "w1"
-    assert told["synergai_configuration"].string_param == "threads=1"
+    timings = response.parameters
+    assert timings["synergai_worker"].string_param == "w1"
+    assert timings["synergai_configuration"].string_param == "threads=1"
     for part in ("queue", "transfer", "estimated"):
-        assert told[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
-    assert 0 < told["synergai_transfer_us"].int64_param < 5_000_000
+        assert timings[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
+    assert 0 < timings["synergai_transfer_us"].int64_param < 5_000_000
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 2]
     silent = await caller.oip.ModelInfer(a_request(), timeout=5)
     assert not silent.parameters
@@ -103,7 +103,7 @@ async def test_invalid_tenant_in_metadata_is_rejected(
 async def test_stream_ends_at_the_first_error_on_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    requests = [a_request(id="good"), a_request(model_name="nobody"), a_request(id="late")]
+    requests = [a_request(id="good"), a_request(model_name="unknown"), a_request(id="late")]
     call = caller.oip.ModelStreamInfer(
         iter(requests), metadata=(("triton_grpc_error", "true"),), timeout=5
     )

@@ -49,7 +49,7 @@ async def test_request_is_forwarded_unchanged(
 async def test_every_request_of_a_burst_gets_the_gateways_own_error(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    unknown = a_request(model_name="nobody")
+    unknown = a_request(model_name="unknown")
     burst = [caller.failure(caller.oip.ModelInfer(unknown, timeout=30)) for _ in range(5000)]
     codes = {failure.code() for failure in await asyncio.gather(*burst)}
     assert codes == {grpc.StatusCode.NOT_FOUND}
@@ -72,7 +72,7 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"model_name": "nobody"}, "NOT_FOUND"),
+        ({"model_name": "unknown"}, "NOT_FOUND"),
         ({"model_name": ""}, "NOT_FOUND"),
         ({"model_version": "2"}, "INVALID_ARGUMENT"),
         ({"raw_input_contents": [b"123"]}, "INVALID_ARGUMENT"),
@@ -222,7 +222,7 @@ async def test_stream_messages_succeed_or_fail_independently(
     caller: Caller, a_request: RequestFactory
 ) -> None:
     good = [a_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
-    bad = a_request(id="bad", model_name="nobody").SerializeToString()
+    bad = a_request(id="bad", model_name="unknown").SerializeToString()
 
     async def messages() -> AsyncIterator[bytes]:
         for number, data in enumerate(good):
@@ -272,8 +272,8 @@ async def test_stream_responds_out_of_order(
 async def test_stream_marks_the_final_response_on_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    asks = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
-    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks)]), timeout=5)
+    wants_final = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
+    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=wants_final)]), timeout=5)
     (answer,) = await answers_of(call, 1)
     assert answer.infer_response.parameters["triton_final_response"].bool_param
     assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]
@@ -300,7 +300,7 @@ async def test_health_covers_the_gateway_and_each_engine(caller: Caller) -> None
 
     assert await check("") == await check("echo") == health_pb2.HealthCheckResponse.SERVING
     call = raw_unary(caller.channel, HEALTH)(
-        health_pb2.HealthCheckRequest(service="nobody").SerializeToString()
+        health_pb2.HealthCheckRequest(service="unknown").SerializeToString()
     )
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
 

@@ -41,8 +41,8 @@ def test_timeout_is_in_microseconds_and_zero_means_none(given: int, seconds: flo
 
 
 def test_tenant_and_timings_are_parsed() -> None:
-    asked = parse_options(parameters(synergai_tenant="lab", synergai_timings=True))
-    assert asked == RequestOptions(tenant="lab", timings=True)
+    options = parse_options(parameters(synergai_tenant="lab", synergai_timings=True))
+    assert options == RequestOptions(tenant="lab", timings=True)
 
 
 def test_unknown_parameters_are_ignored() -> None:

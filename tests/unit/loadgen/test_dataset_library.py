@@ -33,12 +33,12 @@ ENGINE = Engine(
 )
 
 
-def logged(folder: Path, answers: dict[int, bytes]) -> Path:
+def logged(folder: Path, responses: dict[int, bytes]) -> Path:
     """Write an accuracy log in LoadGen's format."""
     path = folder / "mlperf_log_accuracy.json"
     entries = [
         {"seq_id": seq, "qsl_idx": index, "data": data.hex().upper()}
-        for seq, (index, data) in enumerate(answers.items())
+        for seq, (index, data) in enumerate(responses.items())
     ]
     path.write_text(json.dumps(entries))
     return path
@@ -59,12 +59,12 @@ def test_images_are_sent_as_files(tmp_path: Path) -> None:
 
 def test_classes_are_logged_in_the_format_of_mlperfs_script(tmp_path: Path) -> None:
     library = DatasetLibrary(ImageNet(save_imagenet(tmp_path, ["red", "blue"])), "image")
-    answers = {
+    responses = {
         i: library.encode_response(i, {"classes": np.array([c])}) for i, c in enumerate((0, 1))
     }
 
-    assert answers[1] == np.float32(1).tobytes()
-    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert responses[1] == np.float32(1).tobytes()
+    accuracy = library.evaluate(logged(tmp_path, responses))
     assert (accuracy.measure, accuracy.value, accuracy.samples) == ("top-1", 0.5, 2)
 
 
@@ -72,10 +72,10 @@ def test_boxes_are_logged_with_their_image_index(tmp_path: Path) -> None:
     library = DatasetLibrary(Coco(save_coco(tmp_path, ["red", "blue"])), "image")
     boxes = {"boxes": np.array([[0, *BOX, 0.5, 3]], np.float32)}
 
-    answers = {0: b"", 1: library.encode_response(1, boxes)}
+    responses = {0: b"", 1: library.encode_response(1, boxes)}
 
-    assert np.frombuffer(answers[1], np.float32)[0] == 1
-    accuracy = library.evaluate(logged(tmp_path, answers))
+    assert np.frombuffer(responses[1], np.float32)[0] == 1
+    accuracy = library.evaluate(logged(tmp_path, responses))
     assert (accuracy.measure, accuracy.samples) == ("mAP", 2)
     assert accuracy.value == pytest.approx(0.5)
 
@@ -86,12 +86,12 @@ def test_labels_are_compared_with_the_engines_classes_output(
     samples = Samples([{"image": np.zeros(1)}] * 2, np.array([0, 1]))
     library = SampleSet(samples, "here", "p", has_classes=True)
 
-    answers = {
+    responses = {
         i: library.encode_response(i, {"classes": np.array([c])}) for i, c in enumerate((0, 0))
     }
 
     assert library.outputs == ("classes",)
-    accuracy = library.evaluate(logged(tmp_path, answers))
+    accuracy = library.evaluate(logged(tmp_path, responses))
     assert accuracy is not None
     assert accuracy.value == 0.5
 

@@ -153,10 +153,10 @@ def test_counter_is_not_stalled_without_queries_in_flight() -> None:
 # --- accuracy -------------------------------------------------------------------------------
 
 
-def log_of(path: Path, answers: dict[int, bytes]) -> Path:
+def log_of(path: Path, responses: dict[int, bytes]) -> Path:
     entries = [
         {"seq_id": number, "qsl_idx": index, "data": data.hex()}
-        for number, (index, data) in enumerate(answers.items())
+        for number, (index, data) in enumerate(responses.items())
     ]
     path.write_text(json.dumps(entries))
     return path
@@ -170,11 +170,11 @@ def sample_set(labels: list[int] | None) -> SampleSet:
 def test_class_is_logged_and_compared_with_the_label(tmp_path: Path) -> None:
     samples = sample_set([1, 0, 2])
     outputs = [[0.1, 0.9, 0.0], [0.2, 0.7, 0.1], [0.0, 0.1, 0.9]]
-    answers = {
+    responses = {
         i: samples.encode_response(i, {"y": np.array([row])}) for i, row in enumerate(outputs)
     }
-    assert answers[0] == np.float32(1).tobytes()
-    accuracy = samples.evaluate(log_of(tmp_path / "log", answers))
+    assert responses[0] == np.float32(1).tobytes()
+    accuracy = samples.evaluate(log_of(tmp_path / "log", responses))
     assert accuracy is not None
     assert (accuracy.measure, accuracy.samples) == ("top-1", 3)
     assert accuracy.value == pytest.approx(2 / 3)

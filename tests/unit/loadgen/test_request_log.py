@@ -30,7 +30,7 @@ def log_of(*requests: tuple[float, float, float, SynergaiError | None]) -> Reque
         (None, 0.11, Outcome.LATE),
         (Overloaded("too much"), 0.01, Outcome.REJECTED),
         (DeadlineExceeded("too late"), 0.1, Outcome.EXPIRED),
-        (Unavailable("nobody"), 0.01, Outcome.FAILED),
+        (Unavailable("gone"), 0.01, Outcome.FAILED),
     ],
 )
 def test_outcome_follows_from_error_and_latency(
@@ -40,7 +40,7 @@ def test_outcome_follows_from_error_and_latency(
 
 
 def test_latency_counts_from_the_due_time() -> None:
-    # Sent 90 ms late and answered 20 ms after that: its user has waited 110 ms.
+    # Sent 90 ms late and completed 20 ms later: its user has waited 110 ms.
     figures = summarise(log_of((1.0, 1.09, 1.11, None)), 2.0, LATE_S, 0.01)
     assert (figures.late, figures.met) == (1, 0)
     assert figures.latency_s[50.0] == pytest.approx(0.11, rel=1e-3)
@@ -52,7 +52,7 @@ def test_rejections_and_expiries_are_excluded_from_latencies() -> None:
             (0.0, 0.0, 0.05, None),
             (0.1, 0.1, 0.102, Overloaded("too much")),
             (0.2, 0.2, 0.3, DeadlineExceeded("too late")),
-            (0.3, 0.3, 0.31, Unavailable("nobody")),
+            (0.3, 0.3, 0.31, Unavailable("gone")),
         ),
         2.0,
         LATE_S,
@@ -63,7 +63,7 @@ def test_rejections_and_expiries_are_excluded_from_latencies() -> None:
     assert (figures.offered, figures.goodput) == (2.0, 0.5)
     assert figures.max_s == pytest.approx(0.05, rel=1e-3)
     assert figures.rejection_s[99.0] == pytest.approx(0.002, rel=1e-3)
-    assert figures.first_failure == "nobody"
+    assert figures.first_failure == "gone"
 
 
 def test_backlog_completed_after_the_run_lowers_the_goodput() -> None:

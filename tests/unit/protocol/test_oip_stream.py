@@ -37,7 +37,7 @@ class FakeRequest:
     def abandon(self) -> None:
         self.result.cancel()
 
-    def answer(self, size: int = 0) -> None:
+    def complete(self, size: int = 0) -> None:
         response = oip.ModelInferResponse(id=self.id, raw_output_contents=[bytes(size)])
         self.result.set_result(response.SerializeToString())
 
@@ -99,7 +99,7 @@ class Streaming:
     def begun(self) -> list[str]:
         return [each.id for each in self.backend.requests]
 
-    async def answers(self) -> list[tuple[str, str]]:
+    async def sent(self) -> list[tuple[str, str]]:
         """Return id and status of the ready responses; the status of a success is empty."""
         await settle()
         found = []
@@ -120,10 +120,10 @@ async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
     streaming = Streaming(window=2)
     async with streaming.reading(requests("a", "b", "c")):
         assert streaming.begun == ["a", "b"]
-        streaming.backend.requests[0].answer()
+        streaming.backend.requests[0].complete()
         await settle()
-        assert streaming.begun == ["a", "b"], "the answer is ready, and nobody has taken it"
-        assert await streaming.answers() == [("a", "")]
+        assert streaming.begun == ["a", "b"], "a ready response keeps its place until it is sent"
+        assert await streaming.sent() == [("a", "")]
         assert streaming.begun == ["a", "b", "c"]
 
 
@@ -133,7 +133,7 @@ async def test_unread_response_bytes_pause_reading() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
-        streaming.backend.requests[0].answer(MAX_UNREAD_BYTES)
+        streaming.backend.requests[0].complete(MAX_UNREAD_BYTES)
         await settle()
         yield a_message(*requests("b"))
 
@@ -141,7 +141,7 @@ async def test_unread_response_bytes_pause_reading() -> None:
     for _ in range(5):
         await settle()
     assert streaming.begun == ["a"]
-    assert await streaming.answers() == [("a", "")]
+    assert await streaming.sent() == [("a", "")]
     await reader
     assert streaming.begun == ["a", "b"]
 
@@ -149,7 +149,7 @@ async def test_unread_response_bytes_pause_reading() -> None:
 async def test_cancellation_is_read_despite_a_full_window() -> None:
     streaming = Streaming(window=1)
     async with streaming.reading([*requests("a"), cancel_request("a"), *requests("b")]):
-        assert await streaming.answers() == [("a", "CANCELLED")]
+        assert await streaming.sent() == [("a", "CANCELLED")]
         assert streaming.begun == ["a", "b"]
 
 
@@ -157,7 +157,7 @@ async def test_cancellation_of_unknown_request_is_ignored() -> None:
     streaming = Streaming(window=4)
     messages = [cancel_request("b"), cancel_request(""), *requests("a", "b")]
     async with streaming.reading(messages):
-        assert await streaming.answers() == []
+        assert await streaming.sent() == []
         assert streaming.begun == ["a", "b"]
 
 
@@ -168,14 +168,14 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await begun.wait()
-        streaming.backend.requests[0].answer()
+        streaming.backend.requests[0].complete()
         yield a_message(cancel_request("a"))
 
     reader = asyncio.create_task(streaming.stream.read(arriving()))
     await settle()
     begun.set()
     await reader
-    assert await streaming.answers() == [("a", "")]
+    assert await streaming.sent() == [("a", "")]
 
 
 async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
@@ -183,15 +183,15 @@ async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
     async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
         first, second = streaming.backend.requests
         assert (first.result.done(), second.result.cancelled()) == (False, True)
-        assert await streaming.answers() == [("a", "CANCELLED")]
+        assert await streaming.sent() == [("a", "CANCELLED")]
 
 
 async def test_stream_ends_once_all_responses_are_sent() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
         assert not streaming.stream.responses.closed
-        streaming.backend.requests[0].answer()
-        assert sorted(await streaming.answers()) == [("a", ""), ("b", "CANCELLED")]
+        streaming.backend.requests[0].complete()
+        assert sorted(await streaming.sent()) == [("a", ""), ("b", "CANCELLED")]
         assert streaming.stream.responses.closed
 
 
@@ -215,7 +215,7 @@ async def test_rejected_request_is_named_and_cannot_be_cancelled(ordered: bool) 
     streaming = Streaming(window=4, ordered=ordered)
     rejected = oip.ModelInferRequest(id="a", model_name="nothing")
     async with streaming.reading([cancel_request("a"), rejected, cancel_request("a")]):
-        assert await streaming.answers() == [("a", "NOT_FOUND")]
+        assert await streaming.sent() == [("a", "NOT_FOUND")]
 
 
 async def test_abandoned_stream_cancels_its_requests() -> None:
@@ -230,9 +230,9 @@ async def test_ordered_stream_holds_responses_back_until_earlier_ones_are_sent()
     rejected = oip.ModelInferRequest(id="c", model_name="nothing")
     async with streaming.reading([*requests("a", "b"), rejected, *requests("d")]):
         first, second, last = streaming.backend.requests
-        last.answer()
-        second.answer()
-        assert await streaming.answers() == []
-        first.answer()
-        assert await streaming.answers() == [("a", ""), ("b", ""), ("c", "NOT_FOUND"), ("d", "")]
+        last.complete()
+        second.complete()
+        assert await streaming.sent() == []
+        first.complete()
+        assert await streaming.sent() == [("a", ""), ("b", ""), ("c", "NOT_FOUND"), ("d", "")]
         assert streaming.stream.responses.closed
