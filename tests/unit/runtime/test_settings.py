@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -51,6 +52,12 @@ class Order(Settings, env_prefix="ORDER_"):
 
 class Pinned(Settings, env_prefix="PINNED_"):
     cores: Cores = ()
+
+
+def configured_cores(number: int) -> Callable[[str | int], int]:
+    """Return an ``os.sysconf`` that reports this number of configured cores."""
+    sysconf = os.sysconf
+    return lambda name: number if name == "SC_NPROCESSORS_CONF" else sysconf(name)
 
 
 def invoke(
@@ -217,12 +224,12 @@ def test_any_text_is_a_valid_address_or_rejected(text: str) -> None:
 def test_cores_are_numbers_and_ranges_without_duplicates(
     monkeypatch: pytest.MonkeyPatch, named: object, cores: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    monkeypatch.setattr("os.sysconf", configured_cores(6))
     assert Pinned.load({"cores": named}).cores == cores
 
 
 def test_nonexistent_core_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    monkeypatch.setattr("os.sysconf", configured_cores(6))
     with pytest.raises(InvalidSettings, match="this machine has no core 7; the last one is 5"):
         Pinned.load({"cores": "4-7"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +12,20 @@ from synergai.errors import InvalidInput
 from synergai.runtime.settings import InvalidSettings
 from worker_agent.settings import AgentSettings
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    monkeypatch.setattr("os.sysconf", {"SC_NPROCESSORS_CONF": 6}.__getitem__)
+    monkeypatch.setattr("os.sysconf", configured_cores(6))
+
+
+def configured_cores(number: int) -> Callable[[str | int], int]:
+    """Return an ``os.sysconf`` that reports this number of configured cores."""
+    sysconf = os.sysconf
+    return lambda name: number if name == "SC_NPROCESSORS_CONF" else sysconf(name)
 
 
 def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
