@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from worker_agent.standalone.backend import AgentBackend
 from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
 
     from synergai.domain import Configuration, Engine, EngineName, Session
@@ -91,13 +92,12 @@ class Agent:
             clock,
         )
         self._stop = asyncio.Event()
-        self._unloads: set[asyncio.Task[bool]] = set()
-        self._background: list[asyncio.Task[None]] = []
-        self._ready = contextlib.ExitStack()
+        self._tasks = asyncio.TaskGroup()
+        self._exit_stack: contextlib.AsyncExitStack
 
     async def __aenter__(self) -> Self:
         self._settings.state.mkdir(parents=True, exist_ok=True)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
             files = Files(self._settings.root)
             power = await PowerManager.open(
                 self._settings.power,
@@ -106,23 +106,30 @@ class Agent:
                 self._hub.send_power_changed,
             )
             self._modes.set_power(power)
+            stack.push_async_callback(self._modes.close)
             self._meter = await asyncio.to_thread(PowerMeter, files)
+            stack.push_async_callback(asyncio.to_thread, self._meter.close)
             self._configurations += self._settings.configurations(self._modes.modes)
+            stack.push_async_callback(self._hosts.close)
             inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
             self._engines.update(await inventory.engines())
             # Failures are logged by the pool; the registration lists the resident sessions.
             loads = map(self._load, self._settings.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
+            await stack.enter_async_context(self._tasks)
+            stack.callback(self._runner.abandon_all)
             if self._settings.listen is not None:
                 self.address = await self._standalone.start(
                     self._settings.listen, self._settings.max_message_bytes
                 )
-            self._ready.enter_context(ready_file(self._settings.ready_file, address=self.address))
-        except BaseException:
-            await self._hosts.close()
-            await self._modes.close()
-            await self._close_meter()
-            raise
+                stack.push_async_callback(self._standalone.stop)
+            stack.enter_context(ready_file(self._settings.ready_file, address=self.address))
+            watch = ModelDirectoryWatch(
+                inventory, self._settings.models_look_s, self._engine_changed
+            )
+            for loop in (self._hub.run(), self._hosts.enforce_memory_budget(), watch.run()):
+                stack.callback(self._start_task(loop).cancel)
+            self._exit_stack = stack.pop_all()
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
             "worker %s (%s) has %d usable engines of %d",
@@ -131,31 +138,15 @@ class Agent:
             usable,
             len(self._engines),
         )
-        watch = ModelDirectoryWatch(inventory, self._settings.models_look_s, self._engine_changed)
-        self._background = [
-            asyncio.create_task(loop)
-            for loop in (self._hub.run(), self._hosts.enforce_memory_budget(), watch.run())
-        ]
-        for task in self._background:
-            task.add_done_callback(_log_failure)
         return self
 
     async def __aexit__(
         self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._ready.close()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self._standalone.stop()
-        self._runner.abandon_all()
-        await asyncio.gather(*self._unloads, return_exceptions=True)
-        await self._hosts.close()
-        await self._modes.close()
-        await self._close_meter()
+        await self._exit_stack.__aexit__(kind, error, traceback)
 
     def stop(self) -> None:
         """Start a graceful shutdown: complete outstanding work, accept no more. Idempotent."""
@@ -212,9 +203,7 @@ class Agent:
 
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
-        task = asyncio.create_task(self._hosts.unload(session))
-        self._unloads.add(task)
-        task.add_done_callback(self._unloads.discard)
+        self._start_task(self._hosts.unload(session))
 
     def _read_tls(self) -> ClientTls:
         settings = self._settings
@@ -246,9 +235,11 @@ class Agent:
         self._engines[engine.name] = engine
         self._hub.send_engine_changed(engine)
 
-    async def _close_meter(self) -> None:
-        if self._meter is not None:
-            await asyncio.to_thread(self._meter.close)
+    def _start_task(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+        """Start a task that ends with the agent; its failure is logged and ends the agent."""
+        task = self._tasks.create_task(coroutine)
+        task.add_done_callback(_log_failure)
+        return task
 
 
 def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
@@ -256,9 +247,9 @@ def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
         load.exception()
 
 
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        _log.error("a background task of the agent has ended", exc_info=task.exception())
+def _log_failure(task: asyncio.Task[object]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a task of the agent has failed", exc_info=error)
 
 
 def _version() -> str:

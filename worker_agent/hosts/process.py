@@ -137,26 +137,29 @@ class HostProcess(asyncio.Protocol):
                 lambda: host, sock=launch.agent_socket
             )
         host._supervisor = asyncio.create_task(host._supervise(on_exit))
-        try:
-            async with asyncio.timeout(load_timeout_s):
-                first = await host._first_message
-        except TimeoutError:
-            await host.close()
-            raise EngineUnusable(
-                f"engine {session.engine!r} was not loaded within {load_timeout_s:g} s"
-            ) from None
-        except BaseException:
-            await host.close()
-            raise
-        if not isinstance(first, Ready):
-            await host.close()
-            reason = (
-                first.reason if isinstance(first, LoadFailed) else f"unexpected message {first}"
-            )
-            raise EngineUnusable(reason)
-        host.ready = first
-        host._arena.grow(slots_for(first.max_batch))
+        async with contextlib.AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(host.close)
+            host.ready = await host._wait_ready(load_timeout_s)
+            host._arena.grow(slots_for(host.ready.max_batch))
+            on_failure.pop_all()
         return host
+
+    async def _wait_ready(self, timeout_s: float) -> Ready:
+        """Wait until the engine is loaded; raise the exceptions of `start`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await self._first_message
+        except TimeoutError:
+            raise EngineUnusable(
+                f"engine {self.session.engine!r} was not loaded within {timeout_s:g} s"
+            ) from None
+        match message:
+            case Ready():
+                return message
+            case LoadFailed(reason):
+                raise EngineUnusable(reason)
+            case _:
+                raise EngineUnusable(f"unexpected first message from the host: {message}")
 
     @property
     def pid(self) -> int:

@@ -188,6 +188,8 @@ class Registration:
 
 async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoReturn:
     """Run coroutines together until the first ends, cancel the others, and raise its error."""
+    # Not a TaskGroup: cancelling one loop fails the others of its call, and on Python 3.11 a
+    # TaskGroup raises such errors in place of its own cancellation.
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
