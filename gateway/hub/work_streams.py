@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _ORDERS_LIMIT: Final = 4096
 _COLLECT_S: Final = 0.004
 """Longest time that orders are held back to be sent together, in seconds."""
+_IDLE_TURNS: Final = 32
+"""Turns of the event loop without a new order after which the gateway counts as idle; a turn takes
+about a microsecond."""
 
 
 class WorkStreams:
@@ -107,7 +110,8 @@ class WorkStreams:
     ) -> None:
         try:
             while batch := await orders.get_batch():
-                batch += await _collect_while_busy(worker, orders, len(batch))
+                if len(worker.in_flight) > 1:
+                    batch += await _collect(worker, orders, len(batch))
                 for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
                     socket.send(parts)
                 await socket.drain()
@@ -129,19 +133,19 @@ class WorkStreams:
         worker.orders.recheck()
 
 
-async def _collect_while_busy(
-    worker: ConnectedWorker, orders: SendQueue[Order], held: int
-) -> list[Order]:
-    """Collect further orders to send in one message with the `held` ones to a busy worker.
+async def _collect(worker: ConnectedWorker, orders: SendQueue[Order], held: int) -> list[Order]:
+    """Collect further orders to send in one message with the `held` ones.
 
-    A work socket accepts messages at once, so orders do not accumulate by themselves, and waking
-    agent and engine host for every single query costs them more than the query. Orders to a busy
-    worker therefore wait until half of its assignments in flight have ended. A slow worker gets
-    them earlier, while it still computes.
+    A socket accepts messages at once, so orders do not accumulate by themselves, and a message
+    costs gateway, agent and engine host more than a short query does. Orders therefore wait while
+    waiting costs nothing: until half of the worker's other assignments in flight have ended, and
+    then as long as the gateway has further requests to dispatch. A slow worker gets them earlier,
+    while it still computes.
     """
+    end = asyncio.get_running_loop().time() + _COLLECT_S
     busy_with = len(worker.in_flight) - held
-    if busy_with < 1:
-        return []
-    return await orders.collect_until(
-        lambda more: 2 * (len(worker.in_flight) - held - more) <= busy_with, _COLLECT_S
+    more = await orders.collect_until(
+        lambda count: 2 * (len(worker.in_flight) - held - count) <= busy_with, _COLLECT_S
     )
+    timeout_s = end - asyncio.get_running_loop().time()
+    return more + await orders.collect_until_idle(_IDLE_TURNS, timeout_s)

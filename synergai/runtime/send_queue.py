@@ -81,6 +81,22 @@ class SendQueue(Generic[T]):
         items, self._items = self._items, []
         return items
 
+    async def collect_until_idle(self, turns: int, timeout_s: float) -> list[T]:
+        """Collect further items until the event loop brings no more, and return them in order.
+
+        Args:
+            turns: consecutive turns of the loop without a new item that count as idle.
+            timeout_s: longest time to collect, in seconds.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        idle_turns = known = 0
+        while idle_turns < turns and loop.time() < end:
+            await asyncio.sleep(0)
+            idle_turns = idle_turns + 1 if len(self._items) == known else 0
+            known = len(self._items)
+        return self.get_batch_nowait()
+
     async def collect_until(self, enough: Callable[[int], bool], timeout_s: float) -> list[T]:
         """Collect further items until there are enough, and return them in order.
 

@@ -84,3 +84,23 @@ async def test_queue_is_bounded() -> None:
         queue.put(number)
     with pytest.raises(Overloaded):
         await queue.get_batch()
+
+
+async def test_items_are_collected_until_the_loop_is_idle() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+
+    async def put_one_every_third_turn() -> None:
+        for number in range(4):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            queue.put(number)
+
+    putting = asyncio.create_task(put_one_every_third_turn())
+    assert await queue.collect_until_idle(turns=4, timeout_s=60.0) == [0, 1, 2, 3]
+    await putting
+
+
+async def test_collecting_until_idle_times_out() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    queue.put(1)
+    assert await queue.collect_until_idle(turns=10**9, timeout_s=0.0) == [1]
