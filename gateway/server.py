@@ -68,11 +68,9 @@ class Gateway:
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._start()
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -101,8 +99,8 @@ class Gateway:
 
     # --- start --------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
-        settings, stack = self._settings, self._stack
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
         self._app = app = await build_app(settings, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
@@ -115,7 +113,7 @@ class Gateway:
         )
         self.hub_address = rpc.bind(hub_server, settings.hub, hub_credentials)
         self.address = rpc.bind(client_server, settings.listen, client_credentials)
-        app.hub.work_port = work_port = await self._listen_for_work(app.work_streams)
+        app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
         upgrade = f"agents open a socket for work on port {work_port} of this host: upgrade them"
         hub_server.add_generic_rpc_handlers(
             (
@@ -160,13 +158,13 @@ class Gateway:
             )
         )
 
-    async def _listen_for_work(self, streams: WorkStreams) -> int:
+    async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
         """Start the server of work sockets, with the hub's TLS; return its port."""
         settings = self._settings
         tls = server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         work_sockets = WorkSocketServer(streams.serve_socket, tls)
         port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
-        self._stack.push_async_callback(work_sockets.close)
+        stack.push_async_callback(work_sockets.close)
         return port
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:

@@ -14,7 +14,7 @@ import fcntl
 import os
 import queue
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -72,22 +72,23 @@ class Journal:
         self._ended = 0
         self._pending = 0
         self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
-        self._lock = _lock(directory)
-        try:
-            self._connection = schema.open_database(directory / "journal.db")
-            self.epoch = schema.next_epoch(self._connection)
-        except (apsw.Error, schema.WrongVersion) as error:
-            os.close(self._lock)
-            raise JournalBroken(f"{directory / 'journal.db'} cannot be used: {error}") from error
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        path = directory / "journal.db"
+        with ExitStack() as stack:
+            stack.callback(os.close, _lock(directory))
+            try:
+                self._connection = stack.enter_context(closing(schema.open_database(path)))
+                self.epoch = schema.next_epoch(self._connection)
+            except (apsw.Error, schema.WrongVersion) as error:
+                raise JournalBroken(f"{path} cannot be used: {error}") from error
+            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+            self._thread.start()
+            self._resources = stack.pop_all()
 
     async def close(self) -> None:
         """Commit queued operations, close the database and unlock the directory."""
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
-        self._connection.close()
-        os.close(self._lock)
+        self._resources.close()
 
     # --- writes, durable once their future is done --------------------------------------------
 

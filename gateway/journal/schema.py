@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -94,16 +95,14 @@ def open_database(path: Path) -> apsw.Connection:
         WrongVersion: the file is not a journal, or of an unsupported version.
         apsw.Error: it cannot be read or written.
     """
-    connection = apsw.Connection(str(path))
-    try:
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(apsw.Connection(str(path))))
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("foreign_keys", True)
         with connection:
             _create_or_check(connection)
-    except BaseException:
-        connection.close()
-        raise
+        stack.pop_all()
     return connection
 
 

@@ -223,6 +223,20 @@ async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path)
 
 
+async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
+    await Journal(tmp_path).close()
+    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection.execute("DELETE FROM gateway")
+    for _ in range(2):
+        with pytest.raises(JournalBroken, match="no epoch"):
+            Journal(tmp_path)
+    connection.execute("INSERT INTO gateway VALUES (7)")
+    connection.close()
+    journal = Journal(tmp_path)
+    assert journal.epoch == 8
+    await journal.close()
+
+
 async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
     await journal.accept(a_record())
     journal._connection.execute("DROP TABLE executions")
