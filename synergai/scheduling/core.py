@@ -401,7 +401,7 @@ class SchedulerCore:
         """Run requests between two queries of running jobs."""
         for request, worker, estimate, yielding in interruptions:
             for lease in yielding:
-                self._leases.stop(lease, self._now)
+                self._leases.stop(lease, self._now, for_request=True)
             worker.interruptions += bool(yielding)
             if estimate is None:
                 self._assign_probes([(request, worker)])

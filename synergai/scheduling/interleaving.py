@@ -87,13 +87,17 @@ class Interleaver:
     def _first(
         self, requests: Iterable[JobRecord], available: Collection[int] = ()
     ) -> Interruption | None:
-        """Return the first request that fits anywhere, where it is expected to end first."""
+        """Return the first request that fits anywhere, where it is expected to end first.
+
+        A worker on which its engine is unprofiled is the last resort.
+        """
         for request in requests:
             best: Interruption | None = None
-            best_s = math.inf
+            best_key = (True, math.inf)
             for worker in self._view.serving(request.job.engine):
                 estimate = self._estimator.estimate(request.job.engine, worker)
-                cost_s = 0.0 if estimate is None else estimate.seconds(1, with_tensors=True)
+                # A probe takes a time that is not known: no job with a deadline yields to it.
+                cost_s = math.inf if estimate is None else estimate.seconds(1, with_tensors=True)
                 yielding: tuple[Lease, ...] = ()
                 if worker.index in available and estimate is not None:
                     wait_s = worker.free_at(self._view.now) - self._view.now
@@ -102,9 +106,10 @@ class Interleaver:
                     yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
                 else:
                     continue
-                if wait_s + cost_s < best_s:
+                key = (estimate is None, wait_s if estimate is None else wait_s + cost_s)
+                if key < best_key:
                     best = Interruption(request, worker, estimate, yielding)
-                    best_s = wait_s + cost_s
+                    best_key = key
             if best is not None:
                 return best
         return None
@@ -133,7 +138,8 @@ class Interleaver:
             if not worker.leases or estimate is None:
                 return None
             cost_s = estimate.per_query_s + estimate.transfer_s
-            if interruptible and self._jobs_may_yield(worker, priority, cost_s):
+            yields = interruptible and len(worker.leases) > worker.requests
+            if yields and self._jobs_may_yield(worker, priority, cost_s):
                 wait_s = self._delay_s(worker)
             else:
                 wait_s = worker.free_at(self._view.now) - self._view.now
@@ -157,15 +163,17 @@ class Interleaver:
         """Return whether every job on the worker may yield to a request of this cost."""
         if worker.interruptions >= MAX_INTERRUPTIONS:
             return False
-        requests_s = 0.0
+        jobs: list[Lease] = []
+        delay_s = cost_s
         for lease in worker.leases.values():
             if lease.job.is_request:
-                requests_s += lease.expected_s
-                continue
-            late = not self._stays_in_time(lease, requests_s + cost_s)
-            if late or lease.job.job.priority > priority:
-                return False
-        return True
+                delay_s += lease.expected_s
+            else:
+                jobs.append(lease)
+        return all(
+            lease.job.job.priority <= priority and self._stays_in_time(lease, delay_s)
+            for lease in jobs
+        )
 
     def _stays_in_time(self, lease: Lease, delay_s: float) -> bool:
         """Return whether a job that is expected to meet its deadline still does after a delay."""
@@ -184,9 +192,12 @@ class Interleaver:
         now = self._view.now
         delay_s = 0.0
         for lease in worker.leases.values():
-            if lease.job.is_request:
-                delay_s += lease.expected_s
-            elif lease.head_at is not None:
+            if lease.head_at is None:
+                # Jobs behind the head are stopped before their first query.
+                delay_s += lease.expected_s if lease.job.is_request else 0.0
+            elif lease.job.is_request or lease.stopping:
+                delay_s += max(0.0, worker.head_ends_at - now)
+            else:
                 delay_s += lease.assignment.query_s
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)

@@ -239,14 +239,20 @@ class Leases:
             pace = (observation.engine_s + prior_s) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
 
-    def stop(self, lease: Lease, now: float) -> None:
-        """Command the worker to stop the lease at its next query; idempotent."""
+    def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
+        """Command the worker to stop the lease at its next query; idempotent.
+
+        Args:
+            lease: an assignment in flight.
+            now: the instant of the decision.
+            for_request: it yields to a request, and its rest returns to the queue next.
+        """
         if lease.stopping:
             return
         assignment = lease.assignment
         self._commands.append(Stop(assignment.id, assignment.worker_id))
         worker = self._fleet.workers[assignment.worker_id]
-        worker.stop(lease, now)
+        worker.stop(lease, now, for_request=for_request)
         self._fleet.update_availability(worker, now)
 
     def release(self, lease: Lease, now: float) -> None:

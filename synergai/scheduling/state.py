@@ -57,6 +57,7 @@ class Lease:
         compute_s: reported time inside the engine so far.
         setup_s: reported duration of its setup.
         stopping: a stop was commanded.
+        yielding: it was stopped for a request.
         batch_size: number of queries computed together with its single query, itself included.
         session: what is resident on its worker while it runs.
     """
@@ -74,6 +75,7 @@ class Lease:
     compute_s: float = 0.0
     setup_s: float = 0.0
     stopping: bool = False
+    yielding: bool = False
     batch_size: int = 1
     session: Session = field(init=False)
 
@@ -199,6 +201,7 @@ class WorkerRecord:
             can make it available.
         last_job: the job of its latest assignment.
         requests: how many of its leases are requests'.
+        yielding: how many of its leases were stopped for a request.
         interruptions: requests that interrupted its jobs since one of these made progress.
         estimates: cached engine costs.
     """
@@ -218,6 +221,7 @@ class WorkerRecord:
     last_job: JobRecord | None = None
     requests: int = 0
     interruptions: int = 0
+    yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
 
     @property
@@ -260,6 +264,9 @@ class WorkerRecord:
         that only an event makes it available. With batches, the next one is accepted while one
         is computed.
         """
+        if self.yielding:
+            # What yields returns to the queue first: another job must not take its place.
+            return math.inf
         if self.draining or len(self.leases) >= settings.prefetch_count:
             return math.inf
         if not self.leases:
@@ -285,11 +292,14 @@ class WorkerRecord:
         self.requests += lease.job.is_request
         self.leases[lease.assignment.id] = lease
 
-    def stop(self, lease: Lease, now: float) -> None:
-        """Count no more work for `lease`."""
+    def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
+        """Count no more work for `lease`, but its current query if it yields to a request."""
         lease.stop()
+        lease.yielding = for_request
+        self.yielding += for_request
         if lease.is_head:
-            self.head_ends_at = min(self.head_ends_at, now)
+            ends_at = now + lease.assignment.query_s if for_request else now
+            self.head_ends_at = min(self.head_ends_at, ends_at)
         else:
             self._sum_behind_head()
 
@@ -297,6 +307,7 @@ class WorkerRecord:
         """Remove `lease` at any position; the next one becomes the head."""
         del self.leases[lease.assignment.id]
         self.requests -= lease.job.is_request
+        self.yielding -= lease.yielding
         if not self.leases:
             self.idle_since = now
             self.max_batch = 1

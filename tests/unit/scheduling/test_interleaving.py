@@ -113,7 +113,7 @@ def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
     assert request.job_id == "r"
     stopped_ids = {a.id for a in running if a.worker_id == request.worker_id}
     assert stopped_ids & set(stopped(commands))
-    assert request.estimate_s <= 0.2, "at most one query of the job and its own"
+    assert request.estimate_s == pytest.approx(0.2), "one query of the job and its own"
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
@@ -255,6 +255,35 @@ def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> N
     assert dispatched(core.handle(make_request("s", 1.0), 1.0)) == [], "one probe at a time"
 
 
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_interrupted_job_keeps_its_worker(policy: str) -> None:
+    core = make_core(policy=policy, profiled=[BATCH, LIVE])
+    core.handle(make_job("first", deadline=200.0), 0.0)
+    core.handle(make_job("second", deadline=5000.0), 0.0)
+    commands = core.handle(make_request("r", 1.0), 1.0)
+    assert [assignment.job_id for assignment in dispatched(commands)] == ["r"]
+
+
+def test_estimate_of_an_interrupting_request_includes_the_current_query() -> None:
+    core = make_core(policy="synergai")
+    core.handle(make_job("job"), 0.0)
+    [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
+    assert request.estimate_s == pytest.approx(0.2)
+
+
+def test_requests_in_flight_count_together_against_a_jobs_deadline() -> None:
+    core = make_core(policy="synergai")
+    core.handle(make_job("tight", queries=20, deadline=2.35), 0.0)
+    answered = [dispatched(core.handle(make_request(f"r{n}", 0.0), 0.0)) for n in range(4)]
+    assert [len(each) for each in answered] == [1, 1, 0, 0]
+
+
+def test_job_with_a_deadline_does_not_yield_to_a_probe() -> None:
+    core = make_core(policy="synergai", profiled=[BATCH])
+    core.handle(make_job("job", queries=100, deadline=1000.0), 0.0)
+    assert core.handle(make_request("r", 1.0), 1.0) == []
+
+
 # --- expected answer --------------------------------------------------------------------
 
 
@@ -275,3 +304,9 @@ def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
     core.handle(make_job("job"), 0.0)
     assert core.expected_answer_s(LIVE, 0, 0.0) is None
     assert core.expected_answer_s(EngineName("absent"), 0, 0.0) is None
+
+
+def test_expected_answer_counts_only_the_rest_of_a_running_request() -> None:
+    core = make_core(policy="synergai")
+    core.handle(make_request("running", 0.0), 0.0)
+    assert core.expected_answer_s(LIVE, 0, 0.05) == pytest.approx(0.15)
