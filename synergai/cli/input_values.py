@@ -82,7 +82,7 @@ def _choose(values: dict[str, Any], name: str) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         if text[:1] in ("[", "{"):
             raise InvalidInput(f"{text!r} is not valid JSON") from None
         return text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 WATCH_INTERVAL_S: Final = 1.0
 
@@ -51,8 +54,7 @@ class ProfileService:
             InvalidInput: the file cannot be written.
             Unavailable: another process keeps it locked.
         """
-        async with self._write_lock:
-            await asyncio.to_thread(self._store.put_all, entries)
+        await self._in_thread(partial(self._store.put_all, entries))
 
     def record(self, entry: ProfileEntry) -> None:
         """Write an entry observed by the core in the background, with the current date."""
@@ -82,8 +84,7 @@ class ProfileService:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                async with self._write_lock:
-                    changed = await asyncio.to_thread(self._changes)
+                changed = await self._in_thread(self._changes)
             except SynergaiError as error:
                 _log.warning("cannot read changed profiles: %s", error)
                 continue
@@ -105,13 +106,26 @@ class ProfileService:
         return known is not None and replace(known, measured_at=entry.measured_at) == entry
 
     async def close(self) -> None:
-        """Wait for pending writes and close the file."""
+        """Wait for pending reads and writes, and close the file."""
         await asyncio.gather(*self._writes)
-        self._store.close()
+        async with self._write_lock:
+            self._store.close()
+
+    async def _in_thread(self, operation: Callable[[], T]) -> T:
+        """Run an operation of the store in a thread, one at a time.
+
+        A thread cannot be cancelled: the lock is held until it is done, whoever waits for it.
+        """
+        async with self._write_lock:
+            running = asyncio.ensure_future(asyncio.to_thread(operation))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])
+                raise
 
     async def _store_observed(self, entry: ProfileEntry) -> None:
         try:
-            async with self._write_lock:
-                await asyncio.to_thread(self._store.put_observed, entry)
+            await self._in_thread(partial(self._store.put_observed, entry))
         except SynergaiError as error:
             _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)

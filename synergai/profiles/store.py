@@ -113,15 +113,19 @@ class DictionaryStore:
             Unavailable: another process keeps it locked.
         """
         try:
+            # Before the rows: a change in between is reported again rather than lost.
+            version = self._connection.pragma("data_version")
             rows = list(self._connection.execute("SELECT * FROM profile"))
         except apsw.Error as error:
             raise self._translate(error) from error
         try:
-            return ConfigurationDictionary(
+            dictionary = ConfigurationDictionary(
                 from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows
             )
         except InvalidInput as error:
             raise InvalidInput(f"{self._path}: {error}") from error
+        self._data_version = version
+        return dictionary
 
     def put_all(self, entries: Iterable[ProfileEntry]) -> None:
         """Add or replace `entries` in one transaction.
@@ -150,7 +154,7 @@ class DictionaryStore:
             raise self._translate(error) from error
 
     def changed_by_others(self) -> bool:
-        """Return whether another process has changed the file since the last call.
+        """Return whether another process has changed the file since it was last read.
 
         Raises:
             InvalidInput: the file cannot be read.
@@ -160,9 +164,7 @@ class DictionaryStore:
             version = self._connection.pragma("data_version")
         except apsw.Error as error:
             raise self._translate(error) from error
-        changed = bool(version != self._data_version)
-        self._data_version = version
-        return changed
+        return bool(version != self._data_version)
 
     def _check_or_create(self) -> None:
         application_id = self._connection.pragma("application_id")
