@@ -109,15 +109,17 @@ def _default_output(engine: Engine) -> str:
 
 
 def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
+    import zipfile
+
     import numpy as np
 
-    # Texts are object arrays, which np.savez would pickle.
-    plain = {
-        name: array.astype("S") if array.dtype.hasobject else array
-        for name, array in outputs.items()
-    }
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **plain)
+    # Not np.savez: outputs may be called like its own arguments.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in outputs.items():
+            # Texts are object arrays, which NumPy would pickle.
+            plain = array.astype("S") if array.dtype.hasobject else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, plain, allow_pickle=False)
 
 
 def _as_json(result: InferResult) -> dict[str, Any]:

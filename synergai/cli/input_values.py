@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
 _IMAGES: Final = frozenset((".jpg", ".jpeg", ".png"))
+_SHOWN: Final = 60
+"""Characters of a literal that a message repeats."""
 _MAX_FILE_BYTES: Final = 1 << 30
 
 
@@ -58,7 +60,9 @@ def _parse(text: str, names: list[str], engine: Engine) -> dict[str, Any]:
     name, equals, rest = text.partition("=")
     if not equals or (name not in names and text.startswith(("@", "[", "{", '"'))):
         name, rest = "", text
-    value = _read(Path(rest[1:]), engine) if rest.startswith("@") else _literal(rest)
+    datatypes = {spec.name: spec.datatype for spec in engine.inputs}
+    datatype = datatypes.get(name or names[0], "")
+    value = _read(Path(rest[1:]), engine) if rest.startswith("@") else _literal(rest, datatype)
     if isinstance(value, dict) and (not name or rest.startswith("@")):
         return _choose(value, name)
     if name:
@@ -79,13 +83,20 @@ def _choose(values: dict[str, Any], name: str) -> dict[str, Any]:
     raise InvalidInput(f"the file has no {name!r}; it has {', '.join(values)}")
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str, datatype: str) -> Any:
+    """Return the value of a JSON literal; for text inputs, of a JSON list or string only."""
+    if datatype == "BYTES" and not text.startswith(("[", '"')):
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         if text[:1] in ("[", "{"):
-            raise InvalidInput(f"{text!r} is not valid JSON") from None
+            raise InvalidInput(f"{_shortened(text)} is not valid JSON") from None
         return text
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def _read(path: Path, engine: Engine) -> Any:

@@ -20,11 +20,12 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
-from synergai.client.channel import GatewayChannel
+from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle
@@ -173,10 +174,18 @@ class Client:
         """
         build_request = self._request_builder(engine, outputs, version, priority, None, parameters)
         _ = self._channel.oip  # raises NotSupported before the request is built
-        inputs = await self._cast(engine, inputs)
-        async with self._slots.acquire(priority, normalize_deadline(deadline)) as remaining:
+        timeout = normalize_deadline(deadline)
+        expires_at = None if timeout is None else time.monotonic() + timeout
+        inputs = await self._cast(engine, inputs, CALL_TIMEOUT_S if timeout is None else timeout)
+        left = None if expires_at is None else max(0.0, expires_at - time.monotonic())
+        async with self._slots.acquire(priority, left) as remaining:
             request = build_request(inputs)
-            return parse_response(await self._shared_stream.infer(request, remaining))
+            try:
+                return parse_response(await self._shared_stream.infer(request, remaining))
+            except InvalidInput:
+                # The engine may have been replaced by one with other inputs.
+                self._engines.pop(engine, None)
+                raise
 
     @overload
     def stream(
@@ -376,11 +385,14 @@ class Client:
             NotFound: there is no such engine.
             SynergaiError: the call failed.
         """
+        return await self._describe(name, CALL_TIMEOUT_S)
+
+    async def _describe(self, name: str, within_s: float) -> Engine:
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
-        response = await self._channel.call(method, inference_pb2.ModelMetadataRequest(name=name))
-        return engine_from_metadata(response)
+        request = inference_pb2.ModelMetadataRequest(name=name)
+        return engine_from_metadata(await self._channel.call(method, request, timeout=within_s))
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
         """Load an engine on every worker that has it; put it back in service if it was unloaded.
@@ -440,7 +452,7 @@ class Client:
         except (NotFound, Unavailable):
             return False
 
-    async def _cast(self, engine: str, inputs: Inputs) -> Inputs:
+    async def _cast(self, engine: str, inputs: Inputs, within_s: float = CALL_TIMEOUT_S) -> Inputs:
         """Convert lists and scalars to the dtypes of the engine's inputs, described once."""
         # Imported late: submitting and watching jobs needs no NumPy.
         from synergai.client.casting import cast_inputs, needs_casting
@@ -448,7 +460,7 @@ class Client:
         if not needs_casting(inputs):
             return inputs
         if engine not in self._engines:
-            self._engines[engine] = await self.engine(engine)
+            self._engines[engine] = await self._describe(engine, within_s)
         return cast_inputs(inputs, self._engines[engine])
 
     async def _cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:

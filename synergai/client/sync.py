@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from synergai.client.client import Client
@@ -115,7 +116,7 @@ class SyncClient:
         """Run many queries over one call and yield their results in order; see `Client.stream`."""
         results = self._client.stream(
             engine,
-            inputs,
+            _advanced_in_threads(inputs),
             deadline=deadline,
             priority=priority,
             outputs=outputs,
@@ -169,10 +170,13 @@ class SyncClient:
         tenant: str = "",
     ) -> list[InferResult]:
         """Run a job on these inputs and return its results in order; see `Client.run`."""
+        if queries is None and isinstance(inputs, Sized):
+            queries = len(inputs)
+        advanced = _advanced_in_threads(inputs)
 
         async def results() -> list[InferResult]:
             job = self._client.run(
-                engine, inputs, queries=queries, qos=qos, priority=priority, tenant=tenant
+                engine, advanced, queries=queries, qos=qos, priority=priority, tenant=tenant
             )
             async with job:
                 return await job.results()
@@ -261,21 +265,40 @@ class LoopThread:
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous generator; close it when the caller stops."""
+        # A cancelled step still runs for a moment, in which the generator cannot be closed.
+        step = asyncio.Lock()
 
-        async def advance() -> tuple[T, ...]:
-            return () if (item := await anext(items, _END)) is _END else (item,)
+        async def following() -> tuple[T, ...]:
+            async with step:
+                return () if (item := await anext(items, _END)) is _END else (item,)
+
+        async def close() -> None:
+            async with step:
+                await items.aclose()
 
         try:
-            while item := self.run(advance()):
-                yield item[0]
+            while found := self.run(following()):
+                yield found[0]
         finally:
-            self.run(items.aclose())
+            self.run(close())
 
 
 @functools.cache
 def shared_loop() -> LoopThread:
     """Return the process's event loop for blocking clients, which ends with the process."""
     return LoopThread()
+
+
+def _advanced_in_threads(items: ManyInputs) -> ManyInputs:
+    """Return `items`, such that the caller's own generators do not run on the shared loop."""
+    if isinstance(items, AsyncIterable | list | tuple):
+        return items
+    return _advance_in_threads(iter(items))
+
+
+async def _advance_in_threads(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
+    while (item := await asyncio.to_thread(next, items, _END)) is not _END:
+        yield item
 
 
 def _check_no_running_loop() -> None:

@@ -90,8 +90,10 @@ class WorkSocket(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
+        """Store the transport; abort it if the socket was closed during the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
+        if self.closed.done():
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Mark the socket as closed."""

@@ -55,6 +55,16 @@ async def test_stream_left_early_ends_its_call(gateway: FakeGateway) -> None:
     assert gateway.max_in_flight <= 16
 
 
+async def test_inputs_may_come_from_the_client_itself(gateway: FakeGateway) -> None:
+    def work(client: synergai.SyncClient) -> list[float]:
+        inputs = (
+            {"x": client.infer("identity", {"x": [number]})["y"].tolist()} for number in range(4)
+        )
+        return [float(result["y"][0]) for result in client.stream("identity", inputs)]
+
+    assert await in_thread(gateway, work) == [0.0, 1.0, 2.0, 3.0]
+
+
 async def test_submitted_job_is_watched_and_awaited(gateway: FakeGateway) -> None:
     def work(client: synergai.SyncClient) -> tuple[list[int], synergai.JobStatus]:
         job = client.submit("identity", queries=10, qos=5.0)
