@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_timeout_s
-from synergai.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ def heard(manager: socket.socket) -> list[str]:
 def test_gateway_notifies_systemd_of_readiness_watchdog_and_stopping(
     manager: socket.socket, tmp_path: Path
 ) -> None:
-    ports = [f"--{name}=127.0.0.1:{free_port()}" for name in ("listen", "hub", "http")]
+    ports = [f"--{name}=127.0.0.1:0" for name in ("listen", "hub", "http")]
     command = [sys.executable, "-m", "synergai", "gateway", *ports, "--state", str(tmp_path / "s")]
     with subprocess.Popen(command, env={**os.environ, "WATCHDOG_USEC": "60000"}) as process:
         try:
