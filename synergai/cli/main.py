@@ -12,14 +12,13 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from synergai.errors import InvalidSettings, NotSupported, SynergaiError
-from synergai.runtime.text import printable
+from synergai.cli.errors import exit_on_error
+from synergai.errors import NotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,6 +179,8 @@ app: Final = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib.metadata import version  # deferred to keep other commands fast
+
         typer.echo(f"synergai {version('synergai')}")
         raise typer.Exit
 
@@ -220,29 +221,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may not be valid text, and terminals may not support every character.
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+    with exit_on_error():
         typer.main.get_command(app)(args=arguments, prog_name="synergai")
-    except InvalidSettings as error:
-        _print_error(str(error))
-        sys.exit(2)
-    except SynergaiError as error:
-        _print_error(str(error))
-        sys.exit(1)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{where}{error.strerror or error}")
-        sys.exit(1)
-    except Exception as error:
-        if os.environ.get("SYNERGAI_DEBUG"):
-            raise
-        _print_error(
-            f"internal error: {type(error).__name__}; set SYNERGAI_DEBUG=1 for a traceback"
-        )
-        sys.exit(1)
     sys.exit(0)
-
-
-def _print_error(message: str) -> None:
-    """Print a message as one line on standard error, without control characters."""
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(printable(" ".join(message.split())), err=True)
