@@ -7,10 +7,8 @@ import contextlib
 import logging
 import os
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import psutil
 from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
@@ -18,6 +16,7 @@ from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.clock import Clock
+from synergai.runtime.memory import physical_memory_bytes, rss_bytes
 from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
 from worker_agent.hosts.pool import HostPool, SessionChange
@@ -29,16 +28,15 @@ from worker_agent.power.files import Files
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.runner.runner import Runner
-from worker_agent.standalone.backend import AgentBackend
-from worker_agent.standalone.server import StandaloneServer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
     from synergai.domain import Configuration, Engine, EngineName, Session
+    from worker_agent.config import AgentConfig
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.settings import AgentSettings
+    from worker_agent.standalone.server import StandaloneServer
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 """Upper bound of what a report adds to a response."""
@@ -53,19 +51,19 @@ class Agent:
         address: address of its own Open Inference Protocol server; empty if there is none.
     """
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
         self._read_tls()  # report invalid certificate files before starting anything
         # Filled on startup, like the engines.
         self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
         self._hosts = HostPool(
-            settings.models,
-            memory_bytes=settings.memory_bytes,
-            cores=settings.cores,
-            hang_timeout_s=settings.hang_timeout_s,
-            pinned=settings.sessions,
+            config.models,
+            memory_bytes=config.memory_bytes,
+            cores=config.cores,
+            hang_timeout_s=config.hang_timeout_s,
+            pinned=config.sessions,
             on_change=self._session_changed,
         )
         self._modes = PowerModeHosts(self._hosts)
@@ -76,32 +74,28 @@ class Agent:
             self._engines,
             time.monotonic,
             self._idle.set,
-            max_response_bytes=settings.max_message_bytes - _REPORT_OVERHEAD_BYTES,
+            max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
         self._hub = HubClient(
-            settings.gateway,
+            config.gateway,
             self,
             self._runner,
             self._configurations,
-            settings.max_message_bytes,
+            config.max_message_bytes,
             self._read_tls,
         )
-        clock = Clock()
-        self._standalone = StandaloneServer(
-            AgentBackend(self._runner, self._hosts, self._engines, self._configurations, clock),
-            clock,
-        )
+        self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._exit_stack: contextlib.AsyncExitStack
 
     async def __aenter__(self) -> Self:
-        self._settings.state.mkdir(parents=True, exist_ok=True)
+        self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
-            files = Files(self._settings.root)
+            files = Files(self._config.root)
             power = await PowerManager.open(
-                self._settings.power,
-                self._settings.power_modes,
+                self._config.power,
+                self._config.power_modes,
                 files,
                 self._hub.send_power_changed,
             )
@@ -109,32 +103,31 @@ class Agent:
             stack.push_async_callback(self._modes.close)
             self._meter = await asyncio.to_thread(PowerMeter, files)
             stack.push_async_callback(asyncio.to_thread, self._meter.close)
-            self._configurations += self._settings.configurations(self._modes.modes)
+            self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
-            inventory = Inventory(self._settings.models, self._settings.state / "engines.json")
+            inventory = Inventory(self._config.models, self._config.state / "engines.json")
             self._engines.update(await inventory.engines())
             # Failures are logged by the pool; the registration lists the resident sessions.
-            loads = map(self._load, self._settings.sessions)
+            loads = map(self._load, self._config.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
             await stack.enter_async_context(self._tasks)
             stack.callback(self._runner.abandon_all)
-            if self._settings.listen is not None:
+            if self._config.listen is not None:
+                self._standalone = self._create_standalone()
                 self.address = await self._standalone.start(
-                    self._settings.listen, self._settings.max_message_bytes
+                    self._config.listen, self._config.max_message_bytes
                 )
                 stack.push_async_callback(self._standalone.stop)
-            stack.enter_context(ready_file(self._settings.ready_file, address=self.address))
-            watch = ModelDirectoryWatch(
-                inventory, self._settings.models_look_s, self._engine_changed
-            )
+            stack.enter_context(ready_file(self._config.ready_file, address=self.address))
+            watch = ModelDirectoryWatch(inventory, self._config.models_look_s, self._engine_changed)
             for loop in (self._hub.run(), self._hosts.enforce_memory_budget(), watch.run()):
                 stack.callback(self._start_task(loop).cancel)
             self._exit_stack = stack.pop_all()
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
             "worker %s (%s) has %d usable engines of %d",
-            self._settings.worker_id,
-            self._settings.worker_class,
+            self._config.worker_id,
+            self._config.worker_class,
             usable,
             len(self._engines),
         )
@@ -156,10 +149,11 @@ class Agent:
         """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over."""
         await self._stop.wait()
         _log.info("draining")
-        self._standalone.drain()
+        if self._standalone is not None:
+            self._standalone.drain()
         self._hub.send_draining()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_s):
+            async with asyncio.timeout(self._config.drain_s):
                 while not self._runner.is_idle:
                     self._idle.clear()
                     await self._idle.wait()
@@ -171,11 +165,11 @@ class Agent:
         """Return the current description of this worker."""
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
-            worker_id=self._settings.worker_id,
-            worker_class=self._settings.worker_class,
-            agent_version=_version(),
+            worker_id=self._config.worker_id,
+            worker_class=self._config.worker_class,
+            agent_version=self._config.agent_version,
             cores=len(os.sched_getaffinity(0)),
-            memory_bytes=psutil.virtual_memory().total,
+            memory_bytes=physical_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self._configurations),
             engines=map(converters.engine_to_proto, self._engines.values()),
             sessions=map(converters.session_to_proto, self._hosts.resident_sessions()),
@@ -185,8 +179,7 @@ class Agent:
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the resident memory of agent and engine hosts, and the machine's power draw."""
-        own: int = psutil.Process().memory_info().rss
-        beat = hub_pb2.Heartbeat(rss_bytes=own + self._hosts.rss_bytes())
+        beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + self._hosts.rss_bytes())
         if self._meter is not None and (draw := self._meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat
@@ -206,8 +199,19 @@ class Agent:
         self._start_task(self._hosts.unload(session))
 
     def _read_tls(self) -> ClientTls:
-        settings = self._settings
-        return ClientTls.read(settings.tls_ca, settings.tls_cert, settings.tls_key)
+        config = self._config
+        return ClientTls.read(config.tls_ca, config.tls_cert, config.tls_key)
+
+    def _create_standalone(self) -> StandaloneServer:
+        # Deferred: most agents serve a gateway only, and the two modules take 4 MB.
+        from worker_agent.standalone.backend import AgentBackend
+        from worker_agent.standalone.server import StandaloneServer
+
+        clock = Clock()
+        backend = AgentBackend(
+            self._runner, self._hosts, self._engines, self._configurations, clock
+        )
+        return StandaloneServer(backend, clock)
 
     def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         engine = self._engines.get(session.engine)
@@ -250,10 +254,3 @@ def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
 def _log_failure(task: asyncio.Task[object]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a task of the agent has failed", exc_info=error)
-
-
-def _version() -> str:
-    try:
-        return version("synergai")
-    except PackageNotFoundError:  # run from a checkout without installation
-        return "0"

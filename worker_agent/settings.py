@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 from pydantic import AfterValidator, Field, field_validator
 
 from synergai.domain import MAX_THREADS, Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings
-from worker_agent.cpu_affinity import check_thread_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from worker_agent.power.controller import PowerMode
+from worker_agent.config import AgentConfig
 
 
 def _default_worker_id() -> str:
@@ -127,33 +124,6 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     )
     log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
-    def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
-        """Return the available configurations, by power mode and increasing number of threads.
-
-        Args:
-            modes: available power modes; thread counts are limited by the cores of each mode.
-
-        Raises:
-            InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
-        """
-        check_thread_counts(self.threads, self.cores)
-        if not modes:
-            cores = len(self.cores) or len(os.sched_getaffinity(0))
-            return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
-        found = tuple(
-            Configuration(count, mode.name)
-            for mode in modes
-            for count in self.threads
-            or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
-            if count <= mode.cores
-        )
-        if not found:
-            most = max(mode.cores for mode in modes)
-            raise InvalidInput(
-                f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
-            )
-        return found
-
     @field_validator("preload")
     @classmethod
     def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
@@ -172,17 +142,16 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
     @property
     def memory_bytes(self) -> int:
         """Memory budget of resident engines in bytes."""
-        if self.memory_mb:
-            return self.memory_mb << 20
-        import psutil  # deferred to keep --help fast
+        return self.memory_mb << 20 or physical_memory_bytes() // 2
 
-        total: int = psutil.virtual_memory().total
-        return total // 2
+    @property
+    def agent_version(self) -> str:
+        """Version of the installed package; 0 in a checkout without installation."""
+        try:
+            return version("synergai")
+        except PackageNotFoundError:
+            return "0"
 
-
-def _powers_of_two(cores: int) -> list[int]:
-    """Return 1, 2, 4, … below the number of cores, and the number of cores."""
-    counts = [1]
-    while counts[-1] * 2 < cores:
-        counts.append(counts[-1] * 2)
-    return counts if cores == 1 else [*counts, cores]
+    def to_config(self) -> AgentConfig:
+        """Return the configuration of an agent with these settings."""
+        return msgspec.convert(self, AgentConfig, from_attributes=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -64,6 +66,7 @@ ORDER = {
     "worker_agent": (
         "cpu_affinity",
         "power",
+        "config",
         "settings",
         "ipc",
         "backends",
@@ -74,6 +77,7 @@ ORDER = {
         "hub_client",
         "standalone",
         "app",
+        "serve",
         "installer",
         "emulated_board",
         "cli",
@@ -213,3 +217,13 @@ def test_no_module_imports_itself_through_others() -> None:
     }
     # Raises CycleError, which names the cycle.
     TopologicalSorter(graph).prepare()
+
+
+def test_serving_agent_imports_no_command_line() -> None:
+    program = (
+        "import sys; import worker_agent.serve\n"
+        "heavy = {'typer', 'pydantic', 'importlib.metadata', 'numpy'}\n"
+        "print(*sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == []

@@ -7,9 +7,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from synergai.errors import SynergaiError
+from synergai.runtime.memory import rss_bytes
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class HostPool:
     async def check_memory(self) -> None:
         """Evict idle hosts above the memory budget, and kill a leaking host even if it is busy."""
         for session, host in list(self._hosts.items()):
-            size, initial = _rss_bytes(host.pid), self._initial_bytes[session]
+            size, initial = rss_bytes(host.pid), self._initial_bytes[session]
             if size > max(self._memory_bytes, LEAK_FACTOR * initial):
                 _log.warning("killing the engine host of %s, which leaks memory", session)
                 host.kill(
@@ -146,7 +145,7 @@ class HostPool:
 
     def rss_bytes(self) -> int:
         """Return the total resident memory of all hosts."""
-        return sum(_rss_bytes(host.pid) for host in (*self._hosts.values(), *self._retiring))
+        return sum(rss_bytes(host.pid) for host in (*self._hosts.values(), *self._retiring))
 
     async def close(self) -> None:
         """Close all hosts."""
@@ -177,7 +176,7 @@ class HostPool:
             self._on_change(SessionChange(session, resident=False, error=error))
             raise
         self._hosts[session] = host
-        self._initial_bytes[session] = _rss_bytes(host.pid)
+        self._initial_bytes[session] = rss_bytes(host.pid)
         _log.info(
             "loaded %s with %s in %.2f s",
             session.engine,
@@ -214,11 +213,3 @@ class HostPool:
         if self._hosts.get(host.session) is host:
             del self._hosts[host.session]
             self._on_change(SessionChange(host.session, resident=False))
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        size: int = psutil.Process(pid).memory_info().rss
-    except psutil.Error:  # it has just exited
-        return 0
-    return size

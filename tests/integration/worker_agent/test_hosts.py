@@ -283,7 +283,7 @@ async def test_idle_hosts_grown_above_the_budget_are_evicted(
     hosts = HostPool(models, memory_bytes=1 << 40)
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
-    monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", lambda _pid: 600 << 30)
+    monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
     await hosts.close()
@@ -296,7 +296,7 @@ async def test_only_the_leaking_host_is_killed(
     leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
-    monkeypatch.setattr(worker_agent.hosts.pool, "_rss_bytes", sizes.__getitem__)
+    monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", sizes.__getitem__)
     await hosts.check_memory()
     ended = await cut
     assert ended.fault is Fault.HOST_DIED

@@ -41,7 +41,7 @@ async def agent(models: Path, state: Path) -> AsyncIterator[Agent]:
     settings = AgentSettings(
         gateway="127.0.0.1:1", models=models, state=state, listen="127.0.0.1:0", drain_s=1.0
     )
-    async with Agent(settings) as agent:
+    async with Agent(settings.to_config()) as agent:
         yield agent
 
 
@@ -153,6 +153,7 @@ async def test_draining_agent_refuses_new_requests(
 async def test_internal_error_fails_only_its_request(
     agent: Agent, stub: GRPCInferenceServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert agent._standalone is not None
     backend = agent._standalone._backend
     begin = backend.begin
 

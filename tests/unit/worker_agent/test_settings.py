@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from synergai.domain import Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
 from synergai.runtime.settings import InvalidSettings
+from worker_agent.config import AgentConfig
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
@@ -30,19 +32,23 @@ def configured_cores(number: int) -> Callable[[str | int], int]:
 
 def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
     expected = (Configuration(1), Configuration(2), Configuration(4), Configuration(6))
-    assert AgentSettings().configurations() == expected
+    assert AgentSettings().to_config().configurations() == expected
 
 
 def test_thread_counts_are_sorted_and_unique() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
-    assert settings.configurations() == (Configuration(1), Configuration(4))
+    assert settings.to_config().configurations() == (Configuration(1), Configuration(4))
 
 
 def test_thread_counts_are_limited_by_the_given_cores() -> None:
     kept = AgentSettings.load({"cores": "2-4"})
-    assert kept.configurations() == (Configuration(1), Configuration(2), Configuration(3))
+    assert kept.to_config().configurations() == (
+        Configuration(1),
+        Configuration(2),
+        Configuration(3),
+    )
     with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):
-        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).configurations()
+        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).to_config().configurations()
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "1,5000", "two"])
@@ -81,6 +87,18 @@ def test_any_hostname_gives_a_valid_worker_id(
 def test_worker_id_that_could_leave_a_directory_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="--worker-id"):
         AgentSettings.load({"worker_id": "../x"})
+
+
+def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -> None:
+    values = {"models": str(tmp_path), "preload": "digits=threads=2", "cores": "1-3", "tls_ca": "a"}
+    settings = AgentSettings.load(values)
+    config = settings.to_config()
+    derived = {"preload": "sessions", "memory_mb": "memory_bytes"}
+    fields = {derived.get(name, name) for name in AgentSettings.model_fields}
+    assert set(config.__struct_fields__) == fields | {"agent_version"}
+    assert all(getattr(config, name) == getattr(settings, name) for name in fields)
+    assert (config.models, config.cores, config.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
+    assert AgentConfig.decode(config.encode()) == config
 
 
 def test_memory_defaults_to_half_of_the_machine() -> None:

@@ -1,0 +1,105 @@
+"""Configuration of a running agent: its validated settings, without the library that reads them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from synergai.domain import Configuration, Session
+from synergai.errors import InvalidInput
+from worker_agent.cpu_affinity import check_thread_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.runtime.settings import LogLevel
+    from worker_agent.power.controller import PowerMode
+else:
+    LogLevel = str
+
+
+class AgentConfig(Struct, frozen=True, kw_only=True):
+    """What an agent is to do; see `AgentSettings` for the fields that it does not document.
+
+    Attributes:
+        agent_version: version of the installed package.
+        sessions: sessions to load before the worker registers, and never to evict.
+        memory_bytes: memory budget of resident engines.
+    """
+
+    agent_version: str
+    gateway: str
+    models: Path
+    models_look_s: float
+    worker_id: str
+    worker_class: str
+    threads: tuple[int, ...]
+    cores: tuple[int, ...]
+    memory_bytes: int
+    sessions: tuple[Session, ...]
+    power: str
+    power_modes: tuple[str, ...]
+    root: Path
+    state: Path
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    listen: str | None
+    hang_timeout_s: float
+    drain_s: float
+    max_message_bytes: int
+    ready_file: Path | None
+    log_level: LogLevel
+
+    def encode(self) -> str:
+        """Return the configuration as JSON."""
+        return msgspec.json.encode(self, enc_hook=os.fspath).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> AgentConfig:
+        """Return the configuration that `encode` made `text` of."""
+        return msgspec.json.decode(text, type=cls, dec_hook=_construct)
+
+    def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
+        """Return the available configurations, by power mode and increasing number of threads.
+
+        Args:
+            modes: available power modes; thread counts are limited by the cores of each mode.
+
+        Raises:
+            InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
+        """
+        check_thread_counts(self.threads, self.cores)
+        if not modes:
+            cores = len(self.cores) or len(os.sched_getaffinity(0))
+            return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
+        found = tuple(
+            Configuration(count, mode.name)
+            for mode in modes
+            for count in self.threads
+            or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
+            if count <= mode.cores
+        )
+        if not found:
+            most = max(mode.cores for mode in modes)
+            raise InvalidInput(
+                f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
+            )
+        return found
+
+
+def _construct(kind: Any, text: str) -> Any:
+    """Return `text` as a value of a type that JSON lacks."""
+    return kind(text)
+
+
+def _powers_of_two(cores: int) -> list[int]:
+    """Return 1, 2, 4, … below the number of cores, and the number of cores."""
+    counts = [1]
+    while counts[-1] * 2 < cores:
+        counts.append(counts[-1] * 2)
+    return counts if cores == 1 else [*counts, cores]

@@ -1,0 +1,25 @@
+"""Process that serves as the agent.
+
+``synergai agent`` executes it in place of itself, under the same process id, once the settings are
+valid: the command line and the validation take 17 MB that serving does not need.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from synergai.cli.errors import exit_on_error
+from synergai.runtime.service import run_service
+from worker_agent.app import Agent
+from worker_agent.config import AgentConfig
+
+
+def main() -> None:
+    """Run the agent whose configuration is the only argument."""
+    config = AgentConfig.decode(sys.argv[1])
+    with exit_on_error():
+        run_service(lambda: Agent(config), config.log_level)
+
+
+if __name__ == "__main__":
+    main()
