@@ -92,11 +92,14 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     good, per_second = report.goodput(results)
     for policy, statuses in ((DEFAULT_POLICY, results), (THESIS_POLICY, thesis_results)):
         violated = sum(status.violated for status in statuses)
-        console.print(f"Violations, {policy}: {violated} of {len(statuses)} jobs")
+        error = report.estimate_error(statuses)
+        console.print(
+            f"{policy}: {violated} of {len(statuses)} jobs violated, "
+            f"estimates off by {error:.1%} at the median"
+        )
     console.print(
-        f"Goodput: {good:,} queries of jobs that met their QoS, {per_second:,.0f} per second"
+        f"Goodput, {DEFAULT_POLICY}: {good:,} queries of jobs that met their QoS, {per_second:,.0f} per second"
     )
-    console.print(f"Estimates: {report.estimate_error(results):.1%} median error")
     for each in requests:
         console.print(f"Photographs, {report.requests_line(each)}")
     console.print(f"Digits: {correct} of {total} correct, accuracy {correct / total:.2%}")

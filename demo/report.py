@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     "queries",
     "QoS",
     "kind",
-    "worker, configuration",
+    "workers",
     "estimated",
     "actual",
 )
@@ -45,7 +45,7 @@ def jobs_table(
             f"{job.queries:,}",
             f"{job.qos:.2f} s",
             job.kind,
-            "\n".join(dict.fromkeys(f"{e.worker_id} {e.configuration}" for e in result.executions)),
+            ", ".join(dict.fromkeys(e.worker_id for e in result.executions)),
             "-" if result.estimated_s is None else f"{result.estimated_s:.2f} s",
             "-" if result.actual_s is None else f"{result.actual_s:.2f} s",
             *map(_verdict, (result, *others)),
