@@ -40,7 +40,7 @@ IN_FLIGHT = 16
 SAMPLES = 100
 WARM_UP = 0.2
 """Fraction of the samples that is ignored, while pools and caches fill."""
-IDLE_LIMITS_MB = {"gateway": 80.0, "agent": 60.0}
+IDLE_LIMITS_MB = {"gateway": 80.0, "agent": 55.0}
 GROWTH_LIMIT_BYTES = 8.0
 """Per request; the smallest Python object takes 16."""
 NOISE_BYTES = 2e6

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
     from synergai.models.samples import Samples
     from worker_agent.backends import Backend
+    from worker_agent.host.inbox import Run
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.processing import Processing
     from worker_agent.host.query_codec import DecodedQuery
     from worker_agent.ipc.arena import Arena
 
     Array: TypeAlias = NDArray[Any]
-    Run: TypeAlias = RunQuery | RunSamples
 
 PROGRESS_INTERVAL: Final = 0.05
 HOLD_S: Final = 0.0005
