@@ -98,7 +98,8 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
             f"estimates off by {error:.1%} at the median"
         )
     console.print(
-        f"Goodput, {DEFAULT_POLICY}: {good:,} queries of jobs that met their QoS, {per_second:,.0f} per second"
+        f"Goodput, {DEFAULT_POLICY}: {good:,} queries of jobs that met their QoS, "
+        f"{per_second:,.0f} per second"
     )
     for each in requests:
         console.print(f"Photographs, {report.requests_line(each)}")
