@@ -114,7 +114,7 @@ class ProfileService:
     async def _in_thread(self, operation: Callable[[], T]) -> T:
         """Run an operation of the store in a thread, one at a time.
 
-        A thread cannot be cancelled: the lock is held until it is done, whoever waits for it.
+        A thread cannot be cancelled: the lock is held until the thread is done.
         """
         async with self._write_lock:
             running = asyncio.ensure_future(asyncio.to_thread(operation))
