@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
 import pytest
 
 import synergai
+from synergai.domain import JobState
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
 
@@ -48,6 +50,10 @@ async def test_request_without_a_chance_is_refused_at_once(fleet: tuple[LocalFle
     async with synergai.Client(local.address) as client:
         await client.load(mixed_load.LIVE)
         job = await client.submit(mixed_load.SLOW, queries=mixed_load.ENDLESS)
+        async with contextlib.aclosing(job.watch()) as statuses:
+            async for status in statuses:
+                if status.state is JobState.RUNNING:
+                    break
         # A request waits for the query that runs; in strict mode, for the whole job.
         deadline = mixed_load.QUERY_S[mixed_load.SLOW] / 2 if yields else 60.0
         with pytest.raises(synergai.Overloaded, match="is busy: a response would take about"):
