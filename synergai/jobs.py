@@ -53,6 +53,9 @@ class JobStatus:
         labelled: number of completed queries with a known label.
         correct: number of these that were answered correctly.
         reason: why it failed, was rejected or expired.
+        remaining_s: seconds until it is expected to complete; None if unknown or ended.
+        expected_excess_s: seconds past its QoS at which it is expected to complete, 0 if in time;
+            None if unknown, ended or without QoS.
     """
 
     id: JobId
@@ -70,6 +73,8 @@ class JobStatus:
     labelled: int = 0
     correct: int = 0
     reason: str = ""
+    remaining_s: float | None = None
+    expected_excess_s: float | None = None
 
     @property
     def accuracy(self) -> float | None:

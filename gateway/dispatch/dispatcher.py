@@ -156,6 +156,10 @@ class Dispatcher:
         """
         return self._core.expected_answer_s(engine, priority, self._clock.now())
 
+    def expected_completion(self, job_id: JobId, now: float) -> float | None:
+        """Return when a job is expected to complete, in monotonic seconds; None if unknown."""
+        return self._core.expected_completion(job_id, now)
+
     def add_worker(self, worker: ConnectedWorker) -> None:
         """Add a worker whose work stream is open to the fleet."""
         self._journal.after_pending(partial(self._join, worker))

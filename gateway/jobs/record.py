@@ -42,8 +42,13 @@ class JobRecord:
         """Unix time of the deadline; infinite without QoS."""
         return self.submitted_at + self.spec.qos
 
-    def status(self, now: float) -> JobStatus:
-        """Return the status as of the Unix time `now`, or of the end if the job has ended."""
+    def status(self, now: float, *, completes_at: float | None = None) -> JobStatus:
+        """Return the status as of `now`, or of the end if the job has ended.
+
+        Args:
+            now: Unix time.
+            completes_at: Unix time at which the job is expected to complete, if known.
+        """
         until = now if self.finished_at is None else self.finished_at
         dispatched_at = until if self.dispatched_at is None else self.dispatched_at
         finished_at = (
@@ -66,7 +71,14 @@ class JobRecord:
             labelled=sum(execution.labelled for execution in self.executions),
             correct=sum(execution.correct for execution in self.executions),
             reason=self.reason,
+            remaining_s=None if completes_at is None else completes_at - now,
+            expected_excess_s=self._excess_s(completes_at),
         )
+
+    def _excess_s(self, completes_at: float | None) -> float | None:
+        if completes_at is None or math.isinf(self.spec.qos):
+            return None
+        return max(0.0, completes_at - self.deadline_at)
 
     def _is_violated(self, until: float) -> bool:
         if math.isinf(self.spec.qos):

@@ -188,7 +188,9 @@ class StreamedJobs:
         """
         engine = self._catalogue.find(spec.engine)
         self._admission.acquire(self._window_bytes)
-        tracker = JobTracker(new_job_record(spec, self._clock), self._clock)
+        tracker = JobTracker(
+            new_job_record(spec, self._clock), self._clock, self._dispatcher.expected_completion
+        )
         job = StreamedJob(tracker, engine, self._metrics, self._window_bytes)
         scheduled = scheduler_job(tracker.record, self._clock, with_tensors=True)
         if budget_s is not None:

@@ -195,7 +195,7 @@ class SubmittedJobs:
         """Resume the unfinished jobs in the journal; return their number."""
         unfinished = await self._journal.unfinished_jobs()
         for record in unfinished:
-            self._start(JobTracker(record, self._clock))
+            self._start(self._tracker(record))
         return len(unfinished)
 
     async def submit(self, spec: JobSpec, key: str = "") -> JobStatus:
@@ -225,7 +225,7 @@ class SubmittedJobs:
             if known is None:
                 raise
             return await self.get(known)
-        tracker = JobTracker(new_job_record(spec, self._clock), self._clock)
+        tracker = self._tracker(new_job_record(spec, self._clock))
         self._accepting += 1
         accepted = self._journal.accept(tracker.record, key)
         accepted.add_done_callback(partial(self._accepted, tracker))
@@ -264,7 +264,10 @@ class SubmittedJobs:
         found += [r for r in unfinished if r.state in wanted and r.id not in seen]
         found.sort(key=lambda record: record.submitted_at, reverse=True)
         now = self._unix_now()
-        return [record.status(now) for record in found[:limit]]
+        return [
+            job.tracker.snapshot() if (job := self._unfinished.get(r.id)) else r.status(now)
+            for r in found[:limit]
+        ]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
         """Yield the status of a job now and after every change, until it has ended.
@@ -299,6 +302,9 @@ class SubmittedJobs:
         """Remove a job whose end the journal has recorded."""
         del self._unfinished[tracker.id]
         record_job_end(self._metrics, tracker)
+
+    def _tracker(self, record: JobRecord) -> JobTracker:
+        return JobTracker(record, self._clock, self._dispatcher.expected_completion)
 
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()

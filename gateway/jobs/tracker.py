@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.jobs.completion_estimate import CompletionEstimate
 from gateway.jobs.executions import Executions
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
+    from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -26,6 +26,7 @@ class JobTracker:
     Args:
         record: initial record.
         clock: the gateway's clock.
+        expected: returns when the job is expected to complete, in monotonic seconds, if known.
 
     Attributes:
         id: id of the job.
@@ -33,14 +34,16 @@ class JobTracker:
         clock: the gateway's clock.
     """
 
-    def __init__(self, record: JobRecord, clock: Clock) -> None:
+    def __init__(
+        self, record: JobRecord, clock: Clock, expected: Callable[[JobId, float], float | None]
+    ) -> None:
         self.id = record.id
         self.spec = record.spec
         self.clock = clock
         self._record = record
         self._executions_stale = False
         self._executions = Executions(record.executions)
-        self._estimate: tuple[float, CompletionEstimate] | None = None
+        self._expected = expected
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -54,16 +57,29 @@ class JobTracker:
 
     def snapshot(self) -> JobStatus:
         """Return the status as of now."""
-        return self.record.status(self.clock.to_unix(self.clock.now()))
+        now = self.clock.now()
+        completes_at = None if self._record.state.ended else self._expected(self.id, now)
+        return self.record.status(
+            self.clock.to_unix(now),
+            completes_at=None if completes_at is None else self.clock.to_unix(completes_at),
+        )
 
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
-        """Record an assignment; return whether it set the first dispatch or the estimate."""
+        """Record an assignment; return whether it set the first dispatch or the estimate.
+
+        The estimate is fixed at the first dispatch at which there is one. Probes, which measure an
+        unprofiled engine, have none.
+        """
         record = self._record
         at = self.clock.to_unix(now)
         dispatched_at = at if record.dispatched_at is None else record.dispatched_at
         estimated_s = record.estimated_s
-        if (seconds := self._first_estimate(assignment, now)) is not None:
-            estimated_s = at - dispatched_at + seconds
+        if (
+            estimated_s is None
+            and not assignment.probe
+            and (completes_at := self._expected(self.id, now)) is not None
+        ):
+            estimated_s = self.clock.to_unix(completes_at) - dispatched_at
         changed = (dispatched_at, estimated_s) != (record.dispatched_at, record.estimated_s)
         if changed or record.state is JobState.QUEUED:
             self._change(
@@ -99,22 +115,6 @@ class JobTracker:
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
-
-    def _first_estimate(self, assignment: Assignment, now: float) -> float | None:
-        """Return the seconds to completion, fixed at the first estimable dispatch; otherwise None.
-
-        Probes, which measure an unprofiled engine, have no estimate. All assignments of the same
-        instant count.
-        """
-        if assignment.probe:
-            return None
-        if self._estimate is None or self._estimate[0] != now:
-            if self._record.estimated_s is not None:
-                return None
-            self._estimate = now, CompletionEstimate(self.spec.queries - self._executions.queries)
-        estimate = self._estimate[1]
-        estimate.add(assignment)
-        return estimate.seconds
 
     def _change(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the callers are in this class

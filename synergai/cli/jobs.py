@@ -194,7 +194,7 @@ async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fa
                 async for status in statuses:
                     progress.update(
                         task,
-                        description=f"{status.spec.engine} {status.state.name.lower()}",
+                        description=f"{status.spec.engine} {progress_text(status)}",
                         completed=status.queries_done,
                         total=status.spec.queries,
                     )
@@ -210,6 +210,12 @@ async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fa
         status.raise_unless_succeeded()
         if fail_on_violation and status.violated:
             raise typer.Exit(VIOLATED)
+
+
+def progress_text(job: JobStatus) -> str:
+    """Return the state, and what is known about the deadline of a job that has not ended."""
+    texts = [_state_text(job)] if job.state.ended else [_state_text(job), deadline_text(job)]
+    return ", ".join(text.plain for text in texts if text)
 
 
 def _progress() -> Progress:
@@ -243,7 +249,7 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
         format_seconds(job.spec.qos),
         format_seconds(job.estimated_s),
         format_seconds(job.actual_s),
-        Text(", ").join(text for text in (_state_text(job), _deadline_text(job)) if text),
+        Text(", ").join(text for text in (_state_text(job), deadline_text(job)) if text),
     )
 
 
@@ -251,13 +257,16 @@ def _state_text(job: JobStatus) -> Text:
     return Text(job.state.name.lower(), _STYLES[job.state])
 
 
-def _deadline_text(job: JobStatus) -> Text:
+def deadline_text(job: JobStatus) -> Text:
+    """Return whether a job met its QoS, or by how much it missed it or is expected to."""
     if math.isinf(job.spec.qos):
         return Text("")
+    expected = format_seconds(job.expected_excess_s) if job.expected_excess_s else ""
     if job.violated:
-        return Text(
-            f"violated by {format_seconds(job.excess_s)}" if job.excess_s else "violated", "red"
-        )
+        text = f"violated by {format_seconds(job.excess_s)}" if job.excess_s else "violated"
+        return Text(f"{text} so far, ~{expected} at its end" if expected else text, "red")
+    if expected:
+        return Text(f"will miss its QoS by ~{expected}", "yellow")
     return Text("met" if job.state is JobState.SUCCEEDED else "", "green")
 
 
@@ -272,9 +281,10 @@ def _print_status(job: JobStatus, *, as_json: bool) -> None:
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
         ("QoS", format_seconds(job.spec.qos)),
-        ("deadline", _deadline_text(job)),
+        ("deadline", deadline_text(job)),
         ("waited", format_seconds(job.waited_s)),
         ("estimated", format_seconds(job.estimated_s)),
+        ("remaining", format_seconds(job.remaining_s)),
         ("actual", format_seconds(job.actual_s)),
         ("accuracy", "" if job.accuracy is None else f"{job.accuracy:.2%}"),
         ("tenant", job.spec.tenant),

@@ -289,6 +289,8 @@ def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
         labelled=status.labelled,
         correct=status.correct,
         reason=status.reason,
+        remaining_s=status.remaining_s,
+        expected_excess_s=status.expected_excess_s,
     )
     message.submitted_at.FromDatetime(status.submitted_at)
     if status.finished_at is not None:
@@ -319,6 +321,10 @@ def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
         labelled=message.labelled,
         correct=message.correct,
         reason=message.reason,
+        remaining_s=message.remaining_s if message.HasField("remaining_s") else None,
+        expected_excess_s=(
+            message.expected_excess_s if message.HasField("expected_excess_s") else None
+        ),
     )
 
 

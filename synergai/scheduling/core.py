@@ -18,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -47,7 +48,7 @@ from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
 from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
-from synergai.scheduling.policy import POLICIES, Assign, Preempt, View
+from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.state import JobRecord
@@ -147,6 +148,17 @@ class SchedulerCore:
         return self._interleaver.expected_answer_s(
             engine, priority, interruptible=not self._settings.strict
         )
+
+    def expected_completion(self, job_id: JobId, now: float) -> float | None:
+        """Return when a job is expected to complete, in monotonic seconds.
+
+        None if it has ended or nothing is known. See `completion.expected_completion`.
+        """
+        job = self._jobs.get(job_id)
+        if job is None:
+            return None
+        self._view.now = now
+        return expected_completion(job, self._view)
 
     @property
     def queued(self) -> int:
@@ -417,6 +429,8 @@ class SchedulerCore:
                     self._leases.assign(decision, self._now)
                 case Preempt(lease):
                     self._leases.stop(lease, self._now)
+                case Expect(job, completes_at):
+                    job.planned_at = completes_at
         return len(self._commands) > before
 
     def _reject_infeasible(self) -> None:

@@ -35,7 +35,18 @@ class Preempt(Struct, frozen=True):
     lease: Lease
 
 
-Decision: TypeAlias = Assign | Preempt
+class Expect(Struct, frozen=True):
+    """The policy plans to complete the job at `completes_at`; it commands nothing.
+
+    From policies that plan further than the next assignment. The job's completion is estimated
+    from its assignments otherwise.
+    """
+
+    job: JobRecord
+    completes_at: float
+
+
+Decision: TypeAlias = Assign | Preempt | Expect
 
 
 ENERGY_SLACK: Final = 0.7

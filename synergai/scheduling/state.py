@@ -136,6 +136,7 @@ class JobRecord:
         lane: where it is queued; None while it is not queued.
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
+        planned_at: when the policy plans to complete it; None if it does not plan that far.
         removed: it has left the system; results of its leases are discarded.
         is_request: it is a single request whose client waits for the answer.
     """
@@ -151,6 +152,7 @@ class JobRecord:
     lane: LaneKey | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
+    planned_at: float | None = None
     removed: bool = False
     is_request: bool = field(init=False)
 
@@ -248,6 +250,16 @@ class WorkerRecord:
         if not self.leases:
             return now
         return max(self.head_ends_at, now) + self.behind_head_s
+
+    def ends_at(self, lease: Lease, now: float) -> float:
+        """Return when one of its assignments is expected to be over."""
+        at = max(self.head_ends_at, now)
+        for each in self.leases.values():
+            if not each.is_head:
+                at += each.expected_s
+            if each is lease:
+                break
+        return at
 
     def is_set_up_for(self, job: JobRecord, now: float) -> bool:
         """Return whether `job` would continue here without a pause, and so without setup."""

@@ -90,14 +90,15 @@ def an_assignment(count: int, *, probe: bool = False) -> Assignment:
         configuration=Configuration(1),
         first=10 - count,
         count=count,
-        estimate_s=0.0 if probe else 2.0,
         probe=probe,
     )
 
 
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     clock = Clock()
-    tracker = JobTracker(a_record(submitted_at=clock.to_unix(90.0)), clock)
+    tracker = JobTracker(
+        a_record(submitted_at=clock.to_unix(90.0)), clock, lambda _job, now: now + 2.0
+    )
     assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
     assert tracker.record.estimated_s is None
     execution = RecordedExecution(
@@ -110,8 +111,43 @@ def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     assert tracker.snapshot().waited_s == pytest.approx(10.0)
 
 
+def test_estimate_waits_until_the_completion_can_be_expected() -> None:
+    clock = Clock()
+    expected: list[float | None] = [None, 112.0, 150.0]
+    tracker = JobTracker(a_record(), clock, lambda _job, _now: expected.pop(0))
+    assert tracker.record_dispatch(an_assignment(10), 100.0)
+    assert tracker.record.estimated_s is None
+    assert tracker.record_dispatch(an_assignment(6), 103.0)
+    assert tracker.record.estimated_s == pytest.approx(12.0)
+    assert not tracker.record_dispatch(an_assignment(4), 104.0)
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "qos", "excess_s"),
+    [(4.0, 5.0, 0.0), (17.0, 5.0, 12.0), (17.0, math.inf, None), (None, 5.0, None)],
+)
+def test_running_job_that_will_miss_its_qos_says_by_how_much(
+    expected_s: float | None, qos: float, excess_s: float | None
+) -> None:
+    record = a_record(JobState.RUNNING, spec=JobSpec(engine=EngineName("echo"), queries=9, qos=qos))
+    completes_at = None if expected_s is None else 100.0 + expected_s
+    status = record.status(101.0, completes_at=completes_at)
+    assert not status.violated
+    assert status.remaining_s == (None if expected_s is None else expected_s - 1.0)
+    assert status.expected_excess_s == excess_s
+    assert job_status_from_proto(job_status_to_proto(status)) == status
+
+
+def test_ended_job_has_nothing_to_expect() -> None:
+    tracker = JobTracker(a_record(), Clock(), lambda _job, now: now + 99.0)
+    assert tracker.snapshot().remaining_s == pytest.approx(99.0)
+    tracker.record_end(JobState.SUCCEEDED, 5.0)
+    assert tracker.snapshot().remaining_s is None
+    assert tracker.snapshot().expected_excess_s is None
+
+
 async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
-    tracker = JobTracker(a_record(), Clock())
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
     watch = tracker.watch()
     assert (await anext(watch)).state is JobState.QUEUED
     for number in range(1, 4):

@@ -1,8 +1,7 @@
-"""Executions and completion estimates of a job's tracker."""
+"""Executions of a job's tracker."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -34,9 +33,6 @@ def an_assignment(
     count: int,
     *,
     worker: WorkerId = FAST,
-    estimate_s: float = 0.0,
-    query_s: float = 0.0,
-    probe: bool = False,
 ) -> Assignment:
     return Assignment(
         id=AssignmentId(number),
@@ -46,9 +42,6 @@ def an_assignment(
         configuration=Configuration(1),
         first=first,
         count=count,
-        estimate_s=estimate_s,
-        query_s=query_s,
-        probe=probe,
     )
 
 
@@ -72,10 +65,7 @@ def tracker() -> JobTracker:
         state=JobState.QUEUED,
         submitted_at=0.0,
     )
-    return JobTracker(record, Clock())
-
-
-# --- executions -------------------------------------------------------------------------------
+    return JobTracker(record, Clock(), lambda _job, _now: None)
 
 
 def test_queries_dispatched_one_by_one_are_one_execution(tracker: JobTracker) -> None:
@@ -117,40 +107,3 @@ def test_executions_equal_the_merged_last_reports(data: st.DataObject) -> None:
         (e.worker_id, e.first, e.count, e.labelled, e.correct) for e in expected
     ]
     assert [e.seconds for e in found] == pytest.approx([e.seconds for e in expected])
-
-
-# --- estimates --------------------------------------------------------------------------------
-
-
-def test_estimate_of_a_streamed_job_extrapolates_to_all_queries(
-    tracker: JobTracker,
-) -> None:
-    assert tracker.record_dispatch(an_assignment(1, 0, 1, estimate_s=1.1, query_s=0.1), 5.0)
-    assert tracker.record.estimated_s == pytest.approx(1.1 + (QUERIES - 1) * 0.1)
-    assert not tracker.record_dispatch(an_assignment(2, 1, 1, estimate_s=0.2, query_s=0.1), 5.1)
-
-
-def test_estimate_of_a_split_job_is_its_last_assignments(tracker: JobTracker) -> None:
-    tracker.record_dispatch(an_assignment(1, 0, 40, estimate_s=4.0, query_s=0.1), 5.0)
-    tracker.record_dispatch(an_assignment(2, 40, 10, worker=SLOW, estimate_s=4.5, query_s=0.4), 5.0)
-    assert tracker.record.estimated_s == pytest.approx(4.5)
-
-
-def test_undispatched_queries_are_shared_by_the_workers(tracker: JobTracker) -> None:
-    tracker.record_dispatch(an_assignment(1, 0, 10, estimate_s=1.0, query_s=0.1), 5.0)
-    tracker.record_dispatch(an_assignment(2, 10, 10, worker=SLOW, estimate_s=2.0, query_s=0.2), 5.0)
-    # The fast one is alone for a second and does 10 of the 30; together they do 15 a second.
-    assert tracker.record.estimated_s == pytest.approx(2.0 + 20 / 15)
-
-
-def test_unknown_estimate_is_none_until_one_is_known(tracker: JobTracker) -> None:
-    tracker.record_dispatch(an_assignment(1, 0, QUERIES, estimate_s=0.0, query_s=0.1), 5.0)
-    assert tracker.record.estimated_s is None
-    tracker.record_dispatch(an_assignment(2, 0, QUERIES, estimate_s=3.0, query_s=0.1), 7.0)
-    assert tracker.record.estimated_s == pytest.approx(5.0)
-
-
-def test_probe_alone_gives_no_estimate(tracker: JobTracker) -> None:
-    assert tracker.record_dispatch(an_assignment(1, 0, 16, probe=True), 5.0)
-    assert tracker.record.estimated_s is None
-    assert math.isfinite(tracker.snapshot().waited_s)

@@ -9,12 +9,13 @@ v_w`` over all sets of workers, which vectorises over many plans.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+
+from synergai.scheduling.water_filling import water_fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,12 +118,14 @@ class Allocation(NamedTuple):
         worker: the worker's number.
         begins: seconds from now.
         queries: number of queries, fractional.
+        completes: when all parts of the job are complete, in seconds from now.
     """
 
     job: int
     worker: int
     begins: float
     queries: float
+    completes: float
 
 
 class Planner:
@@ -254,7 +257,7 @@ class Planner:
             for at, worker in ready:
                 if at < until:
                     queries = (until - at) * rates[job][worker]
-                    found.append(Allocation(job, worker, free[worker], queries))
+                    found.append(Allocation(job, worker, free[worker], queries, until))
                     free[worker] = until
         return found
 
@@ -281,22 +284,3 @@ def plan_cost(
     second = weights.excess * excess + weights.completion * completes
     costs: Floats = (importance * (late + second / typical_s)).sum(axis=-1)
     return costs
-
-
-def water_fill(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
-    """Return when the participating workers complete `queries`, if they finish together.
-
-    Args:
-        queries: number of queries.
-        ready: ready time and number of each worker, soonest first.
-        rates: queries per second by worker number; positive for all workers in `ready`.
-    """
-    total_rate = work = 0.0
-    until = math.inf
-    for at, worker in ready:
-        if at >= until:
-            break
-        total_rate += rates[worker]
-        work += rates[worker] * at
-        until = (queries + work) / total_rate
-    return until

@@ -128,10 +128,10 @@ class Malleable:
             if preempting.cost < keeping.cost - self._gain and (stops := preempting.preemptions()):
                 stopped = {stop.lease.assignment.worker_id for stop in stops}
                 free = [w for w in workers if w.id in stopped or w in available]
-                return [*stops, *preempting.assignments(free)]
+                return [*stops, *preempting.expectations(), *preempting.assignments(free)]
         if keeping.jobs:
             self._order = {job.sequence: place for place, job in enumerate(keeping.in_order())}
-        return keeping.assignments(available)
+        return [*keeping.expectations(), *keeping.assignments(available)]
 
     def _replan(self, view: View, snapshot: Snapshot, preemptible: Collection[Lease]) -> Replanner:
         return Replanner(view, snapshot, preemptible, self._weights, self._order)

@@ -9,7 +9,7 @@ import numpy as np
 
 from synergai.scheduling.policies.malleable.planner import Allocation, Planner, Weights, plan_cost
 from synergai.scheduling.policies.malleable.snapshot import setup_left_s
-from synergai.scheduling.policy import Assign, Preempt, View
+from synergai.scheduling.policy import Assign, Expect, Preempt, View
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,6 +62,7 @@ class Replanner:
                 fixed.append((row, busy_s))
         self._rows = rows
         self.jobs = [snapshot.jobs[row] for row in rows]
+        self._busy = not_before
         self.cost = self._fixed_cost(fixed, weights)
         self._shares: list[Allocation] = []
         if not rows:
@@ -170,6 +171,14 @@ class Replanner:
             return True
         left = sum(lease.remaining for lease in leases if lease.job is job)
         return first.queries >= _KEEP_FRACTION * left
+
+    def expectations(self) -> list[Expect]:
+        """Return when the plan completes its jobs, those parts included that run to their end."""
+        completes = {share.job: share.completes for share in self._shares}
+        return [
+            Expect(job, self._view.now + max(completes.get(number, 0.0), busy_s))
+            for number, (job, busy_s) in enumerate(zip(self.jobs, self._busy, strict=True))
+        ]
 
     def assignments(self, available: Sequence[WorkerRecord]) -> list[Assign]:
         """Return what the plan starts now on the available workers."""

@@ -1,0 +1,52 @@
+"""Output of ``synergai jobs`` on deadlines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from synergai.cli.jobs import deadline_text, progress_text
+from synergai.cli.output import to_jsonable
+from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.jobs import JobStatus
+
+
+def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:
+    usual: dict[str, object] = {
+        "id": JobId("a"),
+        "spec": JobSpec(engine=EngineName("digits"), queries=10, qos=60.0),
+        "state": state,
+        "submitted_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    return JobStatus(**(usual | fields))  # type: ignore[arg-type]  # a test's own fields
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (a_job(expected_excess_s=0.0), ""),
+        (a_job(expected_excess_s=12.04), "will miss its QoS by ~12 s"),
+        (
+            a_job(violated=True, excess_s=3.0, expected_excess_s=12.0),
+            "violated by 3 s so far, ~12 s at its end",
+        ),
+        (a_job(violated=True, excess_s=3.0), "violated by 3 s"),
+        (a_job(JobState.REJECTED, violated=True), "violated"),
+        (a_job(JobState.SUCCEEDED), "met"),
+        (a_job(), ""),
+    ],
+)
+def test_deadline_is_told_before_and_after_the_end(job: JobStatus, text: str) -> None:
+    assert deadline_text(job).plain == text
+
+
+def test_watch_tells_that_a_running_job_will_be_late() -> None:
+    assert progress_text(a_job(expected_excess_s=12.0)) == "running, will miss its QoS by ~12 s"
+    assert progress_text(a_job()) == "running"
+    assert progress_text(a_job(JobState.SUCCEEDED)) == "succeeded"
+
+
+def test_json_has_the_expected_completion_as_fields() -> None:
+    found = to_jsonable(a_job(remaining_s=72.0, expected_excess_s=12.0))
+    assert (found["remaining_s"], found["expected_excess_s"]) == (72.0, 12.0)

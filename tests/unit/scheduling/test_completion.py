@@ -1,0 +1,118 @@
+"""Expected completion of jobs: by their assignments, and by the policy's plan."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Dispatch,
+    JobArrived,
+    QueriesDone,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+DIGITS = EngineName("digits")
+ONE = Configuration(1)
+A, B = JobId("a"), JobId("b")
+QPS = {"fast": 100.0, "slow": 10.0}
+
+
+def make_core(*workers: str, policy: str = "malleable", profiled: bool = True) -> SchedulerCore:
+    entries = [
+        ProfileEntry(
+            engine=DIGITS, worker_class=WorkerClass(name), configuration=ONE, qps=QPS[name]
+        )
+        for name in QPS
+    ]
+    core = SchedulerCore(
+        SchedulingSettings(policy=policy), ConfigurationDictionary(entries if profiled else [])
+    )
+    for name in workers:
+        core.handle(
+            WorkerJoined(
+                Worker(
+                    id=WorkerId(name),
+                    worker_class=WorkerClass(name),
+                    engines=frozenset({DIGITS}),
+                    configurations=(ONE,),
+                    sessions=frozenset({Session(DIGITS, ONE)}),
+                )
+            ),
+            0.0,
+        )
+    return core
+
+
+def arrival(
+    name: JobId, queries: int, *, ready: int | None = None, deadline: float = math.inf
+) -> JobArrived:
+    job = Job(id=name, engine=DIGITS, queries=queries, arrival=0.0, deadline=deadline)
+    return JobArrived(job, ready=queries if ready is None else ready)
+
+
+def test_job_completes_with_its_last_assignment() -> None:
+    core = make_core("fast", "slow")
+    core.handle(arrival(A, 1100), 0.0)
+    assert core.expected_completion(A, 0.0) == pytest.approx(10.0, rel=0.01)
+
+
+def test_expectation_follows_the_progress() -> None:
+    core = make_core("fast")
+    [dispatch] = core.handle(arrival(A, 1000), 0.0)
+    assert isinstance(dispatch, Dispatch)
+    core.handle(QueriesDone(dispatch.assignment.id, 400), 8.0)  # half as fast as profiled
+    expected = core.expected_completion(A, 8.0)
+    assert expected is not None
+    assert 8.0 + 6.0 < expected <= 8.0 + 12.0
+
+
+def test_queries_whose_tensors_have_not_arrived_run_on_the_same_workers() -> None:
+    core = make_core("fast", "slow", policy="synergai")
+    core.handle(arrival(A, 50, ready=1), 0.0)
+    assert core.expected_completion(A, 0.0) == pytest.approx(0.5)
+
+
+def test_waiting_job_is_expected_on_the_worker_that_completes_it_soonest() -> None:
+    core = make_core("fast", "slow", policy="fifo")
+    core.handle(arrival(A, 500), 0.0)
+    core.handle(arrival(B, 500), 0.0)
+    core.handle(arrival(JobId("c"), 100), 0.0)
+    expected = [core.expected_completion(JobId(name), 0.0) for name in "abc"]
+    assert None not in expected
+    assert max(e for e in expected if e) == pytest.approx(50.0)
+
+
+def test_expectation_counts_the_workers_that_the_plan_lets_join_later() -> None:
+    core = make_core("fast", "slow")
+    core.handle(arrival(A, 1100), 0.0)  # both workers for 10 s
+    core.handle(arrival(B, 1100), 0.0)
+    by_plan = core.expected_completion(B, 0.0)
+    assert by_plan == pytest.approx(20.0, rel=0.02)
+
+
+def test_nothing_is_expected_of_unprofiled_and_unknown_jobs() -> None:
+    core = make_core("fast", profiled=False)
+    core.handle(arrival(A, 100), 0.0)
+    assert core.expected_completion(A, 0.0) is None
+    assert core.expected_completion(B, 0.0) is None
+
+
+def test_nothing_is_expected_without_a_worker() -> None:
+    core = make_core()
+    core.handle(arrival(A, 100), 0.0)
+    assert core.expected_completion(A, 0.0) is None
