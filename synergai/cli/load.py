@@ -45,6 +45,8 @@ def load(settings: LoadSettings) -> None:
     stops when the gateway becomes unreachable.
     """
     require("hdrh")
+    if settings.plot is not None:
+        require("matplotlib")
     if settings.find_goodput:
         _search(settings)
     else:
@@ -59,8 +61,6 @@ app.command(
 
 
 def _run(settings: LoadSettings) -> None:
-    if settings.plot is not None:
-        require("matplotlib")
     result = _run_trace(settings)
     if settings.plot is not None:
         from synergai.loadgen.traces.plot import plot_run
@@ -95,6 +95,16 @@ def _search(settings: LoadSettings) -> None:
             show(f"{format_rate(trial.rate)} requests/s: {trial.attainment:.2%} in time")
 
         found = uvloop.run(search_goodput(settings, report))
+    if settings.plot is not None and settings.deadline_ms is not None:
+        from synergai.loadgen.traces.plot import plot_search
+
+        plot_search(
+            found,
+            settings.engine,
+            settings.plot,
+            deadline_s=settings.deadline_ms / 1e3,
+            attainment=settings.attainment,
+        )
     if settings.as_json:
         print_json({"engine": settings.engine, "target": settings.target, **to_jsonable(found)})
     else:

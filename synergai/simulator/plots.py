@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from synergai.runtime.figures import fit_scale, make_figure, save
 from synergai.simulator.results import Spread
 from synergai.simulator.tables import METRICS, Metric, select
 
@@ -15,49 +16,66 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from synergai.simulator.results import Result
 
 _HIGHLIGHTED: Final = {"malleable": "#1b7837", "synergai": "#2166ac", "slo_mael": "#b2182b"}
 _OTHER: Final = "#9e9e9e"
-_DPI: Final = 120
 
 
 def plot_experiments(
     results: Sequence[Result], policies: Sequence[str], experiments: Sequence[str], folder: Path
 ) -> list[Path]:
-    """Plot one figure per experiment and one of all; a panel per metric, a bar per policy.
-
-    Bars are means over seeds, error bars one standard deviation.
+    """Write the figures of `draw_experiments` to a folder.
 
     Returns:
         The files written.
     """
-    written = []
+    figures = draw_experiments(results, policies, experiments)
+    return [save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+
+
+def draw_experiments(
+    results: Sequence[Result], policies: Sequence[str], experiments: Sequence[str]
+) -> dict[str, Figure]:
+    """Draw one figure per experiment and one of all, ``comparison``.
+
+    There is a panel per metric and a bar per policy. Bars are means over seeds, error bars one
+    standard deviation. A metric in which one policy dwarfs another has a logarithmic axis.
+
+    Returns:
+        The figures by name.
+    """
+    figures = {}
     for experiment in experiments:
-        figure = _make_figure(10.0, 7.0)
+        figure = figures[experiment] = make_figure(10.0, 7.0)
         for place, metric in enumerate(METRICS):
             axes = figure.add_subplot(2, 2, place + 1)
-            _bars(axes, results, metric, policies, experiment)
+            fit_scale(axes, _bars(axes, results, metric, policies, experiment))
         figure.suptitle(experiment)
-        written.append(save(figure, folder / f"{experiment}.png"))
-    figure = _make_figure(4.0 * len(experiments), 10.0)
+        _explain(figure, policies)
+    figure = figures["comparison"] = make_figure(4.0 * len(experiments), 10.0)
     panels = figure.subplots(
         len(METRICS), len(experiments), sharex=True, sharey="row", squeeze=False
     )
     for metric, row in zip(METRICS, panels, strict=True):
+        means = []
         for experiment, axes in zip(experiments, row, strict=True):
-            _bars(axes, results, metric, policies, experiment)
+            means += _bars(axes, results, metric, policies, experiment)
             axes.label_outer()
+        for axes in row:
+            fit_scale(axes, means)
     for experiment, axes in zip(experiments, panels[0], strict=True):
         axes.set_title(experiment)
-    written.append(save(figure, folder / "comparison.png"))
-    return written
+    _explain(figure, policies)
+    return figures
 
 
 def _bars(
     axes: Axes, results: Sequence[Result], metric: Metric, policies: Sequence[str], experiment: str
-) -> None:
+) -> list[float]:
+    """Draw a bar per policy; return the means."""
     spreads = [
         Spread.of(metric.of(result) for result in select(results, policy, experiment))
         for policy in policies
@@ -75,15 +93,14 @@ def _bars(
     axes.tick_params(axis="x", rotation=60)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
+    return means
 
 
-def _make_figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, creating its directory if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=_DPI)
-    return path
+def _explain(figure: Figure, policies: Sequence[str]) -> None:
+    """Explain the colours and the error bars below the panels."""
+    known = [(name, colour) for name, colour in _HIGHLIGHTED.items() if name in policies]
+    handles: list[Patch | Line2D] = [Patch(color=colour, label=name) for name, colour in known]
+    if len(known) < len(policies):
+        handles.append(Patch(color=_OTHER, label="other policies"))
+    handles.append(Line2D([], [], color="black", marker="_", label="standard deviation over seeds"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

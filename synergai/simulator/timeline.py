@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from matplotlib import colormaps
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from synergai.simulator.plots import save
+from synergai.runtime.figures import make_figure, plain_ticks, save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from synergai.domain import JobId
     from synergai.simulator.simulation import Run
 
+_IN_TIME: Final = "#1b7837"
+_LATE: Final = "#b2182b"
+
 
 def plot_timeline(run: Run, path: Path) -> Path:
     """Plot a run: workers above, jobs below, on a common time axis."""
-    figure = Figure(figsize=(14.0, 9.0), layout="constrained")
+    figure = make_figure(14.0, 9.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2])
     workload = run.workload
     numbers = {job.id: number for number, job in enumerate(workload.jobs)}
@@ -28,6 +32,7 @@ def plot_timeline(run: Run, path: Path) -> Path:
     _draw_workers(above, run, numbers, colours)
     _draw_jobs(below, run, colours)
     below.set_xlabel("time (s)")
+    plain_ticks(below, "x")
     figure.suptitle(
         f"{run.policy}, {workload.experiment}, seed {workload.seed}, {workload.sessions} sessions"
     )
@@ -51,7 +56,17 @@ def _draw_workers(
             axes.text(middle, row, span.job_id, ha="center", va="center", fontsize=7, clip_on=True)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_title("workers (hatched: setup)", fontsize=10)
+    axes.set_ylabel("worker")
+    axes.legend(
+        handles=[
+            Patch(facecolor="white", edgecolor="black", hatch="////", label="setup"),
+            Patch(color="#7f7f7f", label="queries, in the colour of the job"),
+        ],
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=2,
+        fontsize=8,
+    )
 
 
 def _draw_jobs(axes: Axes, run: Run, colours: list[tuple[float, float, float, float]]) -> None:
@@ -65,7 +80,16 @@ def _draw_jobs(axes: Axes, run: Run, colours: list[tuple[float, float, float, fl
         finished = run.finished.get(job.id)
         if finished is not None:
             late = finished > job.deadline
-            axes.plot(finished, row, "x" if late else "o", color="#b2182b" if late else "#1b7837")
+            axes.plot(finished, row, "x" if late else "o", color=_LATE if late else _IN_TIME)
     axes.set_yticks(range(len(jobs)), [f"{job.id} {job.engine}" for job in jobs], fontsize=7)
     axes.invert_yaxis()
-    axes.set_title("jobs (grey: arrival to deadline; o: in time, x: late)", fontsize=10)
+    axes.set_ylabel("job")
+    axes.legend(
+        handles=[
+            Patch(color="#e0e0e0", label="arrival to deadline"),
+            Line2D([], [], color=_IN_TIME, marker="o", linestyle="", label="completed in time"),
+            Line2D([], [], color=_LATE, marker="x", linestyle="", label="completed late"),
+        ],
+        loc="upper right",
+        fontsize=8,
+    )

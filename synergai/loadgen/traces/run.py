@@ -98,6 +98,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
                 rate=rate,
                 attainment=figures.attainment if instants else 1.0,
                 goodput=figures.goodput,
+                latency_s=figures.latency_s,
                 is_valid=figures.send_delay.is_valid,
                 requests=figures.requests,
                 failed=figures.failed,

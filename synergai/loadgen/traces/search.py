@@ -30,6 +30,7 @@ class Trial:
         rate: requests per second.
         attainment: share of requests with a response in time.
         goodput: responses in time per second.
+        latency_s: latency of completed requests by percentile; empty if there were none.
         is_valid: the generator kept to the rate.
         requests: number of requests sent.
         failed: number of requests with `Outcome.FAILED`.
@@ -39,6 +40,7 @@ class Trial:
     rate: float
     attainment: float
     goodput: float
+    latency_s: dict[float, float]
     is_valid: bool
     requests: int
     failed: int

@@ -97,7 +97,9 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
         default=3, ge=1, le=99, description="Limit of trials at each rate; the majority decides."
     )
     plot: Path | None = Field(
-        default=None, description="PNG file to plot rate, goodput and latency over time to."
+        default=None,
+        description="PNG file to plot rate, goodput and latency over time to; with --find-goodput, "
+        "latency against rate.",
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."
@@ -107,8 +109,6 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
     def _check_combination(self) -> Self:
         """Reject options that do not apply."""
         self.check_applicable("trace", _TRACES)
-        if self.find_goodput and self.plot:
-            raise InvalidInput("--plot shows one run and cannot be combined with --find-goodput")
         return self
 
     def curve(self) -> Curve:

@@ -78,14 +78,19 @@ async def test_requests_without_an_answer_expire_at_their_deadline(
     assert report["latency_s"] == {}
 
 
-async def test_the_search_reports_every_trial(options: list[str], run: RunCommand) -> None:
+async def test_the_search_reports_every_trial(
+    options: list[str], tmp_path: Path, run: RunCommand
+) -> None:
     # No gateway answers within a microsecond, so that no rate is found; and that is said.
     search = ("--find-goodput", "--trials", "1", "--trace", "constant", "--duration", "0.04")
-    result = await run("load", "identity", *options, *search, "--deadline-ms", "0.001")
+    plot = tmp_path / "goodput.png"
+    more = ("--deadline-ms", "0.001", "--plot", str(plot))
+    result = await run("load", "identity", *options, *search, *more)
     assert result.code == 0, result.err
     report = json.loads(result.out)
     assert report["rate"] == 0
     assert [trial["rate"] for trial in report["trials"]] == [100, 50, 25]
+    assert plot.read_bytes().startswith(PNG)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def capacity(
             rate=rate,
             attainment=1.0 if is_met else 0.5,
             goodput=rate,
+            latency_s={50.0: 0.01, 99.0: 0.02} if is_met else {},
             is_valid=rate <= generator,
             requests=100,
             failed=0,

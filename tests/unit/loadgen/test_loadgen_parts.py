@@ -81,7 +81,6 @@ def test_conflicting_options_are_rejected(given: dict[str, object], complaint: s
         ({"to_rate": 5.0}, "--to-rate is for --trace linear or exponential"),
         ({"replay": "rates.csv"}, "--replay is for --trace replay"),
         ({"trace": "replay", "replay": "rates.csv", "duration": 5.0}, "--duration is for --trace"),
-        ({"find_goodput": True, "plot": "x.png"}, "--plot shows one run"),
     ],
 )
 def test_options_that_do_not_apply_to_a_trace_are_rejected(
