@@ -142,6 +142,8 @@ class Engine(Struct, frozen=True, kw_only=True):
         samples: size of the sample set that jobs draw their queries from.
         digest: sha256 of the model file, hexadecimal.
         fault: reason why the engine cannot be used; empty if it can.
+        unverified: reason why the engine is served although no input is known that it accepts;
+            empty if its samples, or synthetic inputs, were computed when it was loaded.
         preprocess: name of the pre-processing with which the worker converts encoded images to
             the first input; empty if the engine accepts tensors only.
         postprocess: name of the output that the worker derives on request, ``classes`` or
@@ -158,6 +160,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     digest: str = ""
     samples: int = 0
     fault: str = ""
+    unverified: str = ""
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FLOAT: Final = 1
+INT: Final = 3
 
 
 def _field(number: int, content: bytes | str) -> bytes:
@@ -52,6 +53,17 @@ def graph(*, matrix: int = 0) -> bytes:
         node("x", "Placeholder", dtype=FLOAT_TYPE, shape=_field(7, _shape(-1, matrix)))
         + node("w", "Const", dtype=FLOAT_TYPE, value=_field(8, tensor))
         + node("y", "MatMul", "x", "w", T=FLOAT_TYPE)
+    )
+
+
+def square() -> bytes:
+    """Return a GraphDef that reshapes x of [n, 2] to y of [2, 2], for which n must be 2."""
+    integer = _number(6, INT)
+    sizes = _number(1, INT) + _field(2, _shape(2)) + _field(4, b"\2\0\0\0\2\0\0\0")
+    return (
+        node("x", "Placeholder", dtype=FLOAT_TYPE, shape=_field(7, _shape(-1, 2)))
+        + node("sizes", "Const", dtype=integer, value=_field(8, sizes))
+        + node("y", "Reshape", "x", "sizes", T=FLOAT_TYPE, Tshape=integer)
     )
 
 

@@ -23,6 +23,23 @@ def _tensor(
     return tensor
 
 
+def save_square(path: Path) -> Path:
+    """Save a model that reshapes x of [n, 2] to y of [2, 2], for which n must be 2."""
+    kind, integer = schema.TensorType.FLOAT32, schema.TensorType.INT32
+    sizes = schema.BufferT()
+    sizes.data = list(b"\2\0\0\0\2\0\0\0")
+    tensors = [
+        _tensor("x", kind, [2, 2], [-1, 2]),
+        _tensor("y", kind, [2, 2]),
+        _tensor("sizes", integer, [2]),
+    ]
+    tensors[2].buffer = 1
+    code, operator = schema.OperatorCodeT(), schema.OperatorT()
+    code.builtinCode = schema.BuiltinOperator.RESHAPE
+    operator.inputs, operator.outputs = [0, 2], [1]
+    return _save(path, tensors, [schema.BufferT(), sizes], code, operator)
+
+
 def save_sum(
     path: Path, *, width: int = 2, dynamic: bool = True, int8: bool = False, matrix: bool = False
 ) -> Path:
@@ -60,6 +77,17 @@ def save_sum(
         operator.builtinOptionsType = schema.BuiltinOptions.AddOptions
         operator.builtinOptions = schema.AddOptionsT()
         code.builtinCode = schema.BuiltinOperator.ADD
+    return _save(path, tensors, buffers, code, operator)
+
+
+def _save(
+    path: Path,
+    tensors: list[schema.TensorT],
+    buffers: list[schema.BufferT],
+    code: schema.OperatorCodeT,
+    operator: schema.OperatorT,
+) -> Path:
+    """Save a model from the first tensor to the second one."""
     code.deprecatedBuiltinCode = code.builtinCode
     graph = schema.SubGraphT()
     graph.tensors, graph.inputs, graph.outputs, graph.operators = tensors, [0], [1], [operator]

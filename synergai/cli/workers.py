@@ -61,12 +61,14 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
 
 
 def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:
-    """Return an engine's sessions on a worker, its fault, or that it is not profiled."""
+    """Return an engine's sessions on a worker, or its fault, and what is to be done about it."""
     if engine.fault:
         return Text(engine.fault, "red")
     loaded = [Text(str(s.configuration)) for s in worker.sessions if s.engine == engine.name]
     if engine.name in worker.unprofiled:
         loaded.append(Text("not profiled", "yellow"))
+    if engine.unverified:
+        loaded.append(Text(f"unverified: {engine.unverified}", "yellow"))
     return Text("\n").join(loaded)
 
 

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import DEFINITION_FILE
+from synergai.models.warmup import parse_warmup
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from synergai.models.warmup import WarmUpInput
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
 _MAX_QUOTED_CHARS: Final = 80
@@ -26,7 +29,7 @@ _CHOICE_KEYS: Final = {
 }
 _LIST_KEYS: Final = ("inputs", "outputs")
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
-_KEYS: Final = ("accuracy", "max_batch", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS)
+_KEYS: Final = ("accuracy", "max_batch", "warmup", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class DefinitionFile:
     max_batch: int = 1
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    warmup: tuple[WarmUpInput, ...] = ()
 
 
 def read_definition(path: Path) -> DefinitionFile:
@@ -75,6 +79,7 @@ def read_definition(path: Path) -> DefinitionFile:
         max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
         inputs=_name_list("inputs", table.get("inputs", [])),
         outputs=_name_list("outputs", table.get("outputs", [])),
+        warmup=parse_warmup(table.get("warmup", {})),
     )
 
 

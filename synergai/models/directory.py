@@ -16,6 +16,9 @@ beside it is optional; all of its keys are, too::
     postprocess = "classes"     # offer an additional output of this name
     max_batch = 8               # largest dynamic batch; default: 1, no batching
 
+    [warmup]                    # what to try the model with, see `synergai.models.warmup`
+    tokens = { shape = [1, 16] }
+
 A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`.
 
 The contents of the directory are untrusted: every path is confined to it, and an invalid entry
@@ -26,8 +29,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, validate_name
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
@@ -44,6 +48,9 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
+
+if TYPE_CHECKING:
+    from synergai.models.warmup import WarmUpInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,7 @@ class EngineDefinition:
         postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
+        warmup: What to try its inputs with; the files are in its folder.
         fault: Why the engine is unusable; empty if no fault is known.
     """
 
@@ -83,6 +91,7 @@ class EngineDefinition:
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
+    warmup: tuple[WarmUpInput, ...] = ()
     fault: str = ""
 
     def verified_digest(self) -> str:
@@ -205,7 +214,20 @@ class ModelDirectory:
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
+            warmup=tuple(self._locate_file(folder, each) for each in keys.warmup),
         )
+
+    def _locate_file(self, folder: Path, given: WarmUpInput) -> WarmUpInput:
+        """Return `given` with the path of its file, once that is confined."""
+        if given.file is None:
+            return given
+        file = self._check_confined(folder / given.file)
+        if not file.is_file():
+            raise InvalidInput(
+                f"{DEFINITION_FILE}: the file of warmup.{given.name}, {str(given.file)!r}, does "
+                "not exist"
+            )
+        return replace(given, file=file)
 
     def _check_model(self, path: Path) -> Path:
         """Return the model at `path` once its files are confined and of valid size."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAMPLES_FILE
-from synergai.protocol.arrays import DTYPES
+from synergai.models.synthetic import Candidate, Synthesiser, dtype_of, to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
+    from synergai.models.warmup import WarmUpInput
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -33,7 +34,6 @@ LABELS: Final = "labels"
 MAX_SAMPLES_BYTES: Final = 4 << 30
 """Uncompressed size limit of a sample set: a small archive can unpack to a large one."""
 RANDOM_SAMPLES: Final = 8
-MAX_RANDOM_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,18 @@ class Samples:
 
 
 def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> Samples:
-    """Load an engine's sample set, or generate seeded random samples if it has none.
+    """Load an engine's sample set, or generate seeded samples if it has none.
 
     Args:
         definition: The engine.
         inputs: The model's inputs.
 
     Raises:
-        InvalidInput: The sample set is malformed or does not match the inputs.
+        InvalidInput: The sample set or the ``[warmup]`` table is malformed or does not match the
+            inputs.
     """
     if definition.samples is None:
-        return random_samples(inputs)
+        return random_samples(inputs, definition.warmup)
     where = f"{definition.name}/{definition.samples.name}"
     arrays = _read_arrays(where, definition.samples)
     labels = arrays.pop(LABELS, None)
@@ -76,18 +77,16 @@ def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def random_samples(
-    inputs: Sequence[TensorSpec], count: int = RANDOM_SAMPLES, seed: int = 0
-) -> Samples:
-    """Return seeded random samples of the right dtypes and shapes; dynamic dimensions become 1.
+def random_samples(inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] = ()) -> Samples:
+    """Return seeded samples of the right dtypes and shapes, with the shapes and values of `warmup`.
+
+    Dynamic dimensions without a given size become 1.
 
     Raises:
-        InvalidInput: An input has no NumPy dtype, or a sample would be too large.
+        InvalidInput: An input has no NumPy dtype, or a sample would be too large, or `warmup` does
+            not match the inputs.
     """
-    generator = np.random.default_rng(seed)
-    return Samples(
-        [{spec.name: _random_array(spec, generator) for spec in inputs} for _ in range(count)]
-    )
+    return Samples(Synthesiser(inputs, warmup).generate(Candidate(), RANDOM_SAMPLES))
 
 
 def _read_arrays(where: str, path: Path) -> dict[str, Array]:
@@ -137,10 +136,9 @@ def _build_samples(
 
 def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
     """Return the samples of one input."""
-    dtype = _dtype(spec)
+    dtype = dtype_of(spec)
     if dtype.hasobject and array.dtype.kind in "SU":
-        array = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
-        array = array.astype(object)
+        array = to_bytes(array)
     if array.dtype != dtype:
         raise InvalidInput(f"{where}: {spec.name} is {array.dtype}, but the engine takes {dtype}")
     if array.ndim == len(spec.shape) and array.ndim and spec.shape[0] in (1, -1):
@@ -164,26 +162,3 @@ def _split_samples(where: str, spec: TensorSpec, array: Array) -> list[Array]:
 def _shape_matches(shape: tuple[int, ...], expected_names: tuple[int, ...]) -> bool:
     pairs = zip(shape, expected_names, strict=True)
     return all(expected in (-1, size) for size, expected in pairs)
-
-
-def _random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
-    dtype = _dtype(spec)
-    shape = tuple(1 if size == -1 else size for size in spec.shape)
-    if np.prod(shape, dtype=np.float64) * max(dtype.itemsize, 1) > MAX_RANDOM_BYTES:
-        raise InvalidInput(f"input {spec.name} {list(shape)} is too large for random samples")
-    if dtype.hasobject:
-        return np.full(shape, b"sample", dtype=object)
-    if dtype.kind == "f":
-        return generator.random(shape).astype(dtype)
-    # Wide integers are mostly indices into a table of unknown size; 0 and 1 are safe.
-    high = 256 if dtype == np.uint8 else 2
-    return generator.integers(0, high, shape).astype(dtype)
-
-
-def _dtype(spec: TensorSpec) -> np.dtype[Any]:
-    try:
-        return DTYPES[spec.datatype]
-    except KeyError:
-        raise InvalidInput(
-            f"input {spec.name} is {spec.datatype}, for which there is no NumPy dtype"
-        ) from None

@@ -107,7 +107,7 @@ def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
 
 
 def engine_to_proto(engine: Engine) -> common_pb2.Engine:
-    """Convert an engine to its message; a long fault is truncated to what peers accept."""
+    """Convert an engine to its message; long reasons are truncated to what peers accept."""
     return common_pb2.Engine(
         name=engine.name,
         version=engine.version,
@@ -117,6 +117,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         digest=engine.digest,
         samples=engine.samples,
         fault=engine.fault[:_MAX_TEXT],
+        unverified=engine.unverified[:_MAX_TEXT],
         preprocess=engine.preprocess,
         postprocess=engine.postprocess,
         max_batch=engine.max_batch,
@@ -160,6 +161,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         digest=_validate_text(message.digest, f"the digest of {where}"),
         samples=message.samples,
         fault=_validate_text(message.fault, f"the fault of {where}"),
+        unverified=_validate_text(message.unverified, f"the reason that {where} is unverified"),
         preprocess=message.preprocess,
         postprocess=message.postprocess,
         max_batch=message.max_batch or 1,
@@ -179,6 +181,7 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
         inputs=inputs,
         outputs=outputs,
         digest=message.properties.get("digest", ""),
+        unverified=message.properties.get("unverified", ""),
         preprocess=message.properties.get("preprocess", ""),
         postprocess=message.properties.get("postprocess", ""),
     )

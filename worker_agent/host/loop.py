@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
+from synergai.models.warmup import ADVICE
 from worker_agent.backends import Interrupted, JobAware
 from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
@@ -68,6 +69,7 @@ class HostLoop:
         self._socket = agent_socket
         self._inbox = Inbox(agent_socket)
         self._codec = QueryCodec(arena, engine, processing)
+        self._engine = engine
         self._max_batch = engine.max_batch
         # Queries decoded as candidates for a batch and not yet computed, by run id.
         self._decoded: dict[int, DecodedQuery] = {}
@@ -123,12 +125,36 @@ class HostLoop:
         try:
             decoded = self._decoded.pop(query.run_id, None) or self._codec.decode(query)
             begin = self._begin_queries()
-            arrays = self._backend.run(decoded.inputs, decoded.outputs)
+            arrays = self._run_model(decoded.inputs, decoded.outputs)
             return self._codec.encode(decoded, arrays, time.perf_counter() - begin)
         except Interrupted:
             return RunEnded(query.run_id, Outcome.STOPPED)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
             return _failed(query.run_id, Tally(), error)
+
+    def _run_model(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Compute one query; if it fails, find out whether it is to blame, or the engine.
+
+        Runtimes report many unsuitable inputs like a broken model. An engine that still computes
+        its first sample is not broken, nor is one that no input is known for.
+
+        Raises:
+            InvalidInput: the query is to blame.
+            EngineUnusable: the engine is.
+        """
+        try:
+            return self._backend.run(inputs, outputs)
+        except EngineUnusable as error:
+            if self._engine.unverified or self._computes_first_sample():
+                raise InvalidInput(str(error)) from None
+            raise
+
+    def _computes_first_sample(self) -> bool:
+        try:
+            self._backend.run(self._samples.inputs[0], self._outputs)
+        except SynergaiError:
+            return False
+        return True
 
     def _begin_queries(self) -> float:
         """Tell the backend that single queries follow; return the current time."""
@@ -141,8 +167,8 @@ class HostLoop:
     def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
         """Compute `first` in a batch with following queries.
 
-        If the batch fails, each query is computed alone, which shows whether one of them is to
-        blame. If the engine is, batching is disabled.
+        If the batch fails, each query is computed alone. If that succeeds, the model cannot compute
+        batches, and batching is disabled.
         """
         queries = self._take_batch(first, batch_times)
         if len(queries) == 1:
@@ -154,10 +180,14 @@ class HostLoop:
             return [self._run(query) for query in queries]
         except InvalidInput:
             return [self._run(query) for query in queries]
-        except Exception:  # noqa: BLE001 - a model may fail in any way; retry each query alone
-            _log.exception("a batch of %d failed; batching is disabled", len(queries))
-            self._max_batch = 1
-            return [self._run(query) for query in queries]
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way
+            ended = [self._run(query) for query in queries]
+            if all(each.outcome is Outcome.COMPLETED for each in ended):
+                _log.error(
+                    "a batch of %d failed; batching is disabled", len(queries), exc_info=error
+                )
+                self._max_batch = 1
+            return ended
         return [
             self._encode(self._decoded.pop(each.query.run_id), arrays, compute_s, len(batch))
             for each, arrays in zip(batch, outputs, strict=True)
@@ -213,6 +243,9 @@ class HostLoop:
 
     def _run_range(self, run: RunSamples) -> RunEnded:
         samples, labels = self._samples.inputs, self._samples.labels
+        if not samples:
+            detail = f"the engine is unverified and has no samples; {ADVICE}"
+            return RunEnded(run.run_id, Outcome.FAILED, fault=Fault.BAD_INPUT, detail=detail)
         if run.batch > 1:
             labels = None  # a measurement, whose accuracy is not evaluated
         labelled = correct = 0
@@ -231,7 +264,7 @@ class HostLoop:
                 inputs = samples[index]
                 if size > 1:
                     inputs = concatenate([samples[(query + i) % len(samples)] for i in range(size)])
-                arrays = self._backend.run(inputs, self._outputs)
+                arrays = self._run_model(inputs, self._outputs)
                 now = time.perf_counter()
                 compute_s += now - begin
                 done += size

@@ -42,8 +42,6 @@ _THREAD_VARIABLES: Final = (
 )
 _QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 """Read by TensorFlow on import; it also raises what it would log."""
-_WARM_UP_RUNS: Final = 3
-_WARM_UP_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -116,10 +114,10 @@ def _load(
     models: Path, name: str, threads: int, spawned_at: float
 ) -> tuple[Engine, Backend, Samples, Processing, Ready]:
     # Imported here because NumPy and the runtimes read the thread variables on import.
-    from synergai.models.samples import load_samples
     from worker_agent.backends import BACKENDS
     from worker_agent.host.batches import check_batchable
     from worker_agent.host.processing import Processing
+    from worker_agent.host.self_check import SelfCheck
 
     definition = ModelDirectory(models).get(name)
     if definition.fault:
@@ -148,10 +146,8 @@ def _load(
     digest = definition.verified_digest()
     backend = factory(definition.file, threads, **named)
     loaded = time.monotonic()
-    samples = load_samples(definition, backend.inputs)
+    checked = SelfCheck(backend).run(definition)
     prepared = time.monotonic()
-    _warm_up(backend, samples)
-    warm = time.monotonic()
     engine = Engine(
         name=definition.name,
         version=definition.version,
@@ -159,7 +155,8 @@ def _load(
         inputs=backend.inputs,
         outputs=backend.outputs,
         digest=digest,
-        samples=len(samples),
+        samples=len(checked.samples),
+        unverified=checked.unverified,
         preprocess=definition.preprocess,
         postprocess=definition.postprocess,
         max_batch=definition.max_batch,
@@ -171,21 +168,12 @@ def _load(
         outputs=engine.outputs,
         samples=engine.samples,
         max_batch=engine.max_batch,
+        unverified=engine.unverified,
         backend_start_s=started - spawned_at,
-        model_load_s=(loaded - started) + (warm - prepared),
-        data_preparation_s=prepared - loaded,
+        model_load_s=loaded - started + checked.run_s,
+        data_preparation_s=prepared - loaded - checked.run_s,
     )
-    return engine, backend, samples, processing, ready
-
-
-def _warm_up(backend: Backend, samples: Samples) -> None:
-    """Run a few queries; the first ones are slower while the runtime allocates and tunes."""
-    outputs = [spec.name for spec in backend.outputs]
-    give_up_at = time.monotonic() + _WARM_UP_S
-    for _ in range(_WARM_UP_RUNS):
-        backend.run(samples.inputs[0], outputs)
-        if time.monotonic() > give_up_at:
-            return
+    return engine, backend, checked.samples, processing, ready
 
 
 if __name__ == "__main__":

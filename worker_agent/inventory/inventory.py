@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -19,6 +20,7 @@ from synergai.domain import Configuration, Engine, EngineName, Session, TensorSp
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.directory import EngineDefinition, ModelDirectory
 from synergai.models.formats.model_files import digest, list_files
+from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.text import printable
@@ -45,6 +47,7 @@ class Description(Struct, frozen=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     samples: int
+    unverified: str = ""
 
 
 class Inventory:
@@ -131,10 +134,15 @@ class Inventory:
             outputs=known[key].outputs,
             digest=file_digest,
             samples=known[key].samples,
+            unverified=known[key].unverified,
             preprocess=definition.preprocess,
             postprocess=definition.postprocess,
             max_batch=definition.max_batch,
         )
+        if engine.unverified:
+            _log.warning(
+                "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
+            )
         try:
             # A gateway would reject the whole worker because of one invalid engine.
             return engine_from_proto(engine_to_proto(engine))
@@ -146,7 +154,8 @@ class Inventory:
         session = Session(definition.name, Configuration(1))
         host = await HostProcess.start(self._models, session, load_timeout_s=_LOAD_TIMEOUT_S)
         await host.close()
-        return Description(host.ready.inputs, host.ready.outputs, host.ready.samples)
+        ready = host.ready
+        return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
 
     def _read_cache(self) -> dict[str, Description]:
         """Return the cached descriptions; empty if the file is missing or invalid."""
@@ -177,12 +186,17 @@ def _scan(models: Path) -> dict[EngineName, _Snapshot]:
 def _stamps(definition: EngineDefinition) -> tuple[tuple[int, ...], ...]:
     if definition.fault:
         return ()
-    samples = [definition.samples] if definition.samples else []
     try:
-        stats = [path.stat() for path in (*list_files(definition.file), *samples)]
+        stats = [path.stat() for path in (*list_files(definition.file), *_inputs(definition))]
     except (InvalidInput, OSError):  # it is being changed
         return ()
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def _inputs(definition: EngineDefinition) -> list[Path]:
+    """Return the files with inputs for the model."""
+    samples = [definition.samples] if definition.samples else []
+    return samples + [given.file for given in definition.warmup if given.file is not None]
 
 
 def _digests(definition: EngineDefinition) -> tuple[str, str]:
@@ -193,7 +207,12 @@ def _digests(definition: EngineDefinition) -> tuple[str, str]:
     tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
     # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
-    return f"{key}:{definition.max_batch}", of_file
+    key = f"{key}:{definition.max_batch}"
+    if definition.warmup:  # last and only if given: keys of earlier versions stay valid
+        files = [digest(given.file) for given in definition.warmup if given.file is not None]
+        entries = [(given.name, given.shape, given.value) for given in definition.warmup]
+        key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
+    return key, of_file
 
 
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:

@@ -125,6 +125,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
         model_load_s: seconds to load and warm up the model.
         data_preparation_s: seconds to load the sample set.
         max_batch: maximum batch size.
+        unverified: why the model is not known to work; empty if it is.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -134,6 +135,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     model_load_s: float
     data_preparation_s: float
     max_batch: int = 1
+    unverified: str = ""
 
     @property
     def setup_s(self) -> float:

@@ -55,6 +55,7 @@ def engine_properties(engine: Engine) -> dict[str, str]:
         "digest": engine.digest,
         "preprocess": engine.preprocess,
         "postprocess": engine.postprocess,
+        "unverified": engine.unverified,
     }
     return {name: value for name, value in properties.items() if value}
 

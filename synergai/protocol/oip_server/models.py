@@ -110,7 +110,9 @@ class ModelServicer:
     def _index_entry(self, name: EngineName) -> repository_pb2.RepositoryIndexResponse.ModelIndex:
         version, state, reason = "", _READY, ""
         try:
-            version = self._backend.find_engine(name).version
+            engine = self._backend.find_engine(name)
+            version = engine.version
+            reason = engine.unverified and f"unverified: {engine.unverified}"
         except SynergaiError as error:
             state, reason = self._backend.state_out_of_service(name), str(error)
         return repository_pb2.RepositoryIndexResponse.ModelIndex(

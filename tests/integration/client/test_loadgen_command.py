@@ -139,7 +139,7 @@ async def test_the_table_ends_with_loadgens_own_verdict(
     result = await run("loadgen", "identity", *options)
     assert result.code == 0
     assert result.out.splitlines()[-1] == "Result is : VALID"
-    assert "8 random inputs" in result.out
+    assert "8 synthetic inputs" in result.out
 
 
 async def test_samples_replace_random_inputs(

@@ -87,6 +87,21 @@ async def test_index_lists_every_engine_and_why_it_is_not_ready(
     assert [model.name for model in ready.models] == ["echo"]
 
 
+async def test_index_and_metadata_say_that_an_engine_is_unverified(
+    caller: Caller, new_agent: NewAgent
+) -> None:
+    agent = new_agent("w1")
+    agent.register.engines[0].unverified = "it fails on synthetic inputs"
+    async with agent:
+        await caller.workers(1)
+        (model,) = (
+            await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
+        ).models
+        metadata = await caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"))
+    assert (model.state, model.reason) == ("READY", "unverified: it fails on synthetic inputs")
+    assert metadata.properties["unverified"] == "it fails on synthetic inputs"
+
+
 async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) -> None:
     answer = await caller.oip.RepositoryModelLoad(load(), timeout=5)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)

@@ -45,6 +45,7 @@ ENGINES = st.builds(
     digest=st.text(max_size=64),
     samples=st.integers(0, 2**32 - 1),
     fault=st.text(max_size=50),
+    unverified=st.text(max_size=50),
     preprocess=st.just("") | NAMES,
     postprocess=st.just("") | NAMES,
     max_batch=st.integers(1, 64),

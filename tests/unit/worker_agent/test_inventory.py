@@ -25,12 +25,18 @@ ONE, TWO = EngineName("one"), EngineName("two")
 
 
 class Loads(list[EngineName]):
-    """Replaces the loading of models and records their names."""
+    """Replaces the loading of models and records their names.
+
+    Attributes:
+        unverified: Why the models are not known to work.
+    """
+
+    unverified = ""
 
     async def __call__(self, definition: EngineDefinition) -> Description:
         self.append(definition.name)
         x = (TensorSpec("x", "FP32", (1,)),)
-        return Description(x, x, samples=1)
+        return Description(x, x, samples=1, unverified=self.unverified)
 
 
 @pytest.fixture
@@ -149,6 +155,46 @@ async def test_cache_contains_only_present_engines(
     assert len(kept) == 2
     await Inventory(models, tmp_path / "engines.json", loads).engines()
     assert loads == [ONE, TWO, ONE]
+
+
+async def test_engine_stays_unverified_in_the_cache(
+    models: Path, tmp_path: Path, loads: Loads, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads.unverified = "the model fails on synthetic inputs"
+    for _ in range(2):
+        engine = (await Inventory(models, tmp_path / "engines.json", loads).engines())[ONE]
+        assert (engine.unverified, engine.fault) == (loads.unverified, "")
+    assert loads == [ONE]
+    assert "engine one is served unverified: the model fails" in caplog.text
+    assert "[warmup]" in caplog.text
+
+
+async def test_cache_of_an_earlier_version_is_used(
+    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    cache = tmp_path / "engines.json"
+    await inventory.engines()
+    content = json.loads(cache.read_text("utf-8"))
+    for description in content["engines"].values():
+        del description["unverified"]
+    cache.write_text(json.dumps(content), "utf-8")
+
+    engine = (await Inventory(models, cache, loads).engines())[ONE]
+
+    assert engine.unverified == ""
+    assert loads == [ONE]
+
+
+async def test_changed_warm_up_is_a_change_of_the_engine(
+    inventory: Inventory, models: Path, loads: Loads
+) -> None:
+    await inventory.engines()
+    (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
+    for content in (b"first", b"second"):
+        (models / "one" / "x.npy").write_bytes(content)
+        await inventory.poll_changes()
+        assert list(await inventory.poll_changes()) == [ONE]
+    assert loads == [ONE] * 3
 
 
 async def test_temporary_file_of_another_agent_is_left_alone(

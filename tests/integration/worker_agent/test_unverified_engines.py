@@ -1,0 +1,136 @@
+"""Models that accept few of the inputs that their tensors allow, in real engine hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import synergai
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.testing import LocalFleet
+from tests.integration.worker_agent.conftest import save, tensor
+from tests.tiny_tensorflow import save_saved_model, saved_model, square
+from tests.tiny_tflite import save_square
+from worker_agent.hosts.sync_client import HostClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
+
+
+def save_reshape(folder: Path, *sizes: int) -> None:
+    """Save a model that reshapes x of [n] to `sizes`; the runtime calls other n a failure."""
+    shape = helper.make_tensor("sizes", TensorProto.INT64, [len(sizes)], sizes)
+    save(
+        folder,
+        [
+            helper.make_node("Constant", [], ["sizes"], value=shape),
+            helper.make_node("Reshape", ["x", "sizes"], ["y"]),
+        ],
+        [tensor("x", FLOAT, ["n"])],
+        [tensor("y", FLOAT, list(sizes))],
+    )
+
+
+@pytest.fixture(scope="module")
+def particular(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory.
+
+    - ``pairs``, ``tflite``, ``frozen`` and ``saved``: n must be 2;
+    - ``numbers``: x of BYTES, which must be numbers;
+    - ``odd``: x of [n], where n must be 77, and ``given``: the same with a ``[warmup]`` table.
+    """
+    models = tmp_path_factory.mktemp("models")
+    save_reshape(models / "pairs", -1, 2)
+    save_reshape(models / "odd", 7, 11)
+    save_reshape(models / "given", 7, 11)
+    (models / "given" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
+    save(
+        models / "numbers",
+        [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)],
+        [tensor("x", STRING, ["n"])],
+        [tensor("y", FLOAT, ["n"])],
+    )
+    for name in ("tflite", "frozen"):
+        (models / name).mkdir()
+    save_square(models / "tflite" / "m.tflite")
+    (models / "frozen" / "m.pb").write_bytes(square())
+    save_saved_model(models / "saved" / "1")
+    (models / "saved" / "1" / "saved_model.pb").write_bytes(saved_model(square()))
+    return models
+
+
+def host_of(models: Path, engine: str) -> HostClient:
+    return HostClient(models, Session(EngineName(engine), Configuration(1)))
+
+
+def request(array: NDArray[Any]) -> bytes:
+    message = ModelInferRequest(
+        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
+        raw_input_contents=[array.tobytes()],
+    )
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("engine", ["pairs", "numbers", "given", "tflite", "frozen", "saved"])
+def test_synthetic_samples_are_those_that_the_model_accepts(particular: Path, engine: str) -> None:
+    with host_of(particular, engine) as host:
+        assert (host.ready.unverified, host.ready.samples) == ("", 8)
+        assert host.run_samples(0, 16).tally.done == 16
+
+
+def test_model_that_accepts_no_synthetic_input_is_loaded_unverified(particular: Path) -> None:
+    with host_of(particular, "odd") as host:
+        assert "the model fails on synthetic inputs: ONNX Runtime failed" in host.ready.unverified
+        assert host.query(request(np.ones(77, np.float32)))[0].outcome is Outcome.COMPLETED
+        with pytest.raises(Exception, match=r"no samples; add a samples\.npz, or a \[warmup\]"):
+            host.run_samples(0)
+
+
+@pytest.mark.parametrize("engine", ["pairs", "odd"])
+def test_query_that_the_runtime_fails_on_is_to_blame_unless_the_engine_is(
+    particular: Path, engine: str
+) -> None:
+    with host_of(particular, engine) as host:
+        ended, _ = host.query(request(np.ones(3, np.float32)))
+        assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
+
+
+@pytest.fixture(scope="module")
+def fleet(particular: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("one", models=particular, options=("--threads", "1"))
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+async def test_unverified_engine_is_served_and_says_so(fleet: LocalFleet) -> None:
+    async with synergai.Client(fleet.address) as client:
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="cannot be reshaped"):
+                await client.infer("odd", {"x": np.ones(3, np.float32)})
+            result = await client.infer("odd", {"x": np.ones(77, np.float32)})
+            assert result["y"].shape == (7, 11)
+        assert "fails on synthetic inputs" in (await client.engine("odd")).unverified
+        (worker,) = await client.workers()
+        assert [engine.name for engine in worker.engines if engine.unverified] == ["odd"]
+    log = fleet.log("one").read_text()
+    assert "engine odd is served unverified: the model fails on synthetic inputs" in log
+    assert "[warmup]" in log
+
+
+async def test_job_of_an_unverified_engine_fails_with_what_to_do(fleet: LocalFleet) -> None:
+    async with synergai.Client(fleet.address) as client:
+        job = await client.submit("odd", queries=5)
+        status = await job.wait()
+    assert "add a samples.npz, or a [warmup] table" in status.reason

@@ -1,0 +1,120 @@
+"""The ``[warmup]`` table of engine.toml."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from synergai.domain import TensorSpec
+from synergai.errors import InvalidInput
+from synergai.models.directory import ModelDirectory
+from synergai.models.samples import load_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.directory import EngineDefinition
+
+X = TensorSpec("x", "FP32", (-1, -1, 3))
+TEXT = TensorSpec("text", "BYTES", (-1,))
+
+
+def definition(tmp_path: Path, toml: str) -> EngineDefinition:
+    folder = tmp_path / "models" / "engine"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(b"model")
+    (folder / "engine.toml").write_text(toml, "utf-8")
+    return ModelDirectory(tmp_path / "models").get("engine")
+
+
+def test_samples_have_the_given_shapes_and_values(tmp_path: Path) -> None:
+    found = definition(
+        tmp_path, '[warmup]\nx = { shape = [2, 5, 3], value = 0.5 }\ntext = { value = "12" }'
+    )
+
+    first = load_samples(found, [X, TEXT]).inputs[0]
+
+    assert first["x"].shape == (2, 5, 3)
+    assert (first["x"] == 0.5).all()
+    assert first["text"].tolist() == [b"12"]
+
+
+def test_sample_can_be_an_array_in_a_file(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    definition(tmp_path, "")
+    np.save(tmp_path / "models" / "engine" / "x.npy", array)
+    found = definition(tmp_path, '[warmup]\nx = { file = "x.npy" }')
+
+    samples = load_samples(found, [X])
+
+    assert len(samples) == 8
+    assert (samples.inputs[0]["x"] == array).all()
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("warmup = 1", "must be a table"),
+        ("[warmup]\nx = 1", "warmup.x must be a table with keys of shape, value, file"),
+        ("[warmup]\nx = { size = [1] }", "keys of shape, value, file"),
+        ("[warmup]\nx = { shape = [1, -1, 3] }", "shape must be a list of sizes"),
+        ("[warmup]\nx = { shape = 1 }", "shape must be a list of sizes"),
+        ("[warmup]\nx = { value = [1] }", "value must be a number, a string"),
+        ('[warmup]\nx = { file = "x.npz" }', r"an \.npy file in the engine's folder"),
+        ('[warmup]\nx = { file = "x.npy" }', "'x.npy', does not exist"),
+        ('[warmup]\nx = { file = "../../x.npy" }', "leads outside the model directory"),
+        ('[warmup]\nx = { file = "x.npy", value = 1 }', "has its own shape and values"),
+    ],
+)
+def test_malformed_table_is_a_fault_that_names_the_entry(
+    tmp_path: Path, entry: str, complaint: str
+) -> None:
+    assert re.search(complaint, definition(tmp_path, entry).fault)
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("y = { value = 1 }", "an entry for 'y', but the engine takes x"),
+        ("x = { shape = [1, 2] }", r"the shape \[1, 2\], but the engine takes \[-1, -1, 3\]"),
+        ("x = { shape = [1, 2, 4] }", r"the shape \[1, 2, 4\]"),
+        ('x = { value = "1" }', "the value '1', but the engine takes FP32"),
+    ],
+)
+def test_entry_that_does_not_fit_the_model_is_rejected(
+    tmp_path: Path, entry: str, complaint: str
+) -> None:
+    found = definition(tmp_path, f"[warmup]\n{entry}")
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_samples(found, [X])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("INT8", 300), ("UINT8", -1), ("INT64", 0.5), ("BYTES", 1)]
+)
+def test_value_that_the_datatype_cannot_represent_is_rejected(
+    tmp_path: Path, datatype: str, value: float
+) -> None:
+    found = definition(tmp_path, f"[warmup]\nx = {{ value = {value} }}")
+
+    with pytest.raises(InvalidInput, match=f"the engine takes {datatype}"):
+        load_samples(found, [TensorSpec("x", datatype, (1,))])
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(np.zeros((1, 2, 3)), "has float64"), (np.zeros(3, np.float32), r"the shape \[3\]")],
+)
+def test_array_in_a_file_must_fit_the_model(
+    tmp_path: Path, content: np.ndarray[tuple[int, ...], np.dtype[np.float64]], complaint: str
+) -> None:
+    definition(tmp_path, "")
+    np.save(tmp_path / "models" / "engine" / "x.npy", content)
+    found = definition(tmp_path, '[warmup]\nx = { file = "x.npy" }')
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_samples(found, [X])
