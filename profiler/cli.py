@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from profiler.report import measurement_record, print_measurements
+from profiler.repetition import measure_with_repeats
+from profiler.report import disturbance_text, measurement_record, print_measurements
 from profiler.settings import ProfilerSettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
@@ -30,11 +33,31 @@ def profile(settings: ProfilerSettings) -> None:
     Each engine runs in the agent's engine host under the Single Stream scenario, with each
     thread count and, on a machine with power modes, in each mode. Entries are written as they
     are measured; Ctrl-C keeps the completed ones.
+
+    Run it on an idle machine. A measurement during which other processes took more than 5 % of
+    the machine's CPU time is labelled disturbed, and can be repeated.
     """
     require("mlperf_loadgen")
     from profiler.modes import ProfiledModes
     from profiler.sessions import sessions_to_measure
+    from synergai.profiles.files import add_to_dictionary
     from worker_agent.power.files import Files
+
+    # Fail before measuring if the dictionary cannot be written.
+    add_to_dictionary(settings.dictionary, [])
+
+    def keep(measurement: Measurement) -> None:
+        kept = add_to_dictionary(
+            settings.dictionary,
+            [measurement.entry],
+            keep_undisturbed=not settings.accept_disturbed,
+        )
+        for entry in kept:
+            typer.echo(
+                f"{entry.engine}, {entry.configuration}: the undisturbed entry of "
+                f"{entry.measured_at or 'unknown date'} stays; --accept-disturbed replaces it",
+                err=True,
+            )
 
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
@@ -43,7 +66,13 @@ def profile(settings: ProfilerSettings) -> None:
         wanted = sessions_to_measure(
             settings.models, settings.engines, settings.threads, modes.modes, settings.cores
         )
-        measurements = list(_measure(settings, wanted, modes))
+        measurements = measure_with_repeats(
+            partial(_measure, settings, modes),
+            wanted,
+            repeats=settings.repeat_disturbed or 0,
+            offer=partial(offer_to_repeat, settings),
+            keep=keep,
+        )
     if settings.as_json:
         print_json([measurement_record(measurement) for measurement in measurements])
         return
@@ -70,18 +99,29 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
+    """Report the disturbed measurements; return whether a person at the terminal repeats them."""
+    for measurement in disturbed:
+        typer.echo(disturbance_text(measurement), err=True)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if settings.repeat_disturbed is not None or not terminal:
+        typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)
+        return False
+    try:
+        return typer.confirm(f"Repeat {len(disturbed)} disturbed measurements?", err=True)
+    except typer.Abort:
+        return False
+
+
 def _measure(
-    settings: ProfilerSettings, sessions: Sequence[Session], modes: ProfiledModes
+    settings: ProfilerSettings, modes: ProfiledModes, sessions: Sequence[Session]
 ) -> Iterator[Measurement]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from profiler.measurement import measure
     from synergai.domain import WorkerClass
-    from synergai.profiles.files import add_to_dictionary
 
-    # Fail before measuring if the dictionary cannot be written.
-    add_to_dictionary(settings.dictionary, [])
     output = settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -111,7 +151,6 @@ def _measure(
             )
             if mode:
                 modes.check(mode)
-            add_to_dictionary(settings.dictionary, [measurement.entry])
             yield measurement
 
 

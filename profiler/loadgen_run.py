@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import mlperf_loadgen as loadgen
 import numpy as np
 
+from profiler.background import BackgroundLoad
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
@@ -136,14 +137,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
     plan = Plan.probe(host, options.queries, options.min_duration)
-    run_single_stream(host, plan, options.output, reporter)
-    with MeanPower(Files(options.root)) as power:
-        queries, seconds = measure_ranges(host, plan, reporter)
     ready = host.ready
     batch_qps: list[float] = []
-    for size in batch_sizes(ready.max_batch):
-        in_batches, took_s = measure_ranges(host, plan, reporter, batch=size)
-        batch_qps.append(in_batches / took_s)
+    with BackgroundLoad([os.getpid(), host.pid, options.parent]) as background:
+        run_single_stream(host, plan, options.output, reporter)
+        with MeanPower(Files(options.root)) as power:
+            queries, seconds = measure_ranges(host, plan, reporter)
+        for size in batch_sizes(ready.max_batch):
+            in_batches, took_s = measure_ranges(host, plan, reporter, batch=size)
+            batch_qps.append(in_batches / took_s)
     return Measured(
         backend_start_s=ready.backend_start_s,
         model_load_s=ready.model_load_s,
@@ -151,6 +153,7 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
         service_queries=queries,
         service_s=seconds,
         watts=power.watts,
+        background=background.share,
         batch_qps=batch_qps,
     )
 

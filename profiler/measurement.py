@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from profiler.background import DISTURBED_SHARE
 from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.runtime.report_pipe import run_with_report_pipe
 from worker_agent.cpu_affinity import format_cores
 
@@ -38,11 +39,18 @@ class Measurement:
         entry: the profile entry.
         single_stream: LoadGen's result.
         logs: folder of LoadGen's log files.
+        background: share of the machine's CPU time that other processes took, 0 to 1.
     """
 
     entry: ProfileEntry
     single_stream: SingleStreamResult
     logs: Path
+    background: float
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other processes took so much CPU time that the figures are too low."""
+        return self.entry.label == DISTURBED
 
 
 def measure(
@@ -92,7 +100,10 @@ def measure(
         measured = _follow(lines, session, report, log)
     result = read_detail_log(output / DETAIL_FILE)
     return Measurement(
-        entry=_entry(session, worker_class, measured, result), single_stream=result, logs=output
+        entry=_entry(session, worker_class, measured, result),
+        single_stream=result,
+        logs=output,
+        background=measured.background,
     )
 
 
@@ -130,7 +141,7 @@ def _entry(
         latency_p99_s=result.latency_p99_s,
         watts=measured.watts,
         queries=result.queries,
-        label="measured",
+        label=DISTURBED if measured.background > DISTURBED_SHARE else MEASURED,
         batch_qps=tuple(measured.batch_qps),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

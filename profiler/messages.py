@@ -26,6 +26,7 @@ class Measured:
         service_queries: number of queries run in ranges.
         service_s: their total duration in seconds.
         watts: mean power of the machine during the ranges; 0 without a meter.
+        background: share of the machine's CPU time that other processes took, 0 to 1.
         batch_qps: queries per second in batches of 2, 4, 8, …, if the engine supports batches.
     """
 
@@ -35,6 +36,7 @@ class Measured:
     service_queries: int
     service_s: float
     watts: float = 0.0
+    background: float = 0.0
     batch_qps: list[float] = field(default_factory=list)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from synergai.cli.output import (
     format_joules,
     format_rate,
@@ -24,9 +26,19 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
     return {
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
+        "background": measurement.background,
         "loadgen": measurement.single_stream,
         "logs": str(measurement.logs),
     }
+
+
+def disturbance_text(measurement: Measurement) -> str:
+    """Return how much of the machine other processes took during a measurement."""
+    entry = measurement.entry
+    return (
+        f"{entry.engine}, {entry.configuration}: disturbed, other processes took "
+        f"{measurement.background:.1%} of the machine's CPU time"
+    )
 
 
 def print_measurements(measurements: Sequence[Measurement]) -> None:
@@ -37,12 +49,12 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
     columns = (
         *("engine", "threads", *(["mode"] if modes else []), "QPS", "T_pre", "p50", "p90", "p99"),
         *(["power", "per query"] if metered else []),
-        "LoadGen",
+        *("LoadGen", "others"),
     )
     print_table(columns, (_row(each, modes=modes, metered=metered) for each in measurements))
 
 
-def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str, ...]:
+def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str | Text, ...]:
     entry = measurement.entry
     configuration = entry.configuration
     return (
@@ -56,4 +68,5 @@ def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str, 
         ),
         *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
         measurement.single_stream.validity,
+        Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else ""),
     )

@@ -55,6 +55,17 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         le=86_400,
         description="Minimum duration of LoadGen's run in seconds.",
     )
+    repeat_disturbed: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="How often to repeat measurements that other processes disturbed; default: "
+        "ask on a terminal, else never.",
+    )
+    accept_disturbed: bool = Field(
+        default=False,
+        description="Let a disturbed measurement replace an undisturbed one in the dictionary.",
+    )
     dictionary: Path = Field(
         default_factory=default_dictionary,
         description="Dictionary to write entries to: a .db, .csv or .json file. The gateway reads "

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 MAX_FIGURE: Final = 2.0**53
 """Upper bound of all figures (JSON integers are exact up to it); its inverse bounds rates below."""
+MEASURED: Final = "measured"
+"""Label of an entry of the profiler."""
+DISTURBED: Final = "disturbed"
+"""Label of an entry of the profiler during which other processes took CPU time."""
+OBSERVED: Final = "observed"
+"""Label of an entry measured on queries in service."""
 _EMPTY: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
@@ -42,7 +48,8 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         latency_p99_s: 99th percentile of the latency.
         watts: mean power of the machine while the engine ran.
         queries: number of measured queries.
-        label: origin: ``measured``, ``observed`` in service, ``reconstructed`` or ``emulated``.
+        label: origin: ``measured``, ``disturbed`` (measured while the machine was busy),
+            ``observed`` in service, ``reconstructed`` or ``emulated``.
         measured_at: ISO 8601, UTC.
         batch_qps: throughput with batches of 2, 4, 8, … queries, in this order; empty if not
             measured, which disables batching.
@@ -64,7 +71,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     latency_p99_s: float = 0.0
     watts: float = 0.0
     queries: int = 0
-    label: str = "measured"
+    label: str = MEASURED
     measured_at: str = ""
     batch_qps: tuple[float, ...] = ()
 
@@ -95,6 +102,10 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
                 raise InvalidInput(
                     f"{where}: {name} must be 0 or more, at most {MAX_FIGURE:g}, not {value}"
                 )
+
+    def may_replace(self, known: ProfileEntry) -> bool:
+        """Return whether it is no worse than `known`, the entry of the same configuration."""
+        return not (self.label == DISTURBED and known.label == MEASURED)
 
     @property
     def t_pre_s(self) -> float:

@@ -44,10 +44,20 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
     return (read_csv if suffix == ".csv" else read_json)(text, str(path))
 
 
-def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
+def add_to_dictionary(
+    path: Path, entries: Iterable[ProfileEntry], *, keep_undisturbed: bool = False
+) -> list[ProfileEntry]:
     """Add or replace entries in a dictionary file of any format, atomically.
 
     The file is created if it does not exist.
+
+    Args:
+        path: the file.
+        entries: what to add.
+        keep_undisturbed: whether measured entries stay rather than be replaced by disturbed ones.
+
+    Returns:
+        The measured entries that stay.
 
     Raises:
         InvalidInput: the file is not a dictionary, is damaged or cannot be written.
@@ -62,12 +72,17 @@ def add_to_dictionary(path: Path, entries: Iterable[ProfileEntry]) -> None:
         from synergai.profiles.store import DictionaryStore
 
         with DictionaryStore(path) as store:
-            store.put_all(entries)
-        return
+            return store.put_all(entries, keep_undisturbed=keep_undisturbed)
     dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
+    kept = []
     for entry in entries:
-        dictionary.put(entry)
+        known = dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
+        if keep_undisturbed and known is not None and not entry.may_replace(known):
+            kept.append(known)
+        else:
+            dictionary.put(entry)
     _write(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
+    return kept
 
 
 def _suffix(path: Path) -> str:

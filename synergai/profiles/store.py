@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, ConfigurationDictionary
 from synergai.profiles.records import COLUMNS, from_record, to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from synergai.profiles.dictionary import ProfileEntry
@@ -52,14 +52,18 @@ PRAGMA user_version = 2;
 _HEADER_BYTES: Final = 100
 _KEY: Final = ("engine", "worker_class", "threads", "power_mode", "execution_provider")
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
-
-
-_PUT_OBSERVED: Final = (
+_PUT_IF: Final = (
     f"INSERT INTO profile VALUES (:{', :'.join(COLUMNS)}) "  # noqa: S608  # our own column names
     f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _KEY)
-    + " WHERE profile.label = 'observed'"
+    + " WHERE "
 )
+_PUT_OBSERVED: Final = _PUT_IF + f"profile.label = '{OBSERVED}'"
+_PUT_IF_NO_WORSE: Final = (
+    _PUT_IF + f"NOT (excluded.label = '{DISTURBED}' AND profile.label = '{MEASURED}')"
+)
+"""See `ProfileEntry.may_replace`."""
+_GET: Final = f"SELECT * FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"  # noqa: S608  # our own column names
 
 
 class DictionaryStore:
@@ -127,8 +131,18 @@ class DictionaryStore:
         self._data_version = version
         return dictionary
 
-    def put_all(self, entries: Iterable[ProfileEntry]) -> None:
+    def put_all(
+        self, entries: Iterable[ProfileEntry], *, keep_undisturbed: bool = False
+    ) -> list[ProfileEntry]:
         """Add or replace `entries` in one transaction.
+
+        Args:
+            entries: what to add.
+            keep_undisturbed: whether measured entries stay rather than be replaced by disturbed
+                ones.
+
+        Returns:
+            The measured entries that stay.
 
         Raises:
             InvalidInput: the file cannot be written.
@@ -136,9 +150,19 @@ class DictionaryStore:
         """
         try:
             with self._connection:
-                self._connection.executemany(_PUT, [to_record(entry) for entry in entries])
+                records = [to_record(entry) for entry in entries]
+                self._connection.executemany(
+                    _PUT_IF_NO_WORSE if keep_undisturbed else _PUT, records
+                )
+                disturbed = [record for record in records if record["label"] == DISTURBED]
+                kept = [
+                    entry
+                    for entry in map(self._get, disturbed if keep_undisturbed else ())
+                    if entry.label == MEASURED
+                ]
         except apsw.Error as error:
             raise self._translate(error) from error
+        return kept
 
     def put_observed(self, entry: ProfileEntry) -> None:
         """Add an entry observed in service, unless there is one of another origin.
@@ -165,6 +189,11 @@ class DictionaryStore:
         except apsw.Error as error:
             raise self._translate(error) from error
         return bool(version != self._data_version)
+
+    def _get(self, record: Mapping[str, Any]) -> ProfileEntry:
+        """Return the entry of the same engine, worker class and configuration."""
+        [row] = self._connection.execute(_GET, {name: record[name] for name in _KEY})
+        return from_record(dict(zip(COLUMNS, row, strict=True)))
 
     def _check_or_create(self) -> None:
         application_id = self._connection.pragma("application_id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ class Probes:
             qps=lease.done / seconds,
             model_load_s=lease.setup_s,
             queries=lease.done,
-            label="observed",
+            label=OBSERVED,
         )
 
     @staticmethod
@@ -134,6 +134,6 @@ class Probes:
             return None
         entry = lease.estimate.entry
         seconds = now - lease.first_query_at
-        if entry.label != "observed" or lease.done <= entry.queries or seconds <= 0:
+        if entry.label != OBSERVED or lease.done <= entry.queries or seconds <= 0:
             return None
         return replace(entry, qps=lease.done / seconds, queries=lease.done)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import apsw
 import pytest
@@ -16,15 +17,14 @@ from typer.testing import CliRunner
 from synergai.cli.dictionary import app
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+OLD_DICTIONARY = Path(__file__).with_name("dictionary_0.1.db")
+"""Written by the program of November 2025, before entries could be disturbed."""
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
 FIGURES = st.floats(min_value=0, max_value=1e12)
@@ -248,6 +248,38 @@ def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
     newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
     add_to_dictionary(path, [newer])
     assert content(load_dictionary(path)) == {an_entry("older"), newer}
+
+
+def test_dictionary_of_the_first_release_is_used_and_takes_new_labels(tmp_path: Path) -> None:
+    path = Path(shutil.copy(OLD_DICTIONARY, tmp_path / "d.db"))
+    measured, observed = sorted(load_dictionary(path), key=lambda entry: -entry.qps)
+    assert (measured.label, measured.qps, measured.batch_qps) == ("measured", 1119.5, (1500, 1800))
+    assert (observed.label, observed.qps, observed.queries) == ("observed", 29.5, 16)
+
+    disturbed = [replace(entry, label=DISTURBED, qps=700.0) for entry in (measured, observed)]
+    assert add_to_dictionary(path, disturbed, keep_undisturbed=True) == [measured]
+    assert content(load_dictionary(path)) == {measured, disturbed[1]}
+
+
+@pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])
+def test_disturbed_entry_replaces_a_measured_one_only_on_request(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    measured, other = an_entry("a"), replace(an_entry("b"), label="reconstructed")
+    disturbed = [replace(entry, label=DISTURBED, qps=5.0) for entry in (measured, other)]
+    add_to_dictionary(path, [measured, other])
+
+    assert add_to_dictionary(path, disturbed, keep_undisturbed=True) == [measured]
+    assert content(load_dictionary(path)) == {measured, disturbed[1]}
+    assert add_to_dictionary(path, disturbed) == []
+    assert content(load_dictionary(path)) == set(disturbed)
+
+
+@pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])
+def test_undisturbed_entry_replaces_a_disturbed_one(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    add_to_dictionary(path, [replace(an_entry("a"), label=DISTURBED, qps=5.0)])
+    assert add_to_dictionary(path, [an_entry("a")], keep_undisturbed=True) == []
+    assert content(load_dictionary(path)) == {an_entry("a")}
 
 
 def test_batch_times_follow_from_batch_rates() -> None:

@@ -1,0 +1,120 @@
+"""Repetition of disturbed measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+
+import pytest
+
+from profiler import cli
+from profiler.loadgen_log import SingleStreamResult
+from profiler.measurement import Measurement
+from profiler.repetition import measure_with_repeats
+from profiler.settings import ProfilerSettings
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+A, B = (Session(EngineName(name), Configuration(1)) for name in "ab")
+
+
+def a_measurement(session: Session, background: float) -> Measurement:
+    entry = ProfileEntry(
+        engine=session.engine,
+        worker_class=WorkerClass("x86"),
+        configuration=session.configuration,
+        qps=100.0 * (1 - background),
+        label=DISTURBED if background > 0.05 else MEASURED,
+    )
+    result = SingleStreamResult(
+        validity="VALID", queries=9, qps=9.0, latency_p50_s=1, latency_p90_s=1, latency_p99_s=1
+    )
+    return Measurement(entry=entry, single_stream=result, logs=Path(), background=background)
+
+
+class Machine:
+    """A machine whose load is known in advance: per session, that of each measurement."""
+
+    def __init__(self, **loads: list[float]) -> None:
+        self.loads = loads
+        self.rounds: list[list[str]] = []
+        self.kept: list[Measurement] = []
+
+    def measure(self, sessions: Sequence[Session]) -> Iterator[Measurement]:
+        self.rounds.append([session.engine for session in sessions])
+        for session in sessions:
+            yield a_measurement(session, self.loads[session.engine].pop(0))
+
+    def run(self, repeats: int = 0, offer: Mock | None = None) -> list[float]:
+        found = measure_with_repeats(
+            self.measure,
+            [A, B],
+            repeats=repeats,
+            offer=offer or Mock(return_value=False),
+            keep=self.kept.append,
+        )
+        assert [each.entry.engine for each in found] == ["a", "b"]
+        return [each.background for each in found]
+
+
+def test_undisturbed_measurements_are_not_repeated() -> None:
+    offer = Mock()
+    machine = Machine(a=[0.01], b=[0.0])
+    assert machine.run(repeats=3, offer=offer) == [0.01, 0.0]
+    assert len(machine.rounds) == 1
+    offer.assert_not_called()
+
+
+def test_only_disturbed_ones_are_repeated_and_the_best_kept() -> None:
+    machine = Machine(a=[0.5, 0.6, 0.02], b=[0.0])
+    assert machine.run(repeats=2) == [0.02, 0.0]
+    assert machine.rounds == [["a", "b"], ["a"], ["a"]]
+    assert [each.background for each in machine.kept] == [0.5, 0.0, 0.02]
+
+
+def test_repetition_is_offered_once_the_given_number_is_used_up() -> None:
+    offer = Mock(side_effect=[True, False])
+    machine = Machine(a=[0.5, 0.4, 0.3], b=[0.3, 0.0])
+    assert machine.run(repeats=1, offer=offer) == [0.3, 0.0]
+    [first, second] = offer.call_args_list
+    assert [[each.entry.engine for each in call.args[0]] for call in (first, second)] == [
+        ["a"],
+        ["a"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "repeats", "answer", "repeated", "asked"),
+    [
+        (True, None, True, True, True),
+        (True, None, False, False, True),
+        (True, 0, True, False, False),
+        (False, None, True, False, False),
+    ],
+)
+def test_a_person_is_asked_only_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    repeats: int | None,
+    answer: bool,
+    repeated: bool,
+    asked: bool,
+) -> None:
+    confirm = Mock(return_value=answer)
+    monkeypatch.setattr("typer.confirm", confirm)
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: terminal, raising=False)
+    settings = ProfilerSettings(repeat_disturbed=repeats)
+    assert cli.offer_to_repeat(settings, [a_measurement(A, 0.31)]) is repeated
+    assert confirm.called is asked
+
+
+def test_disturbed_measurement_is_told_with_its_load(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.offer_to_repeat(ProfilerSettings(repeat_disturbed=0), [a_measurement(A, 0.31)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "disturbed, other processes took 31.0% of the machine's CPU time" in err
