@@ -2,7 +2,7 @@
 
 import sys
 
-from synergai.cli.main import main
+from synergai.__main__ import main
 
 if __name__ == "__main__":
     main(["gateway", *sys.argv[1:]])

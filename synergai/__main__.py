@@ -1,6 +1,30 @@
-"""Entry point of ``python -m synergai``."""
+"""The program ``synergai``, and ``python -m synergai``."""
 
-from synergai.cli.main import main
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LIBRARIES: Final = ("rich", "typer")
+"""Imported by every command; the extra ``cli`` and those of the roles install them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; see `synergai.cli.main.main`."""
+    try:
+        from synergai.cli.main import main as run
+    except ModuleNotFoundError as error:
+        if error.name not in _LIBRARIES:
+            raise
+        sys.exit(
+            f"error: the command line needs {error.name}, which is not installed; run "
+            "pip install 'synergai[cli]', or install a role, such as 'synergai[gateway]'"
+        )
+    run(arguments)
+
 
 if __name__ == "__main__":
     main()

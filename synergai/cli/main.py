@@ -34,13 +34,13 @@ class Application:
         entry_point: ``module:attribute``.
         summary: one-line description.
         panel: heading under which the help lists it.
-        extra: the extra that installs its dependencies; empty if it needs none.
+        extra: the extras that install its dependencies.
     """
 
     entry_point: str
     summary: str
     panel: str
-    extra: str = ""
+    extra: str
 
 
 _SERVE: Final = "Serve"
@@ -61,13 +61,13 @@ APPLICATIONS: Final = {
         "agent",
     ),
     "infer": Application(
-        "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "client"
+        "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "cli,client"
     ),
     "submit": Application(
-        "synergai.cli.jobs:submit_app", "Submit a job of queries on an engine.", _USE
+        "synergai.cli.jobs:submit_app", "Submit a job of queries on an engine.", _USE, "cli"
     ),
-    "jobs": Application("synergai.cli.jobs:app", "List, show, watch and cancel jobs.", _USE),
-    "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE),
+    "jobs": Application("synergai.cli.jobs:app", "List, show, watch and cancel jobs.", _USE, "cli"),
+    "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "synergai.cli.engines:app",
         "Build, fetch, add, list, inspect, load and unload engines.",
@@ -119,10 +119,9 @@ def _suggesting_extra(command: str) -> Iterator[None]:
         module = (error.name or "").partition(".")[0]
         if module in PACKAGES:
             raise
-        extra = APPLICATIONS[command].extra or "all"
         raise NotSupported(
             f"'synergai {command}' needs {module}, which is not installed; run "
-            f"pip install 'synergai[{extra}]'"
+            f"pip install 'synergai[{APPLICATIONS[command].extra}]'"
         ) from None
 
 

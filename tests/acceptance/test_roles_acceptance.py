@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MAX_IDLE_BYTES = 60 << 20
 """Maximum resident memory of an agent without a loaded engine."""
+MAX_CLIENT_BYTES = 105 << 20
+"""Maximum disk space that the client and its dependencies need."""
 # The client uses bare gRPC, which is all that the new environment has.
 CLIENT = """
 import sys, grpc
@@ -141,6 +143,21 @@ def test_fault_of_an_engine_without_its_runtime_names_the_extra(
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     for runtime in ("onnxruntime", "tflite", "tensorflow"):
         assert f"install synergai[{runtime}]" in done.stdout
+
+
+def test_client_adds_little_to_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    empty = size_bytes(environment(tmp_path / "venv", "pip").parents[1])
+    python = environment(tmp_path / "venv", f"synergai[client] @ file://{wheel}")
+    added = size_bytes(python.parents[1]) - empty
+    print(f"the client adds {added / 1e6:.1f} MB")
+    assert added <= MAX_CLIENT_BYTES
+    code = "import synergai; synergai.Client, synergai.SyncClient"
+    subprocess.run([str(python), "-c", code], check=True, cwd=tmp_path, env=bare_environment())
+
+
+def size_bytes(folder: Path) -> int:
+    """Return the space that the files of a folder take up on disk."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def test_oldest_supported_onnx_runtime_serves_a_query(

@@ -155,7 +155,9 @@ def job_succeeds(container: Container) -> bool:
 def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
     container.run("systemctl", "enable", "--now", "synergai-gateway.service")
     install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
-    container.run(*install, "--class", "container", "--power", "none", "--programs", PROGRAMS)
+    container.run(
+        *install, "--worker-class", "container", "--power", "none", "--programs", PROGRAMS
+    )
     assert [unit_property(container, service, "ActiveState") for service in SERVICES] == [
         "active"
     ] * 2

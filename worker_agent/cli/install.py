@@ -21,7 +21,10 @@ def install(
         str, typer.Option(metavar="HOST[:PORT]", help="Address of the gateway's hub.")
     ],
     worker_class: Annotated[
-        str, typer.Option("--class", metavar="NAME", help="The worker class, such as agx-xavier.")
+        str,
+        typer.Option(
+            "--worker-class", metavar="NAME", help="The worker class, such as agx-xavier."
+        ),
     ],
     worker_id: Annotated[
         str, typer.Option(help="This worker's name. Default: the host name.")

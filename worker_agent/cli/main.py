@@ -30,7 +30,8 @@ app.callback(
     "--worker-class agx-xavier --threads 1,4[/bold]",
 )(settings_command(AgentSettings, _run))
 app.command(
-    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --class agx-xavier[/bold]"
+    epilog="Example: [bold]synergai agent install --gateway 10.0.0.1 --worker-class "
+    "agx-xavier[/bold]"
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
 app.command(epilog="Example: [bold]synergai agent modes --power nvpmodel[/bold]")(modes)

@@ -35,7 +35,14 @@ def test_a_machine_without_modes_says_so(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_only_prints_the_steps() -> None:
-    options = ["--gateway", "10.0.0.1", "--class", "agx-xavier", "--programs", "/opt/synergai/bin"]
+    options = [
+        "--gateway",
+        "10.0.0.1",
+        "--worker-class",
+        "agx-xavier",
+        "--programs",
+        "/opt/synergai/bin",
+    ]
     done = run("synergai", "agent", "install", *options, "--power", "none", "--dry-run")
     assert done.returncode == 0
     assert "run systemctl enable --now synergai-power.socket synergai-agent.service" in done.stdout
@@ -44,7 +51,7 @@ def test_a_dry_run_only_prints_the_steps() -> None:
 
 def test_a_private_directory_is_refused_with_an_alternative() -> None:
     done = run(
-        *("synergai", "agent", "install", "--gateway", "g", "--class", "c"),
+        *("synergai", "agent", "install", "--gateway", "g", "--worker-class", "c"),
         *("--models", "/home/me/models", "--dry-run"),
     )
     assert done.returncode == 1

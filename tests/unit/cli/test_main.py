@@ -107,6 +107,8 @@ def test_shared_options_are_consistent_across_commands(name: str) -> None:
     for command in (root, *getattr(root, "commands", {}).values()):
         options = {option: each for each in command.params for option in each.opts}
         assert "--force" not in options, "it is --replace"
+        named_for_classes = {option for option in options if re.search("class", option)}
+        assert named_for_classes <= {"--worker-class"}
         if "--json" in options:
             assert getattr(options["--json"], "is_flag", False), (
                 "--json is a flag that prints to standard output"
@@ -173,6 +175,21 @@ def test_internal_error_shows_no_traceback(
     assert code == 1
     assert err.startswith("error: internal error: KeyError; set SYNERGAI_DEBUG=1")
     assert "secret" not in err
+
+
+def test_program_without_the_command_lines_libraries_names_the_extra() -> None:
+    script = (
+        "import sys; sys.modules['typer'] = None\n"
+        "from synergai.__main__ import main; main(['jobs'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the command line needs typer, which is not installed; run pip install "
+        "'synergai[cli]', or install a role, such as 'synergai[gateway]'\n"
+    )
 
 
 @pytest.mark.parametrize("when", ["importing", "running"])

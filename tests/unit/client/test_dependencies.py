@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
 import asyncio, sys
@@ -43,7 +48,19 @@ async def main():
             raise AssertionError(f"{call} did not call the gateway")
 
 asyncio.run(main())
+with synergai.SyncClient("127.0.0.1:1", attempts=1) as client:
+    try:
+        client.infer("engine", {"x": [1.0]})
+    except synergai.Unavailable:
+        pass
 """
+
+
+def test_extra_of_the_client_installs_only_what_it_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["client"]]
+    names = {re.split(r"[^a-z]", requirement)[0] for requirement in requirements}
+    assert names == {"grpcio", "msgspec", "numpy", "protobuf"}
 
 
 def test_client_needs_no_library_of_the_command_line_or_the_services() -> None:
