@@ -135,6 +135,10 @@ class Dispatcher:
         """Return the engines of a worker without a dictionary entry for its class."""
         return self._core.unprofiled(worker.id)
 
+    def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
+        """Return the entries of a worker's engines that jobs run with, and the observed paces."""
+        return self._core.profiles(worker.id)
+
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
         """Return observed over profiled time per query, by worker and engine."""
         return self._core.paces

@@ -62,7 +62,7 @@ class FleetServicer:
         """Return the dictionary entries of an engine or worker class, or all."""
         return fleet_pb2.Dictionary(
             entries=[
-                profile_entry_to_proto(entry)
+                profile_entry_to_proto(self._profiles.dated(entry))
                 for entry in self._profiles.dictionary
                 if request.engine in ("", entry.engine)
                 and request.worker_class in ("", entry.worker_class)
@@ -104,4 +104,10 @@ class FleetServicer:
             meter=worker.power.meter,
             watts=worker.power.watts,
             joules=worker.power.joules,
+            profiles=[
+                fleet_pb2.WorkerProfile(
+                    entry=profile_entry_to_proto(self._profiles.dated(entry)), pace=pace
+                )
+                for entry, pace in self._dispatcher.profiles(worker)
+            ],
         )

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.options import AsJson
+from synergai.cli.gateway_client import call_gateway
+from synergai.cli.options import AsJson, TlsCa
 from synergai.cli.output import (
+    format_age,
     format_joules,
     format_rate,
     format_seconds,
     format_watts,
     print_json,
     print_table,
+    to_jsonable,
 )
 from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from synergai.client.client import Client
+    from synergai.client.fleet import WorkerStatus
     from synergai.profiles.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
@@ -34,33 +42,70 @@ Dictionary = Annotated[
 DEFAULT_DICTIONARY: Final = default_dictionary()
 
 
+GatewayTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="HOST:PORT",
+        help="Show the dictionary of this gateway instead, with the paces it observed.",
+    ),
+]
+
+
 @app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
 def show(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     as_json: AsJson = False,
+    target: GatewayTarget = None,
+    tls_ca: TlsCa = None,
 ) -> None:
-    """Show the measurements of each engine, worker class and configuration."""
+    """Show the measurements of each engine, worker class and configuration.
+
+    With --target, the pace is the observed time per query over the profiled one, on each worker
+    of the class that has run the engine: above 1, the worker is slower than its profile.
+    """
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.text import write_json
 
+    workers: list[WorkerStatus] = []
+    entries: Iterable[ProfileEntry]
+    if target is None:
+        entries = load_dictionary(dictionary)
+    else:
+        entries, workers = call_gateway(target, tls_ca, _dictionary_and_workers)
     selected = ConfigurationDictionary(
         entry
-        for entry in load_dictionary(dictionary)
+        for entry in entries
         if engine in (None, entry.engine) and worker_class in (None, entry.worker_class)
     )
-    if as_json:
+    if as_json and target is None:
         typer.echo(write_json(selected), nl=False)
         return
-    entries = sorted(
+    if as_json:
+        print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in selected])
+        return
+    shown = sorted(
         selected, key=lambda entry: (entry.engine, entry.worker_class, entry.configuration)
     )
-    metered = any(entry.watts for entry in entries)
+    metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
-    columns = ("engine", "class", "configuration", "QPS", "T_pre", "p50", *energy, "label")
-    print_table(columns, (_row(entry, metered=metered) for entry in entries))
+    figures = ("QPS", "T_pre", "p50", *energy)
+    columns = ("engine", "class", "configuration", *figures, "label", "age")
+    paced = ("pace",) if target is not None else ()
+    now = datetime.now(UTC)
+    print_table(
+        (*columns, *paced),
+        (
+            (
+                *_row(entry, now, metered=metered),
+                *(_pace_text(_paces(entry, workers)) for _ in paced),
+            )
+            for entry in shown
+        ),
+    )
 
 
 @app.command("import", epilog="Example: [bold]synergai dictionary import profile.csv[/bold]")
@@ -109,7 +154,30 @@ def _print_summary(action: str, count: int, file: Path, *, as_json: bool) -> Non
         typer.echo(f"{action} {count} entries: {file}")
 
 
-def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
+async def _dictionary_and_workers(
+    client: Client,
+) -> tuple[list[ProfileEntry], list[WorkerStatus]]:
+    return await client.dictionary(), await client.workers()
+
+
+def _paces(entry: ProfileEntry, workers: Sequence[WorkerStatus]) -> dict[str, float]:
+    """Return the observed paces of an entry's engine on its class, by worker."""
+    return {
+        worker.id: profile.pace
+        for worker in workers
+        if worker.worker_class == entry.worker_class
+        for profile in worker.profiles
+        if profile.entry.engine == entry.engine and profile.pace is not None
+    }
+
+
+def _pace_text(paces: Mapping[str, float]) -> str:
+    """Return the pace, or the range of paces of several workers."""
+    texts = [f"{pace:.2f}" for pace in (min(paces.values()), max(paces.values()))] if paces else []
+    return " to ".join(dict.fromkeys(texts))
+
+
+def _row(entry: ProfileEntry, now: datetime, *, metered: bool) -> tuple[str, ...]:
     return (
         entry.engine,
         entry.worker_class,
@@ -119,4 +187,5 @@ def _row(entry: ProfileEntry, *, metered: bool) -> tuple[str, ...]:
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
         entry.label,
+        format_age(entry.measured_at, now),
     )

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import json
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -97,6 +97,21 @@ def format_seconds(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return ""
     return f"{value * 1e3:.3g} ms" if abs(value) < 0.1 else f"{value:.3g} s"
+
+
+def format_age(instant: str, now: datetime) -> str:
+    """Format the time since an ISO 8601 instant, as in 3 min or 12 d; empty if it is unknown."""
+    try:
+        then = datetime.fromisoformat(instant)
+    except ValueError:
+        return ""
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    seconds = max(0.0, (now - then).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def format_rate(per_second: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -9,8 +10,9 @@ from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import format_seconds, format_watts, print_json, print_table
+from synergai.cli.output import format_age, format_seconds, format_watts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
+from synergai.profiles.dictionary import DISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +41,7 @@ def show_workers(workers: Sequence[WorkerStatus]) -> None:
     print_table(columns, map(_worker_row, workers))
     rows = (row for worker in workers for row in _engine_rows(worker))
     typer.echo()
-    print_table(("worker", "engine", "loaded"), rows)
+    print_table(("worker", "engine", "loaded; profile"), rows)
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
@@ -57,7 +59,8 @@ def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
 def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
     for number, engine in enumerate(worker.engines):
         name = worker.id if number == 0 else ""
-        yield name, engine.name, _sessions_text(worker, engine)
+        texts = (_sessions_text(worker, engine), _profile_text(worker, engine))
+        yield name, engine.name, Text("\n").join(text for text in texts if text)
 
 
 def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:
@@ -70,6 +73,18 @@ def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:
     if engine.unverified:
         loaded.append(Text(f"unverified: {engine.unverified}", "yellow"))
     return Text("\n").join(loaded)
+
+
+def _profile_text(worker: WorkerStatus, engine: Engine) -> Text:
+    """Return origin and age of an engine's profile, and the pace observed since."""
+    for profile in worker.profiles:
+        if profile.entry.engine == engine.name:
+            age = format_age(profile.entry.measured_at, datetime.now(UTC))
+            text = f"{profile.entry.label} {age} ago" if age else profile.entry.label
+            if profile.pace is not None:
+                text += f", pace {profile.pace:.2f}"
+            return Text(text, "yellow" if profile.entry.label == DISTURBED else "dim")
+    return Text("")
 
 
 def _power_text(worker: WorkerStatus) -> Text:

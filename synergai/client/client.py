@@ -53,6 +53,7 @@ from synergai.protocol.converters import (
     engine_from_metadata,
     job_spec_to_proto,
     job_status_from_proto,
+    profile_entry_from_proto,
 )
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import channel_credentials
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
+    from synergai.profiles.dictionary import ProfileEntry
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
@@ -367,6 +369,16 @@ class Client:
         return JobRun(channel, spec, self._cast_each(engine, inputs), build_request)
 
     # --- the fleet ----------------------------------------------------------------------
+
+    async def dictionary(self) -> list[ProfileEntry]:
+        """List the entries of the gateway's configuration dictionary.
+
+        Raises:
+            SynergaiError: the call failed.
+        """
+        method = self._channel.fleet.GetDictionary
+        response = await self._channel.call(method, fleet_pb2.GetDictionaryRequest())
+        return [profile_entry_from_proto(entry) for entry in response.entries]
 
     async def workers(self) -> list[WorkerStatus]:
         """List the registered workers.

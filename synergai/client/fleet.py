@@ -10,10 +10,12 @@ from synergai.domain import Configuration, Engine, EngineName, Session, WorkerCl
 from synergai.protocol.converters import (
     configuration_from_proto,
     engine_from_proto,
+    profile_entry_from_proto,
     session_from_proto,
 )
 
 if TYPE_CHECKING:
+    from synergai.profiles.dictionary import ProfileEntry
     from synergai.v1 import fleet_pb2
 
 
@@ -28,6 +30,19 @@ class WorkerState(enum.Enum):
     @classmethod
     def _missing_(cls, value: object) -> WorkerState:  # noqa: ARG003 - a state of a newer gateway
         return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProfile:
+    """What a worker's estimates of one engine rest on.
+
+    Attributes:
+        entry: the dictionary entry of its fastest configuration.
+        pace: observed time per query over the profiled one; None if it was not observed.
+    """
+
+    entry: ProfileEntry
+    pace: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,7 @@ class WorkerStatus:
         meter: name of the power meter; empty if power is not measured.
         watts: mean power of the whole machine since the last heartbeat; None if not measured.
         joules: energy used since its agent started; None if not measured.
+        profiles: profiles of its engines, by engine name.
     """
 
     id: WorkerId
@@ -64,6 +80,7 @@ class WorkerStatus:
     meter: str = ""
     watts: float | None = None
     joules: float | None = None
+    profiles: tuple[WorkerProfile, ...] = ()
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -89,4 +106,11 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         meter=message.meter,
         watts=message.watts if message.HasField("watts") else None,
         joules=message.joules if message.HasField("joules") else None,
+        profiles=tuple(
+            WorkerProfile(
+                profile_entry_from_proto(each.entry),
+                each.pace if each.HasField("pace") else None,
+            )
+            for each in message.profiles
+        ),
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
     from synergai.domain import Engine, JobState
     from synergai.jobs import JobStatus
+    from synergai.profiles.dictionary import ProfileEntry
 
 T = TypeVar("T")
 
@@ -184,6 +185,10 @@ class SyncClient:
         return self._loop.run(results())
 
     # --- the fleet ----------------------------------------------------------------------
+
+    def dictionary(self) -> list[ProfileEntry]:
+        """List the entries of the gateway's dictionary; see `Client.dictionary`."""
+        return self._loop.run(self._client.dictionary())
 
     def workers(self) -> list[WorkerStatus]:
         """List the registered workers; see `Client.workers`."""

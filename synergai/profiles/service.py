@@ -6,22 +6,25 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from synergai.errors import SynergaiError
+from synergai.profiles.dictionary import OBSERVED
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Key: TypeAlias = "tuple[EngineName, WorkerClass, Configuration]"
 
 WATCH_INTERVAL_S: Final = 1.0
 
@@ -45,6 +48,7 @@ class ProfileService:
         self._store = DictionaryStore(path)
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
+        self._observed_at: dict[Key, str] = {}
         self.dictionary = self._store.load()
 
     async def store(self, entries: Sequence[ProfileEntry]) -> None:
@@ -65,10 +69,18 @@ class ProfileService:
             entry.configuration,
             f"{entry.qps:,.1f}",
         )
-        dated = replace(entry, measured_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._observed_at[_key(entry)] = at
+        dated = replace(entry, measured_at=at)
         task = asyncio.create_task(self._store_observed(dated))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
+
+    def dated(self, entry: ProfileEntry) -> ProfileEntry:
+        """Return an entry of the core, which has no date if it was observed, with its date."""
+        if entry.label != OBSERVED:
+            return entry
+        return replace(entry, measured_at=self._observed_at.get(_key(entry), entry.measured_at))
 
     async def watch(
         self,
@@ -129,3 +141,7 @@ class ProfileService:
             await self._in_thread(partial(self._store.put_observed, entry))
         except SynergaiError as error:
             _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)
+
+
+def _key(entry: ProfileEntry) -> Key:
+    return entry.engine, entry.worker_class, entry.configuration

@@ -175,6 +175,18 @@ class SchedulerCore:
         worker = self._fleet.workers[worker_id]
         return sorted(self._probes.unprofiled(worker))
 
+    def profiles(self, worker_id: WorkerId) -> list[tuple[ProfileEntry, float | None]]:
+        """Return the entries of the worker's engines that jobs run with, and the observed paces.
+
+        Sorted by engine; unprofiled engines are left out.
+        """
+        worker = self._fleet.workers[worker_id]
+        return [
+            (estimates[0].entry, self._estimator.paces.get((worker_id, engine)))
+            for engine in sorted(worker.engines)
+            if (estimates := self._estimator.estimates(engine, worker))
+        ]
+
     # --- events -------------------------------------------------------------------------
 
     def _apply(self, event: Event) -> None:

@@ -203,7 +203,7 @@ class ProfileEntry(_message.Message):
     queries: _builtins.int
     """number of measured queries"""
     label: _builtins.str
-    """measured, observed, reconstructed or emulated"""
+    """measured, disturbed, observed, reconstructed or emulated"""
     measured_at: _builtins.str
     """ISO 8601, UTC"""
     @_builtins.property

@@ -59,6 +59,7 @@ class Worker(_message.Message):
     METER_FIELD_NUMBER: _builtins.int
     WATTS_FIELD_NUMBER: _builtins.int
     JOULES_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -87,6 +88,10 @@ class Worker(_message.Message):
     def unprofiled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """engines without an entry for the worker's class"""
 
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerProfile]:
+        """of its engines, in the configuration that jobs run in"""
+
     def __init__(
         self,
         *,
@@ -106,10 +111,11 @@ class Worker(_message.Message):
         meter: _builtins.str = ...,
         watts: _builtins.float | None = ...,
         joules: _builtins.float | None = ...,
+        profiles: _abc.Iterable[Global___WorkerProfile] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015
@@ -121,6 +127,32 @@ class Worker(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watts) -> _WhichOneofReturnType__watts | None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class WorkerProfile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    PACE_FIELD_NUMBER: _builtins.int
+    pace: _builtins.float
+    """observed time per query over the profiled one; absent: not observed"""
+    @_builtins.property
+    def entry(self) -> _common_pb2.ProfileEntry: ...
+    def __init__(
+        self,
+        *,
+        entry: _common_pb2.ProfileEntry | None = ...,
+        pace: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pace", b"_pace", "entry", b"entry", "pace", b"pace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pace", b"_pace", "entry", b"entry", "pace", b"pace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pace: _TypeAlias = _typing.Literal["pace"]  # noqa: Y015
+    _WhichOneofArgType__pace: _TypeAlias = _typing.Literal["_pace", b"_pace"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pace) -> _WhichOneofReturnType__pace | None: ...
+
+Global___WorkerProfile: _TypeAlias = WorkerProfile  # noqa: Y015
 
 @_typing.final
 class ListWorkersRequest(_message.Message):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
+import pytest
 from rich.text import Text
 
-from synergai.cli.output import print_facts, print_table
-
-if TYPE_CHECKING:
-    import pytest
+from synergai.cli.output import format_age, print_facts, print_table
 
 
 def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
@@ -46,3 +44,19 @@ def test_narrow_terminal_does_not_break_short_words(
     )
 
     assert "succeeded," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("instant", "age"),
+    [
+        ("2026-01-10T11:59:18+00:00", "42 s"),
+        ("2026-01-10T11:58:00+00:00", "2 min"),
+        ("2026-01-10T09:00:00+00:00", "3 h"),
+        ("2025-12-29T11:00:00", "12 d"),
+        ("2026-01-10T12:00:05+00:00", "0 s"),
+        ("", ""),
+        ("last week", ""),
+    ],
+)
+def test_age_is_in_the_largest_unit_that_fits(instant: str, age: str) -> None:
+    assert format_age(instant, datetime(2026, 1, 10, 12, tzinfo=UTC)) == age

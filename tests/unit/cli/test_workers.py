@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from synergai.cli.workers import show_workers
-from synergai.client.fleet import WorkerState, WorkerStatus
+from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass, WorkerId
+from synergai.profiles.dictionary import ProfileEntry
 
 if TYPE_CHECKING:
     import pytest
 
 NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op11")
+
+
+def profile_of(engine: EngineName) -> ProfileEntry:
+    return ProfileEntry(
+        engine=engine,
+        worker_class=WorkerClass("xavier-nx"),
+        configuration=Configuration(threads=4),
+        qps=100.0,
+        label="reconstructed",
+        measured_at=(datetime.now(UTC) - timedelta(days=3, hours=1)).isoformat(),
+    )
 
 
 def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
@@ -39,6 +52,7 @@ def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
         queries_done=1_234_567,
         last_heard_s=0.123,
         unprofiled=(unprofiled,),
+        profiles=(WorkerProfile(profile_of(loaded), 1.0834),),
         power_mode=mode,
         meter="ina3221",
         watts=12.1,
@@ -56,5 +70,13 @@ def test_fleet_fits_80_columns_without_broken_names(
 
     out = capsys.readouterr().out
     whole = ("cloud-1", "board-in-lab-2", *NAMES, "draining", "MODE_15W", "1,234,567", "ina3221")
-    for text in (*whole, "threads=4,mode=MODE_15W", "not profiled", fault):
+    for text in (
+        *whole,
+        "reconstructed",
+        "3 d",
+        "pace 1.08",
+        "threads=4,mode=MODE_15W",
+        "not profiled",
+        fault,
+    ):
         assert text in out

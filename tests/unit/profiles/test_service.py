@@ -44,6 +44,16 @@ async def test_observed_entry_is_stored_with_its_date(tmp_path: Path) -> None:
     assert before <= datetime.fromisoformat(entry.measured_at) <= datetime.now(UTC)
 
 
+async def test_observed_entry_of_the_core_is_shown_with_its_date(tmp_path: Path) -> None:
+    profiles = ProfileService(tmp_path / "dictionary.db")
+    observed = make_entry(29.0, "observed")
+    profiles.record(observed)
+    assert datetime.fromisoformat(profiles.dated(observed).measured_at).tzinfo is not None
+    measured = make_entry(29.0)
+    assert profiles.dated(measured) == measured
+    await profiles.close()
+
+
 async def test_observed_entry_never_replaces_a_measured_one(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)

@@ -123,6 +123,19 @@ def test_job_goes_to_the_fastest_acceptable_worker() -> None:
     assert assignment.estimate_s == 0.5
 
 
+def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
+    core = make_core(make_entry(FAST, 100.0), make_entry(FAST, 150.0, TWO))
+    core.handle(make_worker(FAST), 0.0)
+    [(entry, pace)] = core.profiles(FAST_1)
+    assert (entry.configuration, entry.qps, pace) == (TWO, 150.0, None)
+    [assignment] = dispatched(core.handle(make_job("a", 3000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 1500), 20.0)
+    [(_, pace)] = core.profiles(FAST_1)
+    assert pace is not None
+    assert 1.0 < pace < 2.0
+
+
 def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
     core = make_core()
     core.handle(make_worker(SLOW), 0.0)

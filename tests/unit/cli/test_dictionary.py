@@ -1,0 +1,74 @@
+"""Output of ``synergai dictionary show``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from synergai.cli import dictionary
+from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
+from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
+from synergai.profiles.dictionary import DISTURBED, ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENTRY = ProfileEntry(
+    engine=EngineName("digits"),
+    worker_class=WorkerClass("cloud"),
+    configuration=Configuration(2),
+    qps=100.0,
+    label=DISTURBED,
+    measured_at=(datetime.now(UTC) - timedelta(hours=5)).isoformat(),
+)
+
+
+def a_worker(worker_id: str, pace: float | None, worker_class: str = "cloud") -> WorkerStatus:
+    return WorkerStatus(
+        id=WorkerId(worker_id),
+        worker_class=WorkerClass(worker_class),
+        state=WorkerState.IDLE,
+        cores=2,
+        memory_bytes=0,
+        configurations=(),
+        engines=(),
+        sessions=(),
+        queries_done=0,
+        last_heard_s=0.0,
+        unprofiled=(),
+        profiles=(WorkerProfile(ENTRY, pace),),
+    )
+
+
+def test_label_and_age_are_shown_without_a_gateway(tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "d.db", [ENTRY])
+    result = CliRunner().invoke(
+        dictionary.app, ["show", "--dictionary", str(tmp_path / "d.db")], env={"COLUMNS": "200"}
+    )
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1].split()[-3:] == ["disturbed", "5", "h"]
+    assert "pace" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("paces", "text"),
+    [([1.084], "1.08"), ([1.2, 0.95], "0.95 to 1.20"), ([None], ""), ([], "")],
+)
+def test_gateway_adds_the_observed_pace(
+    monkeypatch: pytest.MonkeyPatch, paces: list[float | None], text: str
+) -> None:
+    workers = [a_worker(f"w{number}", pace) for number, pace in enumerate(paces)]
+    workers.append(a_worker("board-1", 9.0, "board"))
+    monkeypatch.setattr(dictionary, "call_gateway", lambda *_: ([ENTRY], workers))
+    shown = CliRunner().invoke(dictionary.app, ["show", "--target", "h:1"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert shown.output.splitlines()[-1].rstrip().endswith(f"5 h  {text}".rstrip())
+    printed = CliRunner().invoke(dictionary.app, ["show", "--target", "h:1", "--json"])
+    [record] = json.loads(printed.output)
+    assert list(record["pace"].values()) == [pace for pace in paces if pace is not None]
+    assert record["label"] == "disturbed"
