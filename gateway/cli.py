@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from gateway.settings import GatewaySettings
 from synergai.cli.commands import settings_command
+from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.runtime.service import run_service
 
 
@@ -21,5 +26,48 @@ def run(settings: GatewaySettings) -> None:
     run_service(lambda: GatewayProcess(settings), settings.log_level)
 
 
+def install(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for clients. Default: loopback.")
+    ] = "",
+    hub: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for agents. Default: loopback.")
+    ] = "",
+    work_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of work sockets; 0 picks a free port.")
+    ] = 0,
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of /metrics. Default: loopback.")
+    ] = "",
+    programs: Programs = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Install the gateway as a systemd service and start it. Run it again to update."""
+    from gateway.installer import SERVICE, Installation
+
+    installation = Installation(
+        listen=listen,
+        hub=hub,
+        work_port=work_port,
+        http=http,
+        programs=str(programs or Path(sys.executable).parent),
+    )
+    print_or_execute(installation.steps(Path("/")), SERVICE, dry_run=dry_run)
+
+
+def uninstall(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove its settings, jobs and dictionary.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop and remove the gateway's service."""
+    from gateway.installer import SERVICE, removal_steps
+
+    print_or_execute(removal_steps(purge=purge), SERVICE, dry_run=dry_run)
+
+
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
-app.command()(settings_command(GatewaySettings, run))
+app.callback(invoke_without_command=True)(settings_command(GatewaySettings, run))
+app.command(epilog="Example: [bold]synergai gateway install --hub 0.0.0.0:8010[/bold]")(install)
+app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")(uninstall)

@@ -149,7 +149,7 @@ def test_client_adds_little_to_an_empty_environment(wheel: Path, tmp_path: Path)
     empty = size_bytes(environment(tmp_path / "venv", "pip").parents[1])
     python = environment(tmp_path / "venv", f"synergai[client] @ file://{wheel}")
     added = size_bytes(python.parents[1]) - empty
-    print(f"the client adds {added / 1e6:.1f} MB")
+    print(f"the client adds {added / (1 << 20):.1f} MiB")
     assert added <= MAX_CLIENT_BYTES
     code = "import synergai; synergai.Client, synergai.SyncClient"
     subprocess.run([str(python), "-c", code], check=True, cwd=tmp_path, env=bare_environment())

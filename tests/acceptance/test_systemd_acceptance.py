@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.installer import SERVICE, Installation
+from synergai.runtime.installation import WriteFile
+from tests.fake_systemd import put_programs
+
 SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
 EXPOSURE = {"synergai-gateway.service": 3.0, "synergai-agent.service": 5.0}
 
@@ -37,6 +41,15 @@ def units(tmp_path: Path) -> Path:
 
 def test_units_are_valid(units: Path) -> None:
     done = analyze("verify", *map(str, sorted(units.iterdir())))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_installed_unit_of_the_gateway_is_valid(tmp_path: Path) -> None:
+    programs = put_programs(tmp_path, "/bin") / "bin"
+    steps = Installation(hub="0.0.0.0:8010", programs=str(programs)).steps(Path("/"))
+    [text] = [step.text for step in steps if isinstance(step, WriteFile) and SERVICE in step.path]
+    (tmp_path / SERVICE).write_text(text, "utf-8")
+    done = analyze("verify", str(tmp_path / SERVICE))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -22,7 +22,6 @@ from tests.acceptance.debian_root import (
     MissingPrerequisite,
     require_programs,
 )
-from tests.wheel import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,14 +123,12 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 
 def _prepare(root: DebianRoot) -> None:
-    """Remove files of an earlier run; add an engine and the gateway's unit."""
+    """Remove files of an earlier run; add an engine."""
     for left in ("etc/synergai", "var/lib/synergai-agent", "var/lib/private/synergai-gateway"):
         shutil.rmtree(root.path / left, ignore_errors=True)
     for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
         unit.unlink(missing_ok=True)
     zoo.build("onnx_identity", root.path / MODELS)
-    units = CHECKOUT / "deploy" / "systemd"
-    shutil.copy(units / "synergai-gateway.service", root.path / "etc/systemd/system")
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
@@ -153,7 +150,7 @@ def job_succeeds(container: Container) -> bool:
 
 
 def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
-    container.run("systemctl", "enable", "--now", "synergai-gateway.service")
+    container.run(f"{PROGRAMS}/synergai", "gateway", "install", "--programs", PROGRAMS)
     install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1"]
     container.run(
         *install, "--worker-class", "container", "--power", "none", "--programs", PROGRAMS
@@ -181,7 +178,11 @@ def test_both_services_start_serve_and_restart_after_a_kill(container: Container
         assert eventually(lambda: job_succeeds(container))
 
 
-def test_the_agent_is_uninstalled(container: Container) -> None:
-    container.run(f"{PROGRAMS}/synergai", "agent", "uninstall", "--purge")
-    assert unit_property(container, "synergai-agent", "LoadState") == "not-found"
-    assert container.run("sh", "-c", "ls /etc/systemd/system | grep -c agent", check=False) == "0"
+@pytest.mark.parametrize("role", ["agent", "gateway"])
+def test_service_is_uninstalled(container: Container, role: str) -> None:
+    container.run(f"{PROGRAMS}/synergai", role, "uninstall", "--purge")
+    assert unit_property(container, f"synergai-{role}", "LoadState") == "not-found"
+    count = container.run("sh", "-c", f"ls /etc/systemd/system | grep -c {role}", check=False)
+    assert count == "0"
+    left = container.run("sh", "-c", f"ls /var/lib /var/lib/private | grep -c {role}", check=False)
+    assert left == "0"

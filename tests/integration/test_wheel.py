@@ -69,4 +69,4 @@ def test_installed_gateway_and_agent_find_each_other(python: Path, tmp_path: Pat
 def test_wheel_has_the_types_and_the_units_of_systemd(python: Path) -> None:
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     assert (packages / "synergai" / "py.typed").is_file()
-    assert list((packages / "worker_agent" / "systemd").glob("*.service"))
+    assert list((packages / "synergai" / "systemd").glob("*.service"))

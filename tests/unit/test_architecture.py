@@ -60,6 +60,7 @@ ORDER = {
         "servicers",
         "app",
         "server",
+        "installer",
         "cli",
         "__main__",
     ),

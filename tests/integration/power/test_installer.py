@@ -9,22 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.errors import InvalidInput, Unavailable
-from worker_agent.installer import (
-    ENVIRONMENT,
-    STATE,
-    Installation,
-    WriteFile,
-    execute,
-    removal_steps,
-)
+from synergai.errors import InvalidInput, NotSupported, Unavailable
+from synergai.runtime.installation import WriteFile, execute, find_problem
+from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
+from worker_agent.installer import ENVIRONMENT, STATE, Installation, removal_steps
 from worker_agent.power.files import Files
 from worker_agent.power.helper import ALLOWED
 
 if TYPE_CHECKING:
     from worker_agent.emulated_board.board import EmulatedBoard
 
-PROGRAMS = Path("/opt/synergai/bin")
 UNIT = "/etc/systemd/system/synergai-agent.service"
 
 
@@ -34,21 +28,14 @@ def wanted(power: str = "auto", gateway: str = "10.0.0.1") -> Installation:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fake programs that log their calls; return the log file."""
-    calls = tmp_path / "calls"
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("systemctl", "systemd-sysusers"):
-        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n')
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
-    return calls
+    return fake_systemd(tmp_path, monkeypatch)
 
 
 def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
     agx: EmulatedBoard, systemd: Path
 ) -> None:
-    execute(list(wanted().steps(agx.files)), agx.files)
+    put_programs(agx.root)
+    execute(list(wanted().steps(agx.files)), agx.root)
     allowed = agx.files.read(ALLOWED).splitlines()[1:]
     assert "MODE_30W_ALL" in allowed
     assert "MODE_10W" not in allowed
@@ -69,7 +56,7 @@ def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
 
 def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
     elsewhere = Installation(
-        gateway="gw:9", worker_class="x86", programs=Path("/srv/synergai/bin"), power="none"
+        gateway="gw:9", worker_class="x86", programs="/srv/synergai/bin", power="none"
     )
     texts = [step.text for step in elsewhere.steps(Files(tmp_path)) if isinstance(step, WriteFile)]
     assert any("ExecStart=/srv/synergai/bin/synergai agent\n" in text for text in texts)
@@ -78,10 +65,11 @@ def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("systemd")
 def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoard) -> None:
-    execute(list(wanted().steps(agx.files)), agx.files)
+    put_programs(agx.root)
+    execute(list(wanted().steps(agx.files)), agx.root)
     agx.files.write(ALLOWED, "MODE_15W\n")
     agx.files.write(UNIT, "changed by hand\n")
-    execute(list(wanted(gateway="10.0.0.2").steps(agx.files)), agx.files)
+    execute(list(wanted(gateway="10.0.0.2").steps(agx.files)), agx.root)
     assert agx.files.read(ALLOWED) == "MODE_15W"
     assert "10.0.0.2:8010" in agx.files.read(ENVIRONMENT)
     assert "10.0.0.1:8010" in agx.files.read(f"{ENVIRONMENT}.old")
@@ -92,16 +80,17 @@ def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoar
 def test_uninstalling_keeps_settings_and_state_unless_purged(
     tmp_path: Path,
 ) -> None:
-    root = tmp_path / "root"
+    root = put_programs(tmp_path / "root")
     files = Files(root)
-    execute(list(wanted("cgroup").steps(files)), files)
+    execute(list(wanted("cgroup").steps(files)), root)
     (files.path(STATE) / "models").mkdir(parents=True)
     assert files.exists("/etc/systemd/system/synergai-agent.service.d/cgroup.conf")
-    execute(list(removal_steps()), files)
+    shutil.rmtree(root / "opt")
+    execute(list(removal_steps()), root)
     left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     assert left == ["etc/synergai/agent.env", "etc/sysusers.d/synergai.conf"]
     assert files.exists(STATE)
-    execute(list(removal_steps(purge=True)), files)
+    execute(list(removal_steps(purge=True)), root)
     assert not [path for path in root.rglob("*") if path.is_file()]
     assert not files.exists(STATE)
 
@@ -112,8 +101,10 @@ def test_a_failed_command_ends_the_installation_with_its_error(
     program = shutil.which("systemctl")
     assert program is not None
     Path(program).write_text("#!/bin/sh\necho 'no bus' >&2\nexit 1\n")
+    put_programs(tmp_path)
+    steps = list(wanted("none").steps(Files(tmp_path)))
     with pytest.raises(Unavailable, match="systemctl daemon-reload failed: no bus"):
-        execute(list(wanted("none").steps(Files(tmp_path))), Files(tmp_path))
+        execute(steps, tmp_path)
     assert "systemd-sysusers" in systemd.read_text()
 
 
@@ -124,11 +115,6 @@ def test_a_failed_command_ends_the_installation_with_its_error(
         {"gateway": ""},
         {"worker_class": "a b"},
         {"worker_id": "../x"},
-        {"models": "models"},
-        {"models": "/home/me/models"},
-        {"models": "/srv/a b"},
-        {"models": "/srv/x\nUser=root"},
-        {"programs": Path("/root/venv/bin")},
         {"power": "turbo"},
     ],
 )
@@ -136,3 +122,34 @@ def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) 
     fields: dict[str, object] = {"gateway": "gw", "worker_class": "x86", "programs": PROGRAMS}
     with pytest.raises(InvalidInput):
         Installation(**{**fields, **change})  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.usefixtures("systemd")
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"models": "models"}, "'models' must be an absolute path"),
+        ({"models": "/home/me/models"}, "the service cannot access /home/me/models"),
+        ({"models": "/srv/a b"}, "without spaces"),
+        ({"models": "/srv/x\nUser=root"}, "must be an absolute path"),
+        ({"programs": "/root/venv/bin"}, "the service cannot access /root/venv/bin"),
+        ({"programs": "/srv/bin"}, "/srv/bin has no program synergai"),
+        ({"power": "nvpmodel"}, "nvpmodel"),
+    ],
+)
+def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
+    tmp_path: Path, systemd: Path, change: dict[str, str], problem: str
+) -> None:
+    root = put_programs(tmp_path / "root")
+    fields = {"gateway": "gw", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
+    steps = list(Installation(**{**fields, **change}).steps(Files(root)))
+
+    problems = [found for step in steps if (found := find_problem(step, root))]
+
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert "run systemctl enable" in str(steps[-2])
+    with pytest.raises(NotSupported, match="cannot check that"):
+        execute(steps, root)
+    assert not (root / "etc").exists()
+    assert not systemd.exists()

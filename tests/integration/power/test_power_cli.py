@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -47,15 +48,36 @@ def test_a_dry_run_only_prints_the_steps() -> None:
     assert done.returncode == 0
     assert "run systemctl enable --now synergai-power.socket synergai-agent.service" in done.stdout
     assert "    SYNERGAI_AGENT_GATEWAY=10.0.0.1:8010\n" in done.stdout
+    assert done.stdout.startswith("check that services can run synergai and synergai-power in /opt")
+
+
+def test_a_dry_run_needs_no_options_and_marks_the_steps_that_would_fail() -> None:
+    environment = {**os.environ, "PATH": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-m", "synergai", "agent", "install", "--dry-run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        "run systemctl daemon-reload\n"
+        "  would fail: systemctl not found; this needs a machine with systemd\n"
+    ) in done.stdout
+    assert "    SYNERGAI_AGENT_GATEWAY=127.0.0.1:8010\n" in done.stdout
 
 
 def test_a_private_directory_is_refused_with_an_alternative() -> None:
     done = run(
         *("synergai", "agent", "install", "--gateway", "g", "--worker-class", "c"),
-        *("--models", "/home/me/models", "--dry-run"),
+        *("--models", "/home/me/models", "--programs", "/home/me/bin"),
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the service cannot access /home/me/models")
+    assert done.stderr.startswith(
+        "error: cannot check that services can run synergai and synergai-power in /home/me/bin: "
+        "the service cannot access /home/me/bin, a private directory; use another, like /opt"
+    )
 
 
 def test_an_emulated_board_can_be_created_on_the_command_line(tmp_path: Path) -> None:

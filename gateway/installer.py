@@ -1,0 +1,95 @@
+"""Installation of the gateway as a systemd service, and its removal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.runtime.installation import (
+    SETTINGS,
+    UNITS,
+    RemovePath,
+    RunCommand,
+    WriteFile,
+    check_programs,
+    read_unit,
+)
+from synergai.runtime.settings import validate_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from synergai.runtime.installation import Step
+
+ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
+SERVICE: Final = "synergai-gateway.service"
+STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
+"""The state directory of the service's dynamic user: a link, and where it leads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Options of an installation; other settings can be added to its environment file.
+
+    Attributes:
+        listen: address for clients; empty for the gateway's default, as for the others.
+        hub: address for agents.
+        work_port: port of the agents' work sockets; 0 picks a free port.
+        http: address of metrics and health checks.
+        programs: directory of ``synergai``.
+
+    Raises:
+        InvalidInput: on construction, if an address is invalid.
+    """
+
+    listen: str = ""
+    hub: str = ""
+    work_port: int = 0
+    http: str = ""
+    programs: str
+
+    def __post_init__(self) -> None:
+        for address in filter(None, (self.listen, self.hub, self.http)):
+            validate_address(address)
+
+    def steps(self, root: Path) -> Iterator[Step]:
+        """Yield the steps that install the gateway.
+
+        Args:
+            root: directory that takes the place of ``/``.
+
+        Raises:
+            NotFound: this installation of SynergAI lacks the unit file.
+        """
+        yield from check_programs(self.programs, ("synergai",), root)
+        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640)
+        yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
+        yield RunCommand(("systemctl", "daemon-reload"))
+        yield RunCommand(("systemctl", "enable", "--now", SERVICE))
+        # A service that was already running still uses the previous files.
+        yield RunCommand(("systemctl", "try-restart", SERVICE))
+
+    def _environment(self) -> str:
+        values = {
+            "LISTEN": self.listen,
+            "HUB": self.hub,
+            "WORK_PORT": self.work_port,
+            "HTTP": self.http,
+        }
+        lines = (f"SYNERGAI_GATEWAY_{key}={value}\n" for key, value in values.items() if value)
+        return "# Settings of the gateway, see synergai gateway --help.\n" + "".join(lines)
+
+
+def removal_steps(*, purge: bool = False) -> Iterator[Step]:
+    """Yield the steps that remove the gateway.
+
+    Args:
+        purge: also remove its settings, jobs and dictionary.
+    """
+    yield RunCommand(("systemctl", "disable", "--now", SERVICE), may_fail=True)
+    yield RemovePath(f"{UNITS}/{SERVICE}")
+    yield RunCommand(("systemctl", "daemon-reload"))
+    if purge:
+        yield RemovePath(ENVIRONMENT)
+        yield from map(RemovePath, STATE)

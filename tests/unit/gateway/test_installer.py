@@ -1,0 +1,130 @@
+"""Plan of the gateway's installation, with a directory as the machine and a fake systemd."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.installer import ENVIRONMENT, SERVICE, STATE, Installation, removal_steps
+from synergai.errors import InvalidInput, NotSupported
+from synergai.runtime import installation
+from synergai.runtime.installation import RunCommand, WriteFile, execute, find_problem
+from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIT = f"etc/systemd/system/{SERVICE}"
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return fake_systemd(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return put_programs(tmp_path / "root", "/srv/synergai/bin")
+
+
+def wanted(listen: str = "", hub: str = "", http: str = "") -> Installation:
+    return Installation(listen=listen, hub=hub, http=http, programs="/srv/synergai/bin")
+
+
+def test_installation_writes_the_settings_and_starts_the_unit(root: Path, systemd: Path) -> None:
+    options = Installation(
+        listen="0.0.0.0:8001", hub="0.0.0.0:8010", work_port=8011, programs="/srv/synergai/bin"
+    )
+    execute(list(options.steps(root)), root)
+    settings = root / ENVIRONMENT.lstrip("/")
+    assert settings.read_text().splitlines()[1:] == [
+        "SYNERGAI_GATEWAY_LISTEN=0.0.0.0:8001",
+        "SYNERGAI_GATEWAY_HUB=0.0.0.0:8010",
+        "SYNERGAI_GATEWAY_WORK_PORT=8011",
+    ]
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o640
+    unit = (root / UNIT).read_text()
+    assert "ExecStart=/srv/synergai/bin/synergai gateway\n" in unit
+    for directive in ("DynamicUser=yes", "StateDirectory=synergai-gateway", "ProtectSystem=strict"):
+        assert f"{directive}\n" in unit
+    assert systemd.read_text().splitlines() == [
+        "systemctl daemon-reload",
+        f"systemctl enable --now {SERVICE}",
+        f"systemctl try-restart {SERVICE}",
+    ]
+
+
+@pytest.mark.usefixtures("systemd")
+def test_installing_again_keeps_a_copy_of_changed_settings(root: Path) -> None:
+    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
+    execute(list(wanted(hub="0.0.0.0:8020").steps(root)), root)
+    settings = root / ENVIRONMENT.lstrip("/")
+    assert "8020" in settings.read_text()
+    assert "8010" in settings.with_name("gateway.env.old").read_text()
+
+
+@pytest.mark.usefixtures("systemd")
+def test_uninstalling_keeps_settings_and_jobs_unless_purged(root: Path) -> None:
+    execute(list(wanted().steps(root)), root)
+    link, state = (root / path.lstrip("/") for path in STATE)
+    state.mkdir(parents=True)
+    link.symlink_to(state)
+    execute(list(removal_steps()), root)
+    assert not (root / UNIT).exists()
+    assert (root / ENVIRONMENT.lstrip("/")).exists()
+    assert state.exists()
+    execute(list(removal_steps(purge=True)), root)
+    assert not (root / ENVIRONMENT.lstrip("/")).exists()
+    assert not state.exists()
+    assert not link.is_symlink()
+
+
+@pytest.mark.parametrize("change", [{"listen": "8001"}, {"hub": "0.0.0.0:x"}, {"http": ":"}])
+def test_invalid_address_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        wanted(**change)
+
+
+def test_plan_of_a_machine_without_systemd_marks_its_commands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    steps = list(wanted().steps(root))
+    failing = [step for step in steps if find_problem(step, root)]
+    assert failing == [step for step in steps if isinstance(step, RunCommand)]
+    with pytest.raises(NotSupported, match="cannot run systemctl daemon-reload: systemctl not"):
+        execute(steps, root)
+    assert not (root / "etc").exists()
+
+
+def test_plan_of_a_machine_that_systemd_has_not_booted_says_so(
+    root: Path, systemd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "_BOOTED", systemd / "absent")
+    problem = find_problem(RunCommand(("systemctl", "daemon-reload")), root)
+    assert problem == "systemd is not running on this machine"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_plan_of_another_user_marks_what_needs_root(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.access", lambda _path, mode: mode == os.X_OK)
+    check, *steps = wanted().steps(root)
+    assert not find_problem(check, root)
+    assert {find_problem(step, root) for step in steps} == {"it needs root; run it with sudo"}
+
+
+def test_programs_that_a_service_cannot_run_are_named(root: Path) -> None:
+    for programs, problem in (
+        (PROGRAMS, f"{PROGRAMS} has no program synergai; name the directory with --programs"),
+        ("/home/me/bin", "the service cannot access /home/me/bin, a private directory"),
+        ("bin", "'bin' must be an absolute path"),
+    ):
+        steps = list(Installation(programs=programs).steps(root))
+        assert find_problem(steps[0], root).startswith(problem)
+        assert any(isinstance(step, WriteFile) for step in steps)
