@@ -162,7 +162,7 @@ class Gateway:
         """Start the server of work sockets, with the hub's TLS; return its port."""
         settings = self._settings
         tls = server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-        work_sockets = WorkSocketServer(streams.serve_socket, tls)
+        work_sockets = WorkSocketServer(streams.serve, tls)
         port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
         stack.push_async_callback(work_sockets.close)
         return port

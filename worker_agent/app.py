@@ -22,6 +22,7 @@ from synergai.v1 import hub_pb2
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.power.files import Files
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, Engine, EngineName, Session
     from worker_agent.config import AgentConfig
     from worker_agent.hosts.process import HostProcess
+    from worker_agent.hub_client.link import HubLink
     from worker_agent.standalone.server import StandaloneServer
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
@@ -47,11 +49,15 @@ _log = logging.getLogger(__name__)
 class Agent:
     """A worker's agent. Use it as an async context manager and await `wait_stopped`.
 
+    Args:
+        config: the configuration.
+        hub: the way to reach the gateway; by default, over the network.
+
     Attributes:
         address: address of its own Open Inference Protocol server; empty if there is none.
     """
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, hub: HubLink | None = None) -> None:
         self._config = config
         self._read_tls()  # report invalid certificate files before starting anything
         # Filled on startup, like the engines.
@@ -76,14 +82,9 @@ class Agent:
             self._idle.set,
             max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
-        self._hub = HubClient(
-            config.gateway,
-            self,
-            self._runner,
-            self._configurations,
-            config.max_message_bytes,
-            self._read_tls,
-        )
+        if hub is None:
+            hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls)
+        self._hub = HubClient(hub, self, self._runner, self._configurations)
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
         self._tasks = asyncio.TaskGroup()

@@ -22,8 +22,8 @@ else:
     LogLevel = str
 
 
-class AgentConfig(Struct, frozen=True, kw_only=True):
-    """What an agent is to do; see `AgentSettings` for the fields that it does not document.
+class WorkerConfig(Struct, frozen=True, kw_only=True):
+    """A machine as a worker; see `WorkerSettings` for the fields that it does not document.
 
     Attributes:
         agent_version: version of the installed package.
@@ -32,7 +32,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """
 
     agent_version: str
-    gateway: str
     models: Path
     models_look_s: float
     worker_id: str
@@ -44,12 +43,18 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     power: str
     power_modes: tuple[str, ...]
     root: Path
+    hang_timeout_s: float
+
+
+class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
+    """What an agent is to do; see `AgentSettings`."""
+
+    gateway: str
     state: Path
     tls_ca: Path | None
     tls_cert: Path | None
     tls_key: Path | None
     listen: str | None
-    hang_timeout_s: float
     drain_s: float
     max_message_bytes: int
     ready_file: Path | None

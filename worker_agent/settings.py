@@ -17,7 +17,7 @@ from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings
-from worker_agent.config import AgentConfig
+from worker_agent.config import AgentConfig, WorkerConfig
 
 
 def _default_worker_id() -> str:
@@ -32,10 +32,15 @@ def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(threads)))
 
 
-class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
-    """Settings of the agent."""
+class _HubAddress(Settings):
+    """The gateway; a class of its own so that help lists it first."""
 
     gateway: Address = Field(default="127.0.0.1:8010", description="Address of the gateway's hub.")
+
+
+class WorkerSettings(Settings):
+    """Settings of a machine as a worker, whichever process its agent runs in."""
+
     models: Path = Field(
         default=Path("models"), description="Model directory, with one folder per engine."
     )
@@ -86,43 +91,11 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
         default=Path("/"),
         description="Root directory of the power control files, such as that of an emulated board.",
     )
-    state: Path = Field(
-        default_factory=agent_state,
-        description="State directory, which holds the cache of engine descriptions.",
-    )
-    tls_ca: Path | None = Field(
-        default=None,
-        description="CA certificate (PEM) to verify the gateway with; enables TLS.",
-    )
-    tls_cert: Path | None = Field(
-        default=None, description="Client certificate (PEM), if the gateway requires one."
-    )
-    tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
-    listen: Address | None = Field(
-        default=None,
-        description="Address to serve the Open Inference Protocol on, without a gateway.",
-    )
     hang_timeout_s: float = Field(
         default=30.0,
         gt=0,
         description="Seconds without a response after which an engine is restarted.",
     )
-    drain_s: float = Field(
-        default=30.0,
-        ge=0,
-        description="Seconds to complete outstanding work when the agent is stopped.",
-    )
-    max_message_bytes: int = Field(
-        default=DEFAULT_MAX_MESSAGE_BYTES,
-        ge=1 << 20,
-        description="Size limit of gRPC messages in bytes.",
-    )
-    ready_file: Path | None = Field(
-        default=None,
-        description="File to write once the agent has described its engines: its address and "
-        "process id, as JSON.",
-    )
-    log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
     @field_validator("preload")
     @classmethod
@@ -151,6 +124,47 @@ class AgentSettings(Settings, env_prefix="SYNERGAI_AGENT_"):
             return version("synergai")
         except PackageNotFoundError:
             return "0"
+
+    def to_worker_config(self) -> WorkerConfig:
+        """Return the configuration of a worker with these settings."""
+        return msgspec.convert(self, WorkerConfig, from_attributes=True)
+
+
+class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
+    """Settings of the agent."""
+
+    state: Path = Field(
+        default_factory=agent_state,
+        description="State directory, which holds the cache of engine descriptions.",
+    )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="CA certificate (PEM) to verify the gateway with; enables TLS.",
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="Client certificate (PEM), if the gateway requires one."
+    )
+    tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
+    listen: Address | None = Field(
+        default=None,
+        description="Address to serve the Open Inference Protocol on, without a gateway.",
+    )
+    drain_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="Seconds to complete outstanding work when the agent is stopped.",
+    )
+    max_message_bytes: int = Field(
+        default=DEFAULT_MAX_MESSAGE_BYTES,
+        ge=1 << 20,
+        description="Size limit of gRPC messages in bytes.",
+    )
+    ready_file: Path | None = Field(
+        default=None,
+        description="File to write once the agent has described its engines: its address and "
+        "process id, as JSON.",
+    )
+    log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
     def to_config(self) -> AgentConfig:
         """Return the configuration of an agent with these settings."""

@@ -105,7 +105,7 @@ class Hub:
     # --- control ----------------------------------------------------------------------------
 
     async def control(
-        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context | None
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
         """Serve an agent's control stream."""
         connection = self._connections.open()

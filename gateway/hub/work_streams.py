@@ -1,7 +1,6 @@
 """The agents' work streams: orders to workers, and their reports.
 
-A work stream runs over a work socket. A worker is in the fleet while it has one; a new socket
-replaces the one before it.
+A worker is in the fleet while it has a work stream; a new one replaces the one before it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_socket import WorkSocket
+    from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
 
 _ORDERS_LIMIT: Final = 4096
@@ -68,18 +67,18 @@ class WorkStreams:
         if self._senders:
             await asyncio.wait(self._senders)
 
-    def serve_socket(self, connection_id: str, socket: WorkSocket) -> None:
-        """Serve a work stream over a work socket that presented this connection id.
+    def serve(self, connection_id: str, transport: WorkTransport) -> None:
+        """Serve the work stream of the connection with this id.
 
         Raises:
             Unavailable: the connection id is unknown.
         """
         connection, worker, orders = self._open(connection_id)
-        socket.on_message = partial(self._on_message, worker)
-        socket.max_bytes = self._max_message_bytes
-        socket.closed.add_done_callback(orders.close_with)
-        orders.on_error = socket.close
-        sender = asyncio.create_task(self._send_orders(connection, worker, orders, socket))
+        transport.on_message = partial(self._on_message, worker)
+        transport.max_bytes = self._max_message_bytes
+        transport.closed.add_done_callback(orders.close_with)
+        orders.on_error = transport.close
+        sender = asyncio.create_task(self._send_orders(connection, worker, orders, transport))
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
         self._dispatcher.add_worker(worker)
@@ -106,19 +105,19 @@ class WorkStreams:
         connection: AgentConnection,
         worker: ConnectedWorker,
         orders: SendQueue[Order],
-        socket: WorkSocket,
+        transport: WorkTransport,
     ) -> None:
         try:
             while batch := await orders.get_batch():
                 if len(worker.in_flight) > 1:
                     batch += await _collect(worker, orders, len(batch))
                 for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
-                    socket.send(parts)
-                await socket.drain()
+                    transport.send(parts)
+                await transport.drain()
         except SynergaiError as error:
             self._connections.refuse(connection, error)
         finally:
-            socket.close()
+            transport.close()
             self._close(worker, orders)
 
     # --- reports ----------------------------------------------------------------------------

@@ -48,6 +48,12 @@ _USE: Final = "Use"
 _PREPARE: Final = "Prepare and measure"
 
 APPLICATIONS: Final = {
+    "serve": Application(
+        "gateway.serve.cli:app",
+        "Serve the models of a directory: a gateway and a worker in one process.",
+        _SERVE,
+        "serve",
+    ),
     "gateway": Application(
         "gateway.cli:app",
         "Run the gateway, which clients and agents connect to.",

@@ -14,16 +14,16 @@ import grpc
 from synergai.errors import SynergaiError
 from synergai.protocol import converters, rpc
 from synergai.protocol.call_errors import error_from_call
-from synergai.protocol.tls import ClientTls, open_channel
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import Configuration, Engine
     from worker_agent.hosts.pool import SessionChange
+    from worker_agent.hub_client.link import HubLink
     from worker_agent.hub_client.registration import ControlHandler
     from worker_agent.runner.runner import Runner
 
@@ -38,33 +38,26 @@ class HubClient:
     """Keeps the agent registered with its gateway.
 
     Args:
-        target: address of the hub, ``host:port``.
+        hub: the way to reach the gateway's hub.
         handler: describes the worker and handles control messages.
         runner: runs the assignments.
         configurations: configurations available on this worker.
-        max_message_bytes: message size limit in both directions.
-        read_tls: returns the TLS of the connection; called before each attempt, because
-            certificate files may be renewed.
         backoff: pauses between attempts.
     """
 
     def __init__(
         self,
-        target: str,
+        hub: HubLink,
         handler: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
-        max_message_bytes: int,
-        read_tls: Callable[[], ClientTls] = ClientTls,
         *,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        self._target = target
+        self._hub = hub
         self._handler = handler
         self._runner = runner
         self._configurations = configurations
-        self._max_message_bytes = max_message_bytes
-        self._read_tls = read_tls
         self._registration: Registration | None = None
         self._backoff = backoff
         self._delays = backoff.delays()
@@ -75,11 +68,11 @@ class HubClient:
             try:
                 await self._connect()
             except Exception as failure:  # noqa: BLE001 - reconnect even after a bug of ours
-                error = _to_synergai_error(failure, self._target)
+                error = _to_synergai_error(failure, self._hub.target)
                 pause = next(self._delays)
                 _log.warning(
                     "not connected to the gateway at %s, retrying in %.1f s: %s",
-                    self._target,
+                    self._hub.target,
                     pause,
                     error,
                 )
@@ -124,21 +117,9 @@ class HubClient:
 
     async def _connect(self) -> NoReturn:
         """Register and serve one connection; always ends with an exception."""
-        options = [
-            *rpc.channel_options(self._max_message_bytes),
-            # Otherwise a new channel inherits the backoff of the previous one.
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        tls = await asyncio.to_thread(self._read_tls)
-        async with open_channel(self._target, options, tls.channel) as channel:
+        async with self._hub.connect() as connection:
             registration = Registration(
-                channel,
-                self._handler,
-                self._runner,
-                self._configurations,
-                self._target,
-                self._max_message_bytes,
-                tls.socket,
+                connection, self._handler, self._runner, self._configurations
             )
             loop = asyncio.get_running_loop()
             backoff_reset: asyncio.TimerHandle | None = None
@@ -148,7 +129,7 @@ class HubClient:
                 # the shortest backoff.
                 backoff_reset = loop.call_later(BACKOFF_RESET_AFTER_S, self._reset_backoff)
                 self._registration = registration
-                _log.info("registered with the gateway at %s", self._target)
+                _log.info("registered with the gateway at %s", self._hub.target)
                 await registration.serve()
             finally:
                 if backoff_reset is not None:

@@ -12,26 +12,22 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol import converters, rpc
+from synergai.protocol import converters
 from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.hub_client.send_queue import MergingSendQueue
-from worker_agent.hub_client.work_channel import open_work_channel, read, write
+from worker_agent.hub_client.work_channel import WorkChannel, decoding
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Coroutine, Sequence
 
-    import grpc
-
     from synergai.domain import Configuration, Session
-    from worker_agent.hub_client.work_channel import WorkChannel
+    from worker_agent.hub_client.link import HubConnection
     from worker_agent.runner.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FLUSH_TIMEOUT_S: Final = 2.0
-_SOCKET_TIMEOUT_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +52,10 @@ class Registration:
     """The control and work streams of one registration.
 
     Args:
-        channel: gRPC channel to the hub.
+        connection: connection to the hub.
         handler: describes the worker and handles control messages.
         runner: runs the assignments.
         configurations: configurations available on this worker.
-        target: address of the hub, ``host:port``.
-        max_message_bytes: message size limit in both directions.
-        tls: TLS context of the work socket; None for plaintext.
 
     Attributes:
         control_queue: messages to send on the control stream.
@@ -70,23 +63,13 @@ class Registration:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        connection: HubConnection,
         handler: ControlHandler,
         runner: Runner,
         configurations: Sequence[Configuration],
-        target: str,
-        max_message_bytes: int,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._connection = connection
         self._handler = handler
-        self._host = target.rpartition(":")[0].strip("[]")
-        self._max_message_bytes = max_message_bytes
-        self._tls = tls
-        control: Any = channel.stream_stream(
-            "/synergai.v1.Hub/Control",
-            response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
-        )
-        self._control = control()
         self._work: WorkChannel | None = None
         self._registered: hub_pb2.Registered
         self._sequence = 0
@@ -104,8 +87,8 @@ class Registration:
         hello = hub_pb2.AgentControl(register=self._handler.register_message())
         try:
             async with asyncio.timeout(_REGISTER_TIMEOUT_S):
-                await write(self._control, hello.SerializeToString())
-                answer = await read(self._control)
+                await self._connection.write(hello.SerializeToString())
+                answer = await self._connection.read()
         except TimeoutError:
             raise Unavailable(
                 f"no reply to the registration within {_REGISTER_TIMEOUT_S:g} s"
@@ -125,23 +108,15 @@ class Registration:
         await _run_until_one_ends(
             self._receive_control(),
             self._send_heartbeats(),
-            self.control_queue.send_all(lambda data: write(self._control, data)),
+            self.control_queue.send_all(self._connection.write),
             self._serve_work(),
         )
 
     async def _serve_work(self) -> NoReturn:
-        registered = self._registered
-        if not registered.work_port:
-            raise Unavailable("the gateway has no port for work sockets: upgrade it")
-        self._work = work = await open_work_channel(
-            self._host,
-            registered.work_port,
-            registered.session,
-            self._assignments.handle_orders,
-            tls=self._tls,
-            max_message_bytes=self._max_message_bytes,
-            timeout_s=_SOCKET_TIMEOUT_S,
+        transport = await self._connection.open_work(
+            self._registered, decoding(self._assignments.handle_orders)
         )
+        self._work = work = WorkChannel(transport)
         await _run_until_one_ends(work.receive(), self._work_queue.send_all(work.write))
 
     async def flush(self) -> None:
@@ -160,13 +135,13 @@ class Registration:
     def close(self) -> None:
         """Close both streams and abandon their assignments."""
         self._assignments.abandon_all()
-        self._control.cancel()
+        self._connection.close()
         if self._work is not None:
             self._work.close()
 
     async def _receive_control(self) -> None:
         while True:
-            message = await read(self._control)
+            message = await self._connection.read()
             match message.WhichOneof("message"):
                 case "heartbeat_ack":
                     self._acknowledged = message.heartbeat_ack.sequence

@@ -31,7 +31,7 @@ from synergai.protocol.work_socket import WorkSocket
 from synergai.testing import LocalFleet
 from tests.calls import raw_stream
 from tests.tiny_tflite import save_sum
-from worker_agent.hub_client.work_channel import open_work_channel
+from worker_agent.hub_client.remote import open_work_socket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -181,7 +181,7 @@ async def test_agent_refuses_a_gateway_without_a_valid_certificate(
     port = await server.start("127.0.0.1", 0)
     try:
         with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: {reason}"):
-            await open_work_channel(
+            await open_work_socket(
                 "127.0.0.1",
                 port,
                 "secret",

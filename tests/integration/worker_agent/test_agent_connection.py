@@ -16,7 +16,8 @@ from synergai.runtime.backoff import Backoff
 from synergai.testing import free_port
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.client import HubClient
-from worker_agent.hub_client.work_channel import open_work_channel
+from worker_agent.hub_client.remote import RemoteHub, open_work_socket
+from worker_agent.hub_client.work_channel import WorkChannel, decoding
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -53,13 +54,12 @@ async def dialling(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Run a hub client with almost no backoff."""
     runner = Runner(cast("HostPool", None), {}, lambda: 0.0)
+    hub = RemoteHub(target, 1 << 20, read_tls)
     line = HubClient(
-        target,
+        hub,
         cast("ControlHandler", worker),
         runner,
         [],
-        1 << 20,
-        read_tls,
         backoff=Backoff(0.001, 0.001),
     )
     running = asyncio.create_task(line.run())
@@ -118,7 +118,7 @@ async def test_certificate_is_read_before_each_attempt(
 async def test_unreachable_work_port_names_the_option_to_check() -> None:
     port = free_port()
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: .* --work-port"):
-        await open_work_channel(
+        await open_work_socket(
             "127.0.0.1",
             port,
             "id",
@@ -139,14 +139,14 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        channel = await open_work_channel(
+        socket = await open_work_socket(
             "127.0.0.1",
             port,
             "session",
-            lambda _: None,
+            decoding(lambda _: None),
             tls=None,
             max_message_bytes=100,
             timeout_s=5.0,
         )
         with pytest.raises(InvalidInput, match="not a WorkOrders"):
-            await channel.receive()
+            await WorkChannel(socket).receive()

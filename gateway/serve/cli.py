@@ -1,0 +1,27 @@
+"""``synergai serve``."""
+
+from __future__ import annotations
+
+import typer
+
+from gateway.serve.settings import ServeSettings
+from synergai.cli.commands import settings_command
+from synergai.runtime.service import run_service
+
+
+def run(settings: ServeSettings) -> None:
+    """Serve the models of a directory: a gateway and a worker in one process.
+
+    Any Open Inference Protocol (KServe V2) client can send requests to port 8001. Agents on other
+    machines can join at the address given with --hub.
+    Ctrl-C drains requests in flight; accepted jobs resume after the next start.
+    """
+    from gateway.serve.server import LocalServer  # imports gRPC, which --help does not need
+
+    run_service(lambda: LocalServer(settings), settings.log_level)
+
+
+app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+app.command(epilog="Example: [bold]synergai serve models[/bold]")(
+    settings_command(ServeSettings, run)
+)

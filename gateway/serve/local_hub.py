@@ -1,0 +1,86 @@
+"""Link between a gateway and an agent in its process: calls instead of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from synergai.errors import Unavailable
+from synergai.protocol.work_transport import WorkPipe, open_pipe
+from synergai.v1 import hub_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from gateway.hub.hub import Hub
+    from gateway.hub.work_streams import WorkStreams
+    from synergai.protocol.request_codec import Buffer
+
+
+class LocalHub:
+    """The hub of a gateway in this process; implements the agent's `HubLink`.
+
+    Args:
+        hub: serves the control stream.
+        work_streams: serves the work stream.
+
+    Attributes:
+        target: name of the gateway in log messages.
+    """
+
+    def __init__(self, hub: Hub, work_streams: WorkStreams) -> None:
+        self.target = "this process"
+        self._hub = hub
+        self._work_streams = work_streams
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[LocalConnection, None]:
+        """Open a control stream."""
+        connection = LocalConnection(self._hub, self._work_streams)
+        async with aclosing(connection.responses):
+            yield connection
+
+
+class LocalConnection:
+    """A connection to a hub in this process; implements the agent's `HubConnection`.
+
+    Attributes:
+        responses: control messages of the gateway, closed by the owner of the connection.
+    """
+
+    def __init__(self, hub: Hub, work_streams: WorkStreams) -> None:
+        self._work_streams = work_streams
+        # Bounded by the agent's send queue, which waits for each write.
+        self._requests: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue(1)
+        self.responses = hub.control(self._receive(), None)
+
+    async def read(self) -> hub_pb2.GatewayControl:
+        """Return the next control message."""
+        try:
+            return await anext(self.responses)
+        except StopAsyncIteration:
+            raise Unavailable("the gateway closed the connection") from None
+
+    async def write(self, data: bytes) -> None:
+        """Send a control message."""
+        await self._requests.put(hub_pb2.AgentControl.FromString(data))
+
+    async def open_work(
+        self, registered: hub_pb2.Registered, on_message: Callable[[Buffer], None]
+    ) -> WorkPipe:
+        """Open a pipe for work."""
+
+        def on_report(_data: Buffer) -> None:
+            """Drop a message; the gateway installs its receiver before there can be any."""
+
+        agent_end, gateway_end = open_pipe(on_message, on_report)
+        self._work_streams.serve(registered.session, gateway_end)
+        return agent_end
+
+    def close(self) -> None:
+        """Do nothing: closing `responses` ends the control stream."""
+
+    async def _receive(self) -> AsyncIterator[hub_pb2.AgentControl]:
+        while True:
+            yield await self._requests.get()

@@ -1,0 +1,67 @@
+"""Interfaces of the link between an agent and its gateway.
+
+The link of an agent that runs in its gateway's process is a pair of method calls; see
+``gateway.serve.local_hub``. All others connect over the network; see
+``worker_agent.hub_client.remote``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_transport import WorkTransport
+    from synergai.v1 import hub_pb2
+
+
+class HubConnection(Protocol):
+    """An open connection: the control stream, and the work stream after the registration."""
+
+    async def read(self) -> hub_pb2.GatewayControl:
+        """Return the next control message.
+
+        Raises:
+            SynergaiError: the control stream has ended, or the message cannot be parsed.
+        """
+
+    async def write(self, data: bytes) -> None:
+        """Send a serialised ``AgentControl``; block forever once the stream has ended."""
+
+    async def open_work(
+        self, registered: hub_pb2.Registered, on_message: Callable[[Buffer], None]
+    ) -> WorkTransport:
+        """Open the work stream of a registration.
+
+        Args:
+            registered: the gateway's reply to the registration.
+            on_message: called with each serialised ``WorkOrders``. A `SynergaiError` raised by it
+                closes the stream.
+
+        Raises:
+            Unavailable: the stream cannot be opened.
+        """
+
+    def close(self) -> None:
+        """Close the control stream immediately."""
+
+
+class HubLink(Protocol):
+    """Way to reach the hub of one gateway.
+
+    Attributes:
+        target: name of the gateway in log messages, such as its address.
+    """
+
+    target: str
+
+    def connect(self) -> AbstractAsyncContextManager[HubConnection]:
+        """Return a context manager that opens a connection and closes it.
+
+        Raises (on entering, or on using the connection):
+            SynergaiError: the hub cannot be reached.
+            grpc.aio.AioRpcError: likewise.
+        """
