@@ -144,6 +144,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         fault: reason why the engine cannot be used; empty if it can.
         unverified: reason why the engine is served although no input is known that it accepts;
             empty if its samples, or synthetic inputs, were computed when it was loaded.
+        pending: whether the worker is still inspecting the engine; its fault says so as well.
         preprocess: name of the pre-processing with which the worker converts encoded images to
             the first input; empty if the engine accepts tensors only.
         postprocess: name of the output that the worker derives on request, ``classes`` or
@@ -164,6 +165,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
+    pending: bool = False
 
 
 class Session(Struct, frozen=True, order=True):

@@ -146,7 +146,7 @@ class LocalFleet:
         )
 
     def wait_for_workers(self, count: int, timeout_s: float = 60.0) -> None:
-        """Wait until `count` workers with at least one usable engine are registered.
+        """Wait until `count` workers with usable engines, all of them inspected, are registered.
 
         Raises:
             Unavailable: they were not after `timeout_s`.
@@ -157,7 +157,12 @@ class LocalFleet:
             while True:
                 with contextlib.suppress(grpc.RpcError):
                     response = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=2.0)
-                    usable = [w for w in response.workers if any(not e.fault for e in w.engines)]
+                    usable = [
+                        worker
+                        for worker in response.workers
+                        if any(not engine.fault for engine in worker.engines)
+                        and not any(engine.pending for engine in worker.engines)
+                    ]
                     if len(usable) >= count:
                         return
                 if time.monotonic() > deadline:

@@ -107,7 +107,9 @@ class Agent:
             self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
             inventory = Inventory(self._config.models, self._config.state / "engines.json")
-            self._engines.update(await inventory.engines())
+            self._engines.update(await inventory.discover())
+            preloaded = {session.engine for session in self._config.sessions} & set(self._engines)
+            await inventory.describe(preloaded, self._set_engine)
             # Failures are logged by the pool; the registration lists the resident sessions.
             loads = map(self._load, self._config.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
@@ -120,18 +122,13 @@ class Agent:
                 )
                 stack.push_async_callback(self._standalone.stop)
             stack.enter_context(ready_file(self._config.ready_file, address=self.address))
-            watch = ModelDirectoryWatch(inventory, self._config.models_look_s, self._engine_changed)
-            for loop in (self._hub.run(), self._hosts.enforce_memory_budget(), watch.run()):
+            for loop in (
+                self._hub.run(),
+                self._hosts.enforce_memory_budget(),
+                self._track_engines(inventory),
+            ):
                 stack.callback(self._start_task(loop).cancel)
             self._exit_stack = stack.pop_all()
-        usable = sum(not engine.fault for engine in self._engines.values())
-        _log.info(
-            "worker %s (%s) has %d usable engines of %d",
-            self._config.worker_id,
-            self._config.worker_class,
-            usable,
-            len(self._engines),
-        )
         return self
 
     async def __aexit__(
@@ -199,6 +196,21 @@ class Agent:
         """Unload `session` if it is idle."""
         self._start_task(self._hosts.unload(session))
 
+    async def _track_engines(self, inventory: Inventory) -> None:
+        """Describe the discovered engines, then watch the directory for changes."""
+        pending = [engine.name for engine in self._engines.values() if engine.pending]
+        await inventory.describe(pending, self._update_engine)
+        usable = sum(not engine.fault for engine in self._engines.values())
+        _log.info(
+            "worker %s (%s) has %d usable engines of %d",
+            self._config.worker_id,
+            self._config.worker_class,
+            usable,
+            len(self._engines),
+        )
+        watch = ModelDirectoryWatch(inventory, self._config.models_look_s, self._engine_changed)
+        await watch.run()
+
     def _read_tls(self) -> ClientTls:
         config = self._config
         return ClientTls.read(config.tls_ca, config.tls_cert, config.tls_key)
@@ -236,8 +248,11 @@ class Agent:
         self._hosts.retire(name)
         self._update_engine(engine)
 
-    def _update_engine(self, engine: Engine) -> None:
+    def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine
+
+    def _update_engine(self, engine: Engine) -> None:
+        self._set_engine(engine)
         self._hub.send_engine_changed(engine)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[object]:

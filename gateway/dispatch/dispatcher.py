@@ -132,7 +132,12 @@ class Dispatcher:
         return iter(self._workers.values())
 
     def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
-        """Return the engines of a worker without a dictionary entry for its class."""
+        """Return the engines of a worker without a dictionary entry for its class.
+
+        A worker that is not in the fleet yet has none.
+        """
+        if self._workers.get(worker.id) is not worker:
+            return []
         return self._core.unprofiled(worker.id)
 
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:

@@ -41,7 +41,7 @@ class Catalogue:
 
         Raises:
             EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it.
+            Unavailable: no connected worker has it, or has inspected it yet.
             EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
         """
         engine = self._in_service.get(EngineName(name))
@@ -56,7 +56,7 @@ class Catalogue:
 
         Raises:
             EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it.
+            Unavailable: no connected worker has it, or has inspected it yet.
             EngineUnusable: it is faulty on every worker that has it.
         """
         engine = self._usable.get(EngineName(name))
@@ -64,6 +64,8 @@ class Catalogue:
             return engine
         reported = self._reported.get(EngineName(name))
         if reported:
+            if any(engine.pending for engine in reported.values()):
+                raise Unavailable(f"engine {name!r} is still being inspected; retry in a moment")
             fault = next(iter(reported.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:

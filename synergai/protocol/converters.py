@@ -121,6 +121,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         preprocess=engine.preprocess,
         postprocess=engine.postprocess,
         max_batch=engine.max_batch,
+        pending=engine.pending,
     )
 
 
@@ -165,6 +166,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         preprocess=message.preprocess,
         postprocess=message.postprocess,
         max_batch=message.max_batch or 1,
+        pending=message.pending,
     )
 
 

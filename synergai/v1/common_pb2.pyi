@@ -95,6 +95,7 @@ class Engine(_message.Message):
     POSTPROCESS_FIELD_NUMBER: _builtins.int
     MAX_BATCH_FIELD_NUMBER: _builtins.int
     UNVERIFIED_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -113,6 +114,8 @@ class Engine(_message.Message):
     """largest batch of queries; 0 and 1: no batching"""
     unverified: _builtins.str
     """reason why no input is known that it accepts; empty otherwise"""
+    pending: _builtins.bool
+    """the worker is still inspecting it; `fault` says so as well"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -132,10 +135,11 @@ class Engine(_message.Message):
         postprocess: _builtins.str = ...,
         max_batch: _builtins.int = ...,
         unverified: _builtins.str = ...,
+        pending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from synergai.errors import InvalidInput, SynergaiError
@@ -27,15 +29,17 @@ from synergai.runtime.text import printable
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable["Description"]]
-    _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, ...], ...]]
+    OnDescribed: TypeAlias = Callable[[Engine], object]
+    _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, int, int], ...]]
     """A definition, and inode, size and modification time of each file."""
 
 _LOAD_TIMEOUT_S: Final = 60.0
-"""Engines are described before the worker registers, so a slow one delays all others."""
+_MAX_PARALLEL: Final = 4
+"""Engines loaded at a time to describe them; a runtime takes up to 350 MB."""
 _CACHE_FORMAT: Final = 1
 
 _log = logging.getLogger(__name__)
@@ -57,25 +61,39 @@ class Inventory:
         models: the model directory.
         cache: cache file; created if missing.
         inspect: describes a model; by default, by loading it in an engine host.
+        parallel: number of engines to describe at a time; by default, one per core up to a limit.
     """
 
-    def __init__(self, models: Path, cache: Path, inspect: Inspect | None = None) -> None:
+    def __init__(
+        self, models: Path, cache: Path, inspect: Inspect | None = None, parallel: int = 0
+    ) -> None:
         self._models = models
         self._cache = cache
+        self._parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
         self._inspect = self._load_once if inspect is None else inspect
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, _Snapshot] = {}
         self._cache_keys: dict[EngineName, str] = {}
 
-    async def engines(self) -> dict[EngineName, Engine]:
-        """Describe all engines; unusable ones have the reason as their fault.
+    async def discover(self) -> dict[EngineName, Engine]:
+        """Return all engines of the directory, pending until they are described.
 
         Raises:
             NotFound: the model directory does not exist.
         """
         self._scanned = self._described = await asyncio.to_thread(_scan, self._models)
-        return await self._describe_all(self._scanned)
+        return {name: _pending(definition) for name, (definition, _) in self._scanned.items()}
+
+    async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
+        """Describe discovered engines, several at a time, in order of increasing file size.
+
+        Args:
+            names: names of discovered engines.
+            on_described: called with the description of each engine as soon as there is one; the
+                reason why an engine cannot be used is its fault.
+        """
+        await self._describe({name: self._described[name] for name in names}, on_described)
 
     async def poll_changes(self) -> dict[EngineName, Engine | None]:
         """Return the engines changed since they were described; None for removed engines.
@@ -96,24 +114,33 @@ class Inventory:
         removed = self._described.keys() - scanned.keys() - before.keys()
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
-        return {**dict.fromkeys(removed), **await self._describe_all(changed)}
-
-    async def _describe_all(
-        self, snapshots: dict[EngineName, _Snapshot]
-    ) -> dict[EngineName, Engine]:
-        if not snapshots:
-            return {}
-        known = self._read_cache()
-        engines = {
-            name: await self._describe(definition, known)
-            for name, (definition, _) in snapshots.items()
-        }
-        present = self._described.keys() & self._cache_keys.keys()
-        used = {self._cache_keys[name] for name in present}
-        self._write_cache({key: known[key] for key in used & known.keys()})
+        engines: dict[EngineName, Engine | None] = dict.fromkeys(removed)
+        await self._describe(changed, lambda engine: engines.__setitem__(engine.name, engine))
         return engines
 
     async def _describe(
+        self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed
+    ) -> None:
+        if not snapshots:
+            return
+        known = self._read_cache()
+        slots = asyncio.Semaphore(self._parallel)
+
+        async def describe(definition: EngineDefinition) -> None:
+            async with slots:
+                engine = await self._describe_one(definition, known)
+            on_described(engine)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for definition, _ in sorted(snapshots.values(), key=_size):
+                    group.create_task(describe(definition))
+        finally:
+            present = self._described.keys() & self._cache_keys.keys()
+            used = {self._cache_keys[name] for name in present}
+            self._write_cache({key: known[key] for key in used & known.keys()})
+
+    async def _describe_one(
         self, definition: EngineDefinition, known: dict[str, Description]
     ) -> Engine:
         """Describe one engine from `known` entries, or by loading it and adding an entry."""
@@ -183,7 +210,12 @@ def _scan(models: Path) -> dict[EngineName, _Snapshot]:
     }
 
 
-def _stamps(definition: EngineDefinition) -> tuple[tuple[int, ...], ...]:
+def _size(snapshot: _Snapshot) -> int:
+    """Return the size of an engine's files in bytes."""
+    return sum(size for _, size, _ in snapshot[1])
+
+
+def _stamps(definition: EngineDefinition) -> tuple[tuple[int, int, int], ...]:
     if definition.fault:
         return ()
     try:
@@ -215,9 +247,17 @@ def _digests(definition: EngineDefinition) -> tuple[str, str]:
     return key, of_file
 
 
+def _pending(definition: EngineDefinition) -> Engine:
+    return replace(_undescribed(definition, "it is being inspected"), pending=True)
+
+
 def _faulty(definition: EngineDefinition, fault: str) -> Engine:
     fault = printable(fault)  # file names in it may not be valid UTF-8
     _log.warning("engine %s is unusable: %s", definition.name, fault)
+    return _undescribed(definition, fault)
+
+
+def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
     return Engine(
         name=definition.name,
         version=definition.version,

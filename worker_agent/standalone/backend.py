@@ -146,8 +146,8 @@ class AgentBackend:
         self._draining = True
 
     def is_ready(self) -> bool:
-        """Return whether requests are accepted."""
-        return not self._draining
+        """Return whether requests are accepted and all engines have been inspected."""
+        return not self._draining and not any(each.pending for each in self._engines.values())
 
     def begin(
         self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
@@ -249,6 +249,8 @@ class AgentBackend:
 
     def _usable_engine(self, name: str) -> Engine:
         engine = self._engine(name)
+        if engine.pending:
+            raise Unavailable(f"engine {name!r} is still being inspected; retry in a moment")
         if engine.fault:
             raise EngineUnusable(engine.fault)
         return engine

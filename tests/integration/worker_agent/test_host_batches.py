@@ -14,6 +14,7 @@ import pytest
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.inventories import described
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
 
@@ -181,6 +182,6 @@ async def test_engine_with_dependent_rows_is_detected_and_not_batched(
 async def test_max_batch_is_described_or_refused(batching: Path, models: Path) -> None:
     shutil.copytree(models / "bytes", batching / "bytes")
     (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")
-    engines = await Inventory(batching, batching / "cache").engines()
+    engines = await described(Inventory(batching, batching / "cache"))
     assert engines[EngineName("twice")].max_batch == 8
     assert "first dimension of 'x' is fixed" in engines[EngineName("bytes")].fault

@@ -15,6 +15,7 @@ import worker_agent.hosts.pool
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.inventories import described
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
@@ -230,7 +231,7 @@ async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> N
 
 
 async def test_inventory_describes_engines_and_their_faults(models: Path, tmp_path: Path) -> None:
-    engines = await Inventory(models, tmp_path / "engines.json").engines()
+    engines = await described(Inventory(models, tmp_path / "engines.json"))
     assert {name for name, engine in engines.items() if engine.fault} == {
         "truncated",
         "nothing",
@@ -247,7 +248,7 @@ async def test_cached_description_avoids_loading(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "engines.json"
-    engines = await Inventory(models, cache).engines()
+    engines = await described(Inventory(models, cache))
     started: list[str] = []
     start = HostProcess.start
 
@@ -256,14 +257,14 @@ async def test_cached_description_avoids_loading(
         return await start(models, session, load_timeout_s=load_timeout_s)
 
     monkeypatch.setattr(HostProcess, "start", spy)
-    assert await Inventory(models, cache).engines() == engines
+    assert await described(Inventory(models, cache)) == engines
     assert started == ["impossible", "truncated"]
 
 
 async def test_invalid_cache_is_rebuilt(models: Path, tmp_path: Path) -> None:
     cache = tmp_path / "engines.json"
     cache.write_text('{"format": 1, "engines": {"x": {}}}')
-    engines = await Inventory(models, cache).engines()
+    engines = await described(Inventory(models, cache))
     assert not engines[EngineName("twice")].fault
     assert '{"x": {}}' not in cache.read_text()
 

@@ -42,6 +42,17 @@ def test_engine_faulty_on_every_worker_is_unusable(engine: Engine) -> None:
     assert catalogue.find("echo") == engine
 
 
+def test_engine_under_inspection_is_unavailable_and_may_be_submitted_to(engine: Engine) -> None:
+    catalogue = Catalogue()
+    pending = replace(engine, inputs=(), outputs=(), fault="it is being inspected", pending=True)
+    catalogue.update(W1, pending)
+    with pytest.raises(Unavailable, match="being inspected; retry"):
+        catalogue.find("echo")
+    catalogue.check_known("echo")
+    catalogue.update(W1, engine)
+    assert catalogue.find("echo") == engine
+
+
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)

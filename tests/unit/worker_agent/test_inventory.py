@@ -12,6 +12,7 @@ import pytest
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import NotFound
 from synergai.protocol.converters import engine_to_proto
+from tests.inventories import described
 from worker_agent.inventory.inventory import Description, Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
@@ -67,8 +68,45 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+async def test_engines_are_pending_until_they_are_described(inventory: Inventory) -> None:
+    engines = await inventory.discover()
+    assert engines[ONE].pending
+    assert "being inspected" in engines[ONE].fault
+    await inventory.describe(engines, lambda engine: engines.__setitem__(engine.name, engine))
+    assert not engines[ONE].pending
+    assert not engines[ONE].fault
+
+
+async def test_small_engines_are_described_first(
+    inventory: Inventory, models: Path, loads: Loads
+) -> None:
+    put(models, "two", b"1")
+    await described(inventory)
+    assert loads == [TWO, ONE]
+
+
+async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: Loads) -> None:
+    blocked = asyncio.Event()
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        if definition.name == ONE:
+            await blocked.wait()
+        return await loads(definition)
+
+    put(models, "two", b"longer than the first")
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=2)
+    names: asyncio.Queue[EngineName] = asyncio.Queue()
+    describing = asyncio.create_task(
+        inventory.describe(await inventory.discover(), lambda engine: names.put_nowait(engine.name))
+    )
+    assert await names.get() == TWO
+    blocked.set()
+    assert await names.get() == ONE
+    await describing
+
+
 async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
-    assert list(await inventory.engines()) == [ONE]
+    assert list(await described(inventory)) == [ONE]
     assert await inventory.poll_changes() == {}
     assert loads == [ONE]
 
@@ -76,7 +114,7 @@ async def test_no_changes_are_reported_without_changes(inventory: Inventory, loa
 async def test_new_engine_is_described_once_its_files_are_stable(
     inventory: Inventory, models: Path, loads: Loads
 ) -> None:
-    await inventory.engines()
+    await described(inventory)
     put(models, "two", b"half")
     assert await inventory.poll_changes() == {}
     put(models, "two", b"the whole")
@@ -90,7 +128,7 @@ async def test_new_engine_is_described_once_its_files_are_stable(
 async def test_engine_with_a_changed_file_is_described_again(
     inventory: Inventory, models: Path
 ) -> None:
-    before = (await inventory.engines())[ONE]
+    before = (await described(inventory))[ONE]
     put(models, "one", b"second")
     await inventory.poll_changes()
     after = (await inventory.poll_changes())[ONE]
@@ -99,14 +137,14 @@ async def test_engine_with_a_changed_file_is_described_again(
 
 
 async def test_removed_engine_is_reported_once(inventory: Inventory, models: Path) -> None:
-    await inventory.engines()
+    await described(inventory)
     (models / "one" / "model.onnx").unlink()
     (models / "one").rmdir()
     assert [await inventory.poll_changes() for _ in range(3)] == [{}, {ONE: None}, {}]
 
 
 async def test_restored_engine_is_described_again(inventory: Inventory, models: Path) -> None:
-    await inventory.engines()
+    await described(inventory)
     (models / "one").rename(models / ".one")
     await inventory.poll_changes()
     await inventory.poll_changes()
@@ -116,7 +154,7 @@ async def test_restored_engine_is_described_again(inventory: Inventory, models: 
 
 
 async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> None:
-    await inventory.engines()
+    await described(inventory)
     put(models, "one", b"")
     await inventory.poll_changes()
     engine = (await inventory.poll_changes())[ONE]
@@ -128,7 +166,7 @@ async def test_fault_is_valid_utf8_for_any_file_name(inventory: Inventory, model
     for file in (b"\xff.onnx", b"\x1b[31m.onnx"):
         (models / "one" / os.fsdecode(file)).write_bytes(b"")
 
-    engine = (await inventory.engines())[ONE]
+    engine = (await described(inventory))[ONE]
 
     assert "several model files (?[31m.onnx, model.onnx, ?.onnx)" in engine.fault
     engine_to_proto(engine).SerializeToString()
@@ -139,21 +177,21 @@ async def test_engines_are_described_without_a_writable_cache(
 ) -> None:
     inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
 
-    assert not (await inventory.engines())[ONE].fault
+    assert not (await described(inventory))[ONE].fault
 
 
 async def test_cache_contains_only_present_engines(
     inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     put(models, "two", b"other")
-    await inventory.engines()
+    await described(inventory)
     put(models, "one", b"second")
     await inventory.poll_changes()
     await inventory.poll_changes()
     assert loads == [ONE, TWO, ONE]
     kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
     assert len(kept) == 2
-    await Inventory(models, tmp_path / "engines.json", loads).engines()
+    await described(Inventory(models, tmp_path / "engines.json", loads))
     assert loads == [ONE, TWO, ONE]
 
 
@@ -162,7 +200,7 @@ async def test_engine_stays_unverified_in_the_cache(
 ) -> None:
     loads.unverified = "the model fails on synthetic inputs"
     for _ in range(2):
-        engine = (await Inventory(models, tmp_path / "engines.json", loads).engines())[ONE]
+        engine = (await described(Inventory(models, tmp_path / "engines.json", loads)))[ONE]
         assert (engine.unverified, engine.fault) == (loads.unverified, "")
     assert loads == [ONE]
     assert "engine one is served unverified: the model fails" in caplog.text
@@ -173,13 +211,13 @@ async def test_cache_of_an_earlier_version_is_used(
     inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
 ) -> None:
     cache = tmp_path / "engines.json"
-    await inventory.engines()
+    await described(inventory)
     content = json.loads(cache.read_text("utf-8"))
     for description in content["engines"].values():
         del description["unverified"]
     cache.write_text(json.dumps(content), "utf-8")
 
-    engine = (await Inventory(models, cache, loads).engines())[ONE]
+    engine = (await described(Inventory(models, cache, loads)))[ONE]
 
     assert engine.unverified == ""
     assert loads == [ONE]
@@ -188,7 +226,7 @@ async def test_cache_of_an_earlier_version_is_used(
 async def test_changed_warm_up_is_a_change_of_the_engine(
     inventory: Inventory, models: Path, loads: Loads
 ) -> None:
-    await inventory.engines()
+    await described(inventory)
     (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
     for content in (b"first", b"second"):
         (models / "one" / "x.npy").write_bytes(content)
@@ -201,7 +239,7 @@ async def test_temporary_file_of_another_agent_is_left_alone(
     inventory: Inventory, tmp_path: Path
 ) -> None:
     (tmp_path / "engines.new").write_text("half")
-    await inventory.engines()
+    await described(inventory)
     assert (tmp_path / "engines.new").read_text() == "half"
     assert names_in(tmp_path) == {"models", "engines.json", "engines.new"}
 
@@ -228,7 +266,7 @@ async def test_watch_continues_after_the_directory_was_missing(
         else:
             step()
 
-    await inventory.engines()
+    await described(inventory)
     changes: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
     watch = ModelDirectoryWatch(inventory, 5.0, lambda *change: changes.put_nowait(change), pause)
     task = asyncio.create_task(watch.run())
@@ -240,4 +278,4 @@ async def test_watch_continues_after_the_directory_was_missing(
 
 async def test_missing_directory_is_not_found(tmp_path: Path, loads: Loads) -> None:
     with pytest.raises(NotFound):
-        await Inventory(tmp_path / "absent", tmp_path / "engines.json", loads).engines()
+        await described(Inventory(tmp_path / "absent", tmp_path / "engines.json", loads))

@@ -1,0 +1,16 @@
+"""Descriptions of all engines of an inventory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synergai.domain import Engine, EngineName
+    from worker_agent.inventory.inventory import Inventory
+
+
+async def described(inventory: Inventory) -> dict[EngineName, Engine]:
+    """Discover and describe all engines of an inventory."""
+    engines = await inventory.discover()
+    await inventory.describe(engines, lambda engine: engines.__setitem__(engine.name, engine))
+    return engines
