@@ -84,6 +84,14 @@ class Unavailable(SynergaiError):
     """No server or worker is available; retrying may help."""
 
 
+class EnginePending(Unavailable):
+    """The engine is still being inspected by the workers that have it."""
+
+    def __init__(self, engine: str) -> None:
+        super().__init__(f"engine {engine!r} is still being inspected; retry in a moment")
+        self.engine = engine
+
+
 class NotSupported(SynergaiError):
     """The operation is part of the protocol but not implemented."""
 

@@ -200,6 +200,11 @@ class Agent:
         """Describe the discovered engines, then watch the directory for changes."""
         pending = [engine.name for engine in self._engines.values() if engine.pending]
         await inventory.describe(pending, self._update_engine)
+        if not self._engines:
+            _log.warning(
+                "the model directory %s has no engines: add one with 'synergai engines add FILE'",
+                self._config.models,
+            )
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
             "worker %s (%s) has %d usable engines of %d",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from synergai.domain import EngineName
-from synergai.errors import EngineNotFound, EngineUnloaded, EngineUnusable, Unavailable
+from synergai.errors import (
+    EngineNotFound,
+    EnginePending,
+    EngineUnloaded,
+    EngineUnusable,
+    SynergaiError,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Set
@@ -35,13 +43,15 @@ class Catalogue:
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
+        self._inspected: dict[EngineName, asyncio.Future[None]] = {}
 
     def find(self, name: str) -> Engine:
         """Return the engine of this name if it is in service.
 
         Raises:
             EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it, or has inspected it yet.
+            Unavailable: no connected worker has it.
+            EnginePending: it is still being inspected by the workers that have it.
             EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
         """
         engine = self._in_service.get(EngineName(name))
@@ -56,7 +66,8 @@ class Catalogue:
 
         Raises:
             EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it, or has inspected it yet.
+            Unavailable: no connected worker has it.
+            EnginePending: it is still being inspected by the workers that have it.
             EngineUnusable: it is faulty on every worker that has it.
         """
         engine = self._usable.get(EngineName(name))
@@ -65,12 +76,23 @@ class Catalogue:
         reported = self._reported.get(EngineName(name))
         if reported:
             if any(engine.pending for engine in reported.values()):
-                raise Unavailable(f"engine {name!r} is still being inspected; retry in a moment")
+                raise EnginePending(name)
             fault = next(iter(reported.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise EngineNotFound(name)
+
+    async def wait_inspected(self, name: str) -> None:
+        """Wait until an engine is not pending any more; see `find_usable`."""
+        try:
+            self.find_usable(name)
+        except EnginePending:
+            loop = asyncio.get_running_loop()
+            inspected = self._inspected.setdefault(EngineName(name), loop.create_future())
+            await asyncio.shield(inspected)
+        except SynergaiError:
+            pass  # the caller finds out by itself
 
     def check_known(self, name: str) -> None:
         """Check that jobs for an engine may be accepted: it can run now or after a reconnection.
@@ -146,6 +168,10 @@ class Catalogue:
             self._usable[name] = reference
             if name not in self._unloaded:
                 self._in_service[name] = reference
+        if reference is not None or not any(engine.pending for engine in reported.values()):
+            inspected = self._inspected.pop(name, None)
+            if inspected is not None:
+                inspected.set_result(None)
         if not reported:
             del self._reported[name]
         fault = f"it differs from the engine of this name on worker {reference_worker!r}"

@@ -13,7 +13,7 @@ from gateway.monitoring.outcomes import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
-from synergai.errors import Cancelled, DeadlineExceeded, Overloaded, SynergaiError
+from synergai.errors import Cancelled, DeadlineExceeded, EnginePending, Overloaded, SynergaiError
 from synergai.protocol.validation import check_header
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Inference:
 
         Raises:
             InvalidInput: it does not match its engine, or a parameter is invalid.
-            NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
+            NotFound, Unavailable, EnginePending, EngineUnusable: see `Catalogue.find`.
             NotSupported: it needs a stateful model.
             DeadlineExceeded: its deadline has passed.
             Overloaded: a limit is reached, or it would miss its deadline in the queue.
@@ -193,6 +193,8 @@ class Inference:
         header, data = raw.parsed, raw.data
         try:
             engine = self._catalogue.find(header.message.model_name)
+        except EnginePending:
+            raise  # not rejected yet: see `gateway.requests.held`
         except SynergaiError as error:
             # Unknown names share one label: clients must not be able to create series.
             self._metrics.engine("unknown").requests.count(request_outcome(error))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.requests.held import HeldRequests
+from synergai.errors import EnginePending
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics
+    from gateway.requests.held import HeldRequest
     from gateway.requests.inference import Inference, Request
     from synergai.domain import Engine, EngineName
     from synergai.protocol.oip_server.statistics import EngineStatistics
@@ -33,6 +37,7 @@ class GatewayBackend:
         model_control: ModelControl,
     ) -> None:
         self._inference = inference
+        self._held = HeldRequests(inference, catalogue, admission)
         self._catalogue = catalogue
         self._admission = admission
         self._metrics = metrics
@@ -42,9 +47,14 @@ class GatewayBackend:
         """Return whether requests are accepted."""
         return self._admission.open
 
-    def begin(self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str) -> Request:
-        """Accept and enqueue a request; see `Inference.begin`."""
-        return self._inference.begin(raw, budget_s, tenant)
+    def begin(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> Request | HeldRequest:
+        """Accept and enqueue a request, or hold it while its engine is being inspected."""
+        try:
+            return self._inference.begin(raw, budget_s, tenant)
+        except EnginePending:
+            return self._held.hold(raw, budget_s, tenant)
 
     def find_engine(self, name: str) -> Engine:
         """Return the engine in service under `name`; see `Catalogue.find`."""

@@ -136,7 +136,7 @@ class ModelDirectory:
         except OSError as error:
             raise NotFound(
                 f"the model directory {self.path} cannot be read ({error.strerror}); build an "
-                "engine into it with 'synergai engines build', or name another with --models"
+                "engine into it with 'synergai engines build', or name another directory"
             ) from error
         return [
             self._load_entry(entry)

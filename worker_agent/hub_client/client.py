@@ -123,12 +123,13 @@ class HubClient:
             )
             loop = asyncio.get_running_loop()
             backoff_reset: asyncio.TimerHandle | None = None
+            # Set before registering: a change during the registration follows it.
+            self._registration = registration
             try:
                 await registration.register()
                 # Not immediately: two agents with the same id would keep replacing each other at
                 # the shortest backoff.
                 backoff_reset = loop.call_later(BACKOFF_RESET_AFTER_S, self._reset_backoff)
-                self._registration = registration
                 _log.info("registered with the gateway at %s", self._hub.target)
                 await registration.serve()
             finally:

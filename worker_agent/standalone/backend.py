@@ -15,6 +15,7 @@ from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineNotFound,
+    EnginePending,
     EngineUnloaded,
     EngineUnusable,
     InvalidInput,
@@ -250,7 +251,7 @@ class AgentBackend:
     def _usable_engine(self, name: str) -> Engine:
         engine = self._engine(name)
         if engine.pending:
-            raise Unavailable(f"engine {name!r} is still being inspected; retry in a moment")
+            raise EnginePending(name)
         if engine.fault:
             raise EngineUnusable(engine.fault)
         return engine

@@ -122,16 +122,15 @@ class FakeHub:
     async def _serve_control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], _context: object
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
-        first = await anext(requests)
-        self.registrations.put_nowait(first.register)
+        register = (await anext(requests)).register
         assert self._work_server is not None
         work_port = self._work_server.sockets[0].getsockname()[1]
         registered = hub_pb2.Registered(
             session="secret", heartbeat_s=self.heartbeat_s, work_port=work_port
         )
         yield hub_pb2.GatewayControl(registered=registered)
-        orders = self._control_orders
-        reader = asyncio.create_task(self._read_control(requests))
+        orders = self._control_orders = asyncio.Queue()
+        reader = asyncio.create_task(self._read_control(register, requests))
         reader.add_done_callback(lambda _: orders.put_nowait(END))
         try:
             while (order := await orders.get()) is not END:
@@ -140,8 +139,22 @@ class FakeHub:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read_control(self, requests: AsyncIterator[hub_pb2.AgentControl]) -> None:
+    async def _read_control(
+        self, register: hub_pb2.Register, requests: AsyncIterator[hub_pb2.AgentControl]
+    ) -> None:
+        """Read control messages; the registration is complete once its engines are inspected."""
+        engines = {engine.name: engine for engine in register.engines}
+        pending = {engine.name for engine in register.engines if engine.pending}
+        if not pending:
+            self.registrations.put_nowait(register)
         async for message in requests:
+            if pending and message.HasField("engine_changed"):
+                engine = message.engine_changed.engine
+                engines[engine.name].CopyFrom(engine)
+                pending.discard(engine.name)
+                if not pending:
+                    self.registrations.put_nowait(register)
+                continue
             self.control.put_nowait(message)
             if message.WhichOneof("message") == "heartbeat" and self.acknowledges:
                 ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
@@ -403,9 +416,10 @@ async def test_agent_reconnects_with_its_sessions_and_drops_its_assignments(
 async def test_agent_reconnects_if_heartbeats_are_not_acknowledged(
     hub: FakeHub, models: Path, state: Path
 ) -> None:
-    hub.heartbeat_s, hub.acknowledges = 0.02, False
+    hub.heartbeat_s = 0.1
     async with running_agent(hub, models, state):
         await hub.registrations.get()
+        hub.acknowledges = False
         await hub.registrations.get()
 
 

@@ -1,0 +1,83 @@
+"""Requests held until their engine has been inspected, in the first seconds of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from synergai.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from gateway.admission.limits import Admission
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.requests.inference import Inference
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import RawRequest
+
+
+class HeldRequest:
+    """A held request, as its server sees it.
+
+    Attributes:
+        result: task that waits and then runs the request.
+    """
+
+    def __init__(self, run: Coroutine[Any, Any, Buffer]) -> None:
+        self.result: asyncio.Future[Buffer] = asyncio.create_task(run)
+
+    def abandon(self) -> None:
+        """Cancel the request, because its client is gone or has cancelled it."""
+        self.result.cancel()
+
+
+class HeldRequests:
+    """Begins requests once their engines have been inspected.
+
+    Args:
+        inference: begins the requests.
+        catalogue: knows which engines have been inspected.
+        admission: limits the held requests together with those in flight.
+    """
+
+    def __init__(self, inference: Inference, catalogue: Catalogue, admission: Admission) -> None:
+        self._inference = inference
+        self._catalogue = catalogue
+        self._admission = admission
+
+    def hold(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> HeldRequest:
+        """Accept a request whose engine is pending; for the arguments see `Inference.begin`.
+
+        Raises:
+            Unavailable: the gateway is stopping.
+            Overloaded: a limit is reached.
+        """
+        self._admission.acquire(len(raw.data))
+        held = HeldRequest(self._run(raw, budget_s, tenant))
+        held.result.add_done_callback(lambda _: self._admission.release(len(raw.data)))
+        return held
+
+    async def _run(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> Buffer:
+        loop = asyncio.get_running_loop()
+        deadline = None if budget_s is None else loop.time() + budget_s
+        name = raw.parsed.message.model_name
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._catalogue.wait_inspected(name)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"engine {name!r} was still being inspected at the deadline"
+            ) from None
+        remaining_s = None if deadline is None else deadline - loop.time()
+        request = self._inference.begin(raw, remaining_s, tenant)
+        try:
+            return await request.result
+        except asyncio.CancelledError:
+            request.abandon()
+            raise

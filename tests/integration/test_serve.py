@@ -1,0 +1,143 @@
+"""``synergai serve``: a gateway and a worker in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import pytest
+
+import synergai
+from synergai.domain import JobState
+from synergai.testing import LocalFleet
+from tests.acceptance import mixed_load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+ANY_PORT = ("--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+@contextlib.contextmanager
+def serving(
+    directory: Path, models: Path, options: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+    """Run ``serve``; yield its process and addresses, and check that it leaves no process."""
+    ready = directory / "ready.json"
+    command = [sys.executable, "-m", "synergai", "serve", str(models), *ANY_PORT, *options]
+    command += ["--state", str(directory / "state"), "--ready-file", str(ready), "--threads", "1"]
+    with (directory / "serve.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
+    try:
+        deadline = time.monotonic() + 30.0
+        while not ready.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield process, json.loads(ready.read_text())
+    finally:
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        process.terminate()
+        process.wait(30.0)
+        assert psutil.wait_procs(children, timeout=10.0)[1] == []
+
+
+def run_serve(models: Path, state: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run ``serve`` until it exits."""
+    command = [sys.executable, "-m", "synergai", "serve", str(models), "--state", str(state)]
+    return subprocess.run(
+        [*command, *ANY_PORT, *options], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return mixed_load.write_files(tmp_path)[0]
+
+
+async def test_requests_and_jobs_run_and_jobs_survive_a_kill(tmp_path: Path, models: Path) -> None:
+    with serving(tmp_path, models) as (process, addresses):
+        async with synergai.Client(addresses["address"]) as client:
+            response = await client.infer(mixed_load.LIVE, {"x": np.ones(1, np.float32)})
+            assert response["y"].shape == (1,)
+            job = await client.submit(mixed_load.BATCH, queries=100)
+            async with contextlib.aclosing(job.watch()) as statuses:
+                async for status in statuses:
+                    if status.queries_done > 0:
+                        break
+        process.kill()
+        process.wait()
+    with serving(tmp_path, models) as (_, addresses):
+        async with synergai.Client(addresses["address"]) as client:
+            status = await client.job(job.id).wait()
+    assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 100)
+
+
+async def test_agents_on_other_machines_can_join(tmp_path: Path, models: Path) -> None:
+    with (
+        serving(tmp_path, models, ("--worker-id", "here")) as (_, addresses),
+        LocalFleet(tmp_path / "fleet") as fleet,
+    ):
+        fleet.address, fleet.hub_address = addresses["address"], addresses["hub_address"]
+        fleet.start_agent("elsewhere", models=models, options=["--threads", "1"])
+        fleet.wait_for_workers(2)
+        async with synergai.Client(addresses["address"]) as client:
+            assert {worker.id for worker in await client.workers()} == {"here", "elsewhere"}
+
+
+def test_interrupt_while_engines_are_inspected_leaves_no_process(
+    tmp_path: Path, models: Path
+) -> None:
+    with serving(tmp_path, models) as (process, _):
+        children = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20.0) == 0
+        assert psutil.wait_procs(children, timeout=10.0)[1] == []
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
+
+
+def test_model_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    result = run_serve(tmp_path / "absent", tmp_path / "state")
+    assert result.returncode == 1
+    assert f"the model directory {tmp_path / 'absent'} cannot be read (No such" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every directory")
+def test_model_directory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir(mode=0)
+    result = run_serve(tmp_path / "models", tmp_path / "state")
+    assert result.returncode == 1
+    assert f"the model directory {tmp_path / 'models'} cannot be read (Perm" in result.stderr
+
+
+def test_empty_model_directory_is_served_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with serving(tmp_path, tmp_path / "models"):
+        deadline = time.monotonic() + 20.0
+        while "synergai engines add" not in (tmp_path / "serve.log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_second_server_on_a_port_or_state_directory_is_refused(
+    tmp_path: Path, models: Path
+) -> None:
+    with serving(tmp_path, models) as (_, addresses):
+        same_state = run_serve(models, tmp_path / "state")
+        assert same_state.returncode == 1
+        assert f"{tmp_path / 'state'}" in same_state.stderr
+        assert "Traceback" not in same_state.stderr
+        same_port = run_serve(models, tmp_path / "other", "--listen", addresses["address"])
+        assert same_port.returncode == 1
+        assert addresses["address"] in same_port.stderr
+        assert "Traceback" not in same_port.stderr
