@@ -33,6 +33,7 @@ def serving(
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     """Run ``serve``; yield its process and addresses, and check that it leaves no process."""
     ready = directory / "ready.json"
+    ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "synergai", "serve", str(models), *ANY_PORT, *options]
     command += ["--state", str(directory / "state"), "--ready-file", str(ready), "--threads", "1"]
     with (directory / "serve.log").open("ab") as log:

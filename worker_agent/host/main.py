@@ -63,36 +63,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ |= _QUIET
     with socket.socket(fileno=options.socket) as agent_socket:
         try:
-            engine, backend, samples, processing, ready = _load(
-                options.models, options.engine, threads, options.spawned_at
-            )
-        except SynergaiError as error:
-            agent_socket.sendall(LoadFailed(str(error)).encode())
-            return 1
-        except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
-            _log.exception("cannot load %s", options.engine)
-            reason = f"engine {options.engine!r} failed to load; see the worker's log"
-            agent_socket.sendall(LoadFailed(reason).encode())
-            return 1
-        if cores := thread_cores(threads):
-            os.sched_setaffinity(0, cores[:1])
-        # Objects created so far live as long as the host; scanning them again costs latency.
-        gc.freeze()
-        # Imported here because NumPy reads the thread variables on import.
-        from worker_agent.backends import Interruptible
-        from worker_agent.host.interrupts import InterruptListener
-        from worker_agent.host.loop import HostLoop
+            return _run(agent_socket, options, threads)
+        except ConnectionError:  # the agent disconnected while the engine was loading
+            return 0
 
-        arena = Arena(options.arena)
-        arena.grow(slots_for(engine.max_batch))
-        interrupts = (
-            InterruptListener(options.interrupts, backend)
-            if isinstance(backend, Interruptible)
-            else None
+
+def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int) -> int:
+    """Load the engine and serve runs; return the exit code.
+
+    Raises:
+        ConnectionError: the agent disconnected before the engine was loaded.
+    """
+    try:
+        engine, backend, samples, processing, ready = _load(
+            options.models, options.engine, threads, options.spawned_at
         )
-        loop = HostLoop(agent_socket, arena, engine, backend, samples, processing, interrupts)
-        agent_socket.sendall(ready.encode())
-        loop.serve()
+    except SynergaiError as error:
+        agent_socket.sendall(LoadFailed(str(error)).encode())
+        return 1
+    except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
+        _log.exception("cannot load %s", options.engine)
+        reason = f"engine {options.engine!r} failed to load; see the worker's log"
+        agent_socket.sendall(LoadFailed(reason).encode())
+        return 1
+    if cores := thread_cores(threads):
+        os.sched_setaffinity(0, cores[:1])
+    # Objects created so far live as long as the host; scanning them again costs latency.
+    gc.freeze()
+    # Imported here because NumPy reads the thread variables on import.
+    from worker_agent.backends import Interruptible
+    from worker_agent.host.interrupts import InterruptListener
+    from worker_agent.host.loop import HostLoop
+
+    arena = Arena(options.arena)
+    arena.grow(slots_for(engine.max_batch))
+    interrupts = (
+        InterruptListener(options.interrupts, backend)
+        if isinstance(backend, Interruptible)
+        else None
+    )
+    loop = HostLoop(agent_socket, arena, engine, backend, samples, processing, interrupts)
+    agent_socket.sendall(ready.encode())
+    loop.serve()
     return 0
 
 
