@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from synergai.client.multiplexer import DuplexCall, QueryMultiplexer
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
+from synergai.protocol.parameters import read_parameters
 from synergai.protocol.status import error_from_stream
 from synergai.v1 import jobs_pb2
 
@@ -68,7 +69,7 @@ def parse_response(response: inference_pb2.ModelInferResponse) -> InferResult:
         outputs=arrays.read_outputs(response),
         engine=response.model_name,
         version=response.model_version,
-        parameters=arrays.read_parameters(response.parameters),
+        parameters=read_parameters(response.parameters),
     )
 
 

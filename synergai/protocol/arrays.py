@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from synergai.errors import InvalidInput
+from synergai.protocol.parameters import set_parameter
 from synergai.protocol.validation import TYPED_FIELDS
 
 if TYPE_CHECKING:
@@ -215,38 +216,6 @@ def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, A
             raise InvalidInput(f"tensor {tensor.name!r}: {error}") from None
         arrays[tensor.name] = array
     return arrays
-
-
-def read_parameters(
-    parameters: Mapping[str, inference_pb2.InferParameter],
-) -> dict[str, bool | int | float | str]:
-    """Return parameter values by name, without those that have no value."""
-    values = {}
-    for name, parameter in parameters.items():
-        if choice := parameter.WhichOneof("parameter_choice"):
-            values[name] = getattr(parameter, choice)
-    return values
-
-
-def set_parameter(parameter: inference_pb2.InferParameter, value: bool | int | float | str) -> None:
-    """Set `parameter` to `value`, in the field of its type.
-
-    Raises:
-        InvalidInput: an integer does not fit into 64 bits.
-    """
-    match value:
-        case bool():
-            parameter.bool_param = value
-        case int() if -(2**63) <= value < 2**63:
-            parameter.int64_param = value
-        case int() if 0 <= value < 2**64:
-            parameter.uint64_param = value
-        case int():
-            raise InvalidInput(f"parameter {value} does not fit into 64 bits")
-        case float():
-            parameter.double_param = value
-        case str():
-            parameter.string_param = value
 
 
 def _as_array(value: ArrayLike) -> Array:

@@ -16,7 +16,7 @@ import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.status import RETRY_AFTER_MS, RETRY_METADATA, status_code
+from synergai.protocol.status import MAX_DETAILS, RETRY_AFTER_MS, RETRY_METADATA, status_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -37,8 +37,6 @@ _log = logging.getLogger(__name__)
 MessageT = TypeVar("MessageT", bound=Message)
 ReadT = TypeVar("ReadT")
 RequestT = TypeVar("RequestT")
-
-_MAX_DETAILS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     code = status_code(error)
     after_ms = RETRY_AFTER_MS.get(code)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
-    await context.abort(code, str(error)[:_MAX_DETAILS], trailers)
+    await context.abort(code, str(error)[:MAX_DETAILS], trailers)
 
 
 def log_internal_error(where: str) -> InternalError:

@@ -1,10 +1,12 @@
-"""Mapping between domain errors and gRPC status codes.
+"""Mapping between domain errors and the status codes of gRPC and HTTP.
 
 The status details are the error's message; nothing else about the server is sent.
 """
 
 from __future__ import annotations
 
+import math
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -38,6 +40,23 @@ RETRY_AFTER_MS: Final[dict[grpc.StatusCode, int]] = {
 }
 """Retry delays of the status codes for which retrying may help."""
 
+HTTP_STATUSES: Final[dict[grpc.StatusCode, int]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS: HTTPStatus.CONFLICT,
+    grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.CONFLICT,
+    grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+    grpc.StatusCode.CANCELLED: 499,  # not registered, but what proxies use for it
+    grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
+    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.NOT_IMPLEMENTED,
+    grpc.StatusCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""HTTP status by gRPC status code."""
+
+MAX_DETAILS: Final = 1000
+"""Longest error message for a client, in characters: it may quote the client's input."""
+
 _ERRORS: Final = {code: error for error, code in CODES.items()}
 
 
@@ -47,6 +66,17 @@ def status_code(error: errors.SynergaiError) -> grpc.StatusCode:
         if cls in CODES:
             return CODES[cls]
     return grpc.StatusCode.INTERNAL
+
+
+def http_status(error: errors.SynergaiError) -> int:
+    """Return the HTTP status of the error."""
+    return HTTP_STATUSES[status_code(error)]
+
+
+def retry_after_s(error: errors.SynergaiError) -> int | None:
+    """Return the retry delay for HTTP, in whole seconds; None if retrying does not help."""
+    after_ms = RETRY_AFTER_MS.get(status_code(error))
+    return None if after_ms is None else math.ceil(after_ms / 1000)
 
 
 def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:

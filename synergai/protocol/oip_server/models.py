@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import grpc
 
-from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
-from synergai.protocol.oip_server.messages import (
-    engine_config,
-    engine_statistics,
-    matching_engine,
-)
+from synergai.protocol.oip_server import calls
 from synergai.protocol.oip_server.servicer import SERVICE
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName
     from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
-
-_READY: Final = "READY"
-_IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
-"""Parameters without effect: no engine consists of others."""
 
 
 class ModelServicer:
@@ -62,34 +52,20 @@ class ModelServicer:
         self, request: model_config_pb2.ModelConfigRequest, _context: Context
     ) -> model_config_pb2.ModelConfigResponse:
         """Return an engine's configuration in Triton's format."""
-        engine = matching_engine(self._backend, request.name, request.version)
-        return model_config_pb2.ModelConfigResponse(config=engine_config(engine))
+        config = calls.model_config(self._backend, request.name, request.version)
+        return model_config_pb2.ModelConfigResponse(config=config)
 
     async def statistics(
         self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
     ) -> statistics_pb2.ModelStatisticsResponse:
         """Return the statistics of one engine, or of all in service."""
-        if request.name:
-            engines = [matching_engine(self._backend, request.name, request.version)]
-        else:
-            engines = [
-                self._backend.find_engine(name) for name in self._backend.engines_in_service()
-            ]
-        return statistics_pb2.ModelStatisticsResponse(
-            model_stats=[
-                engine_statistics(engine, self._backend.statistics(engine.name), self._clock)
-                for engine in engines
-            ]
-        )
+        return calls.model_statistics(self._backend, self._clock, request.name, request.version)
 
     async def index(
         self, request: repository_pb2.RepositoryIndexRequest, _context: Context
     ) -> repository_pb2.RepositoryIndexResponse:
         """Return every known engine with its state."""
-        models = map(self._index_entry, self._backend.known_engines())
-        return repository_pb2.RepositoryIndexResponse(
-            models=[model for model in models if model.state == _READY or not request.ready]
-        )
+        return calls.repository_index(self._backend, only_ready=request.ready)
 
     async def load(
         self, request: repository_pb2.RepositoryModelLoadRequest, context: Context
@@ -107,18 +83,6 @@ class ModelServicer:
         await self._backend.unload(name)
         return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
-    def _index_entry(self, name: EngineName) -> repository_pb2.RepositoryIndexResponse.ModelIndex:
-        version, state, reason = "", _READY, ""
-        try:
-            engine = self._backend.find_engine(name)
-            version = engine.version
-            reason = engine.unverified and f"unverified: {engine.unverified}"
-        except SynergaiError as error:
-            state, reason = self._backend.state_out_of_service(name), str(error)
-        return repository_pb2.RepositoryIndexResponse.ModelIndex(
-            name=name, version=version, state=state, reason=reason
-        )
-
 
 def _model_name(
     request: repository_pb2.RepositoryModelLoadRequest
@@ -129,10 +93,5 @@ def _model_name(
     Raises:
         NotSupported: the request has parameters that would change the engine.
     """
-    for parameter in request.parameters:
-        if parameter not in _IGNORED_PARAMETERS:
-            raise NotSupported(
-                f"the parameter {parameter!r} is not supported: engines are defined in the "
-                "workers' model directories; add or change them there"
-            )
+    calls.check_control_parameters(request.parameters)
     return request.model_name or request.repository_name

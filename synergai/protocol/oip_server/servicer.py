@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -11,6 +10,7 @@ import grpc
 from synergai.errors import SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
+from synergai.protocol.oip_server import calls
 from synergai.protocol.oip_server.messages import engine_metadata, matching_engine
 from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
 from synergai.protocol.oip_server.stream import InferenceStream
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 """Metadata with which a client asks to end its stream at the first error."""
-COMMON_EXTENSIONS: Final = (
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "model_stream_infer",
-    "statistics",
-    "synergai_cancel",
-    "synergai_window",
-)
-"""Extensions that every server with this servicer supports."""
 
 
 class InferenceServicer:
@@ -44,7 +34,7 @@ class InferenceServicer:
     Args:
         backend: engines and requests.
         name: name of the server.
-        extensions: extensions beside `COMMON_EXTENSIONS`.
+        extensions: extensions beside those of every server.
         ordered_streams: send a stream's responses in the order of its requests.
     """
 
@@ -57,8 +47,7 @@ class InferenceServicer:
         ordered_streams: bool = False,
     ) -> None:
         self._backend = backend
-        self._name = name
-        self._extensions = sorted((*COMMON_EXTENSIONS, *extensions))
+        self._metadata = calls.server_metadata(name, extensions)
         self._ordered_streams = ordered_streams
         self._streams: set[InferenceStream] = set()
 
@@ -106,9 +95,7 @@ class InferenceServicer:
         self, _request: oip.ServerMetadataRequest, _context: Context
     ) -> oip.ServerMetadataResponse:
         """Return name, version and extensions."""
-        return oip.ServerMetadataResponse(
-            name=self._name, version=version("synergai"), extensions=self._extensions
-        )
+        return self._metadata
 
     async def model_metadata(
         self, request: oip.ModelMetadataRequest, _context: Context
@@ -119,12 +106,7 @@ class InferenceServicer:
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
-        pending = self._backend.begin(request, context.time_remaining(), tenant)
-        try:
-            return bytes(await pending.result)
-        except asyncio.CancelledError:
-            pending.abandon()
-            raise
+        return bytes(await calls.infer(self._backend, request, context.time_remaining(), tenant))
 
     async def model_stream_infer(
         self,

@@ -18,7 +18,8 @@ from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.arrays import build_request, read_outputs, read_parameters
+from synergai.protocol.arrays import build_request, read_outputs
+from synergai.protocol.parameters import read_parameters
 from synergai.testing import LocalFleet
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture, save_image_engines

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2
 from synergai.protocol import arrays
+from synergai.protocol.parameters import read_parameters, set_parameter
 from synergai.protocol.validation import DATATYPES, TYPED_FIELDS
 from tests.inference_messages import build_response, read_inputs
 
@@ -139,7 +140,7 @@ def test_wrong_number_of_raw_contents_is_rejected() -> None:
 )
 def test_parameters_round_trip(parameters: dict[str, bool | int | float | str]) -> None:
     request = arrays.build_request("e", {"x": [0]}, parameters=parameters)
-    received = arrays.read_parameters(request.parameters)
+    received = read_parameters(request.parameters)
     assert {name: repr(value) for name, value in received.items()} == {
         name: repr(value) for name, value in parameters.items()
     }
@@ -154,7 +155,7 @@ def test_bytes_in_a_list_keep_trailing_zeros() -> None:
 
 def test_parameter_beyond_64_bits_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="64 bits"):
-        arrays.set_parameter(inference_pb2.InferParameter(), 2**64)
+        set_parameter(inference_pb2.InferParameter(), 2**64)
 
 
 def assert_same(

@@ -1,0 +1,145 @@
+"""The protocol's calls, independent of their transport: gRPC servicers and REST routes use them."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import NotSupported, SynergaiError
+from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
+from synergai.protocol.oip_server.messages import (
+    engine_config,
+    engine_statistics,
+    matching_engine,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import EngineName
+    from synergai.protocol.oip_server.backend import InferenceBackend
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import RawRequest
+    from synergai.runtime.clock import Clock
+
+COMMON_EXTENSIONS: Final = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_stream_infer",
+    "statistics",
+    "synergai_cancel",
+    "synergai_window",
+)
+"""Extensions that every server supports."""
+_READY: Final = "READY"
+_IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
+"""Parameters of model control without effect: no engine consists of others."""
+
+
+def server_metadata(
+    name: str, extensions: Iterable[str] = ()
+) -> inference_pb2.ServerMetadataResponse:
+    """Return name, version and extensions of a server.
+
+    Args:
+        name: name of the server.
+        extensions: its extensions beside `COMMON_EXTENSIONS`.
+    """
+    return inference_pb2.ServerMetadataResponse(
+        name=name,
+        version=version("synergai"),
+        extensions=sorted((*COMMON_EXTENSIONS, *extensions)),
+    )
+
+
+async def infer(
+    backend: InferenceBackend, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+) -> Buffer:
+    """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
+
+    Args:
+        backend: runs the request.
+        raw: the request.
+        budget_s: seconds until the call's deadline; None if it has none.
+        tenant: the tenant, if the request's parameters name none.
+
+    Raises:
+        SynergaiError: the request is rejected or fails.
+    """
+    pending = backend.begin(raw, budget_s, tenant)
+    try:
+        return await pending.result
+    except asyncio.CancelledError:
+        pending.abandon()
+        raise
+
+
+def model_config(
+    backend: InferenceBackend, name: str, wanted_version: str
+) -> model_config_pb2.ModelConfig:
+    """Return an engine's configuration in Triton's format.
+
+    Raises:
+        SynergaiError: see `matching_engine`.
+    """
+    return engine_config(matching_engine(backend, name, wanted_version))
+
+
+def model_statistics(
+    backend: InferenceBackend, clock: Clock, name: str, wanted_version: str
+) -> statistics_pb2.ModelStatisticsResponse:
+    """Return the statistics of one engine, or of all in service if `name` is empty.
+
+    Raises:
+        SynergaiError: see `matching_engine`.
+    """
+    if name:
+        engines = [matching_engine(backend, name, wanted_version)]
+    else:
+        engines = [backend.find_engine(each) for each in backend.engines_in_service()]
+    return statistics_pb2.ModelStatisticsResponse(
+        model_stats=[
+            engine_statistics(engine, backend.statistics(engine.name), clock) for engine in engines
+        ]
+    )
+
+
+def repository_index(
+    backend: InferenceBackend, *, only_ready: bool
+) -> repository_pb2.RepositoryIndexResponse:
+    """Return every known engine, or those in service, with its state."""
+    models = (_index_entry(backend, name) for name in backend.known_engines())
+    return repository_pb2.RepositoryIndexResponse(
+        models=[model for model in models if model.state == _READY or not only_ready]
+    )
+
+
+def _index_entry(
+    backend: InferenceBackend, name: EngineName
+) -> repository_pb2.RepositoryIndexResponse.ModelIndex:
+    found_version, state, reason = "", _READY, ""
+    try:
+        engine = backend.find_engine(name)
+        found_version = engine.version
+        reason = engine.unverified and f"unverified: {engine.unverified}"
+    except SynergaiError as error:
+        state, reason = backend.state_out_of_service(name), str(error)
+    return repository_pb2.RepositoryIndexResponse.ModelIndex(
+        name=name, version=found_version, state=state, reason=reason
+    )
+
+
+def check_control_parameters(parameters: Iterable[str]) -> None:
+    """Check the names of the parameters of a call that loads or unloads an engine.
+
+    Raises:
+        NotSupported: a parameter would change the engine.
+    """
+    for parameter in parameters:
+        if parameter not in _IGNORED_PARAMETERS:
+            raise NotSupported(
+                f"the parameter {parameter!r} is not supported: engines are defined in the "
+                "workers' model directories; add or change them there"
+            )
