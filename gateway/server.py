@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Final, Self
 import grpc
 
 from gateway.app import build_app
+from gateway.http.app import HttpApp
+from gateway.http.bodies import Bodies
+from gateway.http.monitoring import monitoring_routes
+from gateway.http.pages import page_routes
+from gateway.http.rest import RestCalls
+from gateway.http.server import HttpServer
 from gateway.hub.work_sockets import WorkSocketServer
-from gateway.monitoring.http import HttpServer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
 from synergai.protocol import rpc
+from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.oip_server.models import ModelServicer
 from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
@@ -54,7 +60,7 @@ class Gateway:
     Attributes:
         address: bound address for clients, once started.
         hub_address: bound address for agents.
-        http_address: bound address of ``/metrics`` and ``/healthz``.
+        http_address: bound address for HTTP: clients, metrics and health checks.
 
     Raises (on entering):
         SynergaiError: a port, the state directory or the dictionary cannot be used.
@@ -132,7 +138,7 @@ class Gateway:
         client_server.add_generic_rpc_handlers(
             (inference.handler(), models.handler(), *self._client_handlers())
         )
-        http = HttpServer(app.metrics.render, lambda: app.admission.open)
+        http = HttpServer(self._http_app(backend))
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
@@ -166,6 +172,21 @@ class Gateway:
         port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
         stack.push_async_callback(work_sockets.close)
         return port
+
+    def _http_app(self, backend: GatewayBackend) -> HttpApp:
+        """Return the application of the HTTP port."""
+        app, settings = self._app, self._settings
+        metadata = server_metadata("synergai", EXTENSIONS)
+        bodies = Bodies(
+            settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_request_bytes
+        )
+        return HttpApp(
+            [
+                *RestCalls(backend, app.clock, metadata, bodies).routes(),
+                *monitoring_routes(app.metrics.render, backend.is_ready),
+                *page_routes(backend, metadata),
+            ]
+        )
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""

@@ -30,7 +30,11 @@ class _Locations(Settings):
         description="Port on the hub's host for the agents' work sockets; 0 picks a free port. "
         "Agents must reach both ports.",
     )
-    http: Address = Field(default="127.0.0.1:8002", description="Address of /metrics and /healthz.")
+    http: Address = Field(
+        default="127.0.0.1:8002",
+        description="Address for HTTP: clients (Open Inference Protocol in REST form), /metrics "
+        "and /healthz.",
+    )
     state: Path = Field(
         default_factory=gateway_state,
         description="Directory of the journal; used by one gateway at a time.",

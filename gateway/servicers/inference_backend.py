@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import RawRequest
 
-EXTENSIONS: Final = ("parameters", "schedule_policy", "synergai_tenant", "synergai_timings")
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "parameters",
+    "schedule_policy",
+    "synergai_tenant",
+    "synergai_timings",
+)
 """Protocol extensions of the gateway beside those of every server."""
 
 

@@ -192,9 +192,30 @@ def check_response(data: Buffer) -> None:
     ModelInferResponse.FromString(bytes(data))
 
 
+def parse_response(data: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
+    """Parse the serialised ``ModelInferResponse`` in `data`.
+
+    Returns:
+        The response without its raw contents, and these.
+
+    Raises:
+        DecodeError: `data` is not a response, or has not as many raw contents as outputs.
+    """
+    rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
+    message = ModelInferResponse.FromString(rest)
+    if len(raw) != len(message.outputs):
+        raise DecodeError("the response has not as many raw contents as outputs")
+    return message, raw
+
+
 def wrap_stream_response(*response: Buffer) -> bytes:
     """Wrap the parts of a serialised ``ModelInferResponse`` in a ``ModelStreamInferResponse``."""
     return b"".join((field_prefix(_INFER_RESPONSE, sum(map(len, response))), *response))
+
+
+def raw_input_prefix(size: int) -> bytes:
+    """Return the tag and length that precede `size` bytes of ``raw_input_contents``."""
+    return field_prefix(_RAW_INPUT_CONTENTS, size)
 
 
 def raw_output_prefix(size: int) -> bytes:

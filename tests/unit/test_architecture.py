@@ -61,6 +61,7 @@ ORDER = {
         "requests",
         "hub",
         "servicers",
+        "http",
         "app",
         "server",
         "installer",

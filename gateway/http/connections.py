@@ -1,0 +1,101 @@
+"""HTTP connections with limits on their number, on request heads, and on the time without progress.
+
+uvicorn limits neither the time to send a head nor, with httptools, its size, and waits for ever for
+a client that does not read its response.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_CONNECTIONS: Final = 512
+"""Connections that may send any request. Each takes a file descriptor, of which a process has 1024
+by default."""
+RESERVED_CONNECTIONS: Final = 32
+"""Connections beyond them, for health checks and metrics only."""
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Limit on a request line and its headers. A head that arrives in one piece may exceed it."""
+IDLE_S: Final = 10.0
+"""Time to send a head, and to read a part of the response before it."""
+SURPLUS: Final = "surplus"
+"""Key of the request's state: true if the connection is one of the reserved ones."""
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """uvicorn's connection with these limits."""
+
+    _surplus = False
+    _in_head = False
+    _head_bytes = 0
+    _idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept or refuse a connection."""
+        super().connection_made(transport)
+        count = len(self.connections)
+        self._surplus = count > MAX_CONNECTIONS
+        if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received data."""
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.transport.write(
+                    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+                    b"content-length: 0\r\nconnection: close\r\n\r\n"
+                )
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        state: dict[str, Any] = self.scope["state"]
+        state[SURPLUS] = self._surplus
+
+    def on_headers_complete(self) -> None:
+        """Handle a request whose head is complete."""
+        self._in_head = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it was sent already."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        unsent = self.transport.get_write_buffer_size()
+        self._idle = self.loop.call_later(IDLE_S, self._on_idle, unsent)
+
+    def _stop_waiting(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _on_idle(self, unsent: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left == 0:
+            self.transport.close()
+        elif left < unsent:  # the client is reading a large response
+            self._wait_for_head()
+        else:
+            self.transport.abort()

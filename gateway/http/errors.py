@@ -1,0 +1,37 @@
+"""Error responses: a JSON object with the message under ``error``, as the protocol defines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+
+from synergai.protocol.status import MAX_DETAILS, http_status, retry_after_s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from synergai.errors import SynergaiError
+
+JSON = "application/json"
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with a JSON body."""
+    # Exactly this media type: KServe's client reads error messages of no other.
+    return Response(msgspec.json.encode(content), status, headers, media_type=JSON)
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with an error message."""
+    return json_response({"error": message[:MAX_DETAILS]}, status, headers)
+
+
+def response_to(error: SynergaiError) -> Response:
+    """Return the response to a request that failed with `error`."""
+    after_s = retry_after_s(error)
+    headers = None if after_s is None else {"retry-after": str(after_s)}
+    return error_response(str(error), http_status(error), headers)

@@ -1,0 +1,36 @@
+"""Routes for monitoring: metrics and health."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+
+def monitoring_routes(
+    metrics: Callable[[], Awaitable[bytes]], ready: Callable[[], bool]
+) -> Sequence[BaseRoute]:
+    """Return the routes.
+
+    Args:
+        metrics: returns the metrics in Prometheus' text format.
+        ready: returns whether the gateway accepts requests, for ``/healthz``.
+    """
+
+    async def render(_request: Request) -> Response:
+        return Response(await metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def healthz(_request: Request) -> Response:
+        if ready():
+            return PlainTextResponse("serving\n")
+        return PlainTextResponse("not serving\n", 503)
+
+    return [Route("/metrics", render), Route("/healthz", healthz)]

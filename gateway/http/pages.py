@@ -1,0 +1,74 @@
+"""The index page, and the description of the HTTP interface."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from synergai.protocol.oip_server import calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from synergai.oip.inference_pb2 import ServerMetadataResponse
+    from synergai.oip.repository_pb2 import RepositoryIndexResponse
+    from synergai.protocol.oip_server.backend import InferenceBackend
+
+_SECURITY: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+
+def page_routes(backend: InferenceBackend, metadata: ServerMetadataResponse) -> Sequence[BaseRoute]:
+    """Return the routes of the index page and the OpenAPI document.
+
+    Args:
+        backend: the engines.
+        metadata: the server's metadata.
+    """
+
+    async def index(_request: Request) -> Response:
+        models = calls.repository_index(backend, only_ready=False).models
+        page = Template(_read("index.html")).substitute(
+            version=escape(metadata.version),
+            state="serving" if backend.is_ready() else "not serving",
+            engines=_rows(models),
+        )
+        return HTMLResponse(page, headers=_SECURITY)
+
+    async def openapi(_request: Request) -> Response:
+        document = _read("openapi.json").replace('"VERSION"', f'"{metadata.version}"', 1)
+        return Response(document, media_type="application/json")
+
+    return [Route("/", index), Route("/openapi.json", openapi)]
+
+
+def _read(name: str) -> str:
+    """Return the text of a file of this package; not kept in memory, since it is rarely needed."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _rows(models: Iterable[RepositoryIndexResponse.ModelIndex]) -> str:
+    rows = [
+        f'<tr><td><a href="/v2/models/{quote(model.name, safe="")}">{escape(model.name)}</a></td>'
+        f"<td>{escape(model.version) or '-'}</td>"
+        f'<td class="{escape(model.state.lower())}">{escape(model.state.lower())}</td>'
+        f"<td>{escape(model.reason)}</td></tr>"
+        for model in models
+    ]
+    if rows:
+        return "\n".join(rows)
+    return (
+        '<tr><td colspan="4">None yet: start a worker with <code>synergai agent</code>.</td></tr>'
+    )

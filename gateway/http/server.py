@@ -1,0 +1,121 @@
+"""uvicorn in the gateway's event loop: start, and shutdown with the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from gateway.http.connections import LimitedConnection
+from synergai.errors import Unavailable
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gateway.http.app import HttpApp
+
+_GRACE_S: Final = 1
+"""Time that responses being sent get at shutdown."""
+_BACKLOG: Final = 128
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the gateway has its own.
+
+    Attributes:
+        ready: set once the server is listening.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        self.ready.set()
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Leave the signals alone."""
+        return nullcontext()
+
+
+class HttpServer:
+    """Serves an application over HTTP.
+
+    Args:
+        app: the application.
+        tls: context for HTTPS; None for plain HTTP.
+    """
+
+    def __init__(self, app: HttpApp, tls: ssl.SSLContext | None = None) -> None:
+        self._app = app
+        self._tls = tls
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, address: str) -> str:
+        """Listen on ``host:port`` and return the bound address.
+
+        Raises:
+            Unavailable: the port is in use, or the host is not an address of this machine.
+        """
+        host, _, port = address.rpartition(":")
+        sockets = await _bind(host.strip("[]"), int(port), address)
+        tls = self._tls
+        config = uvicorn.Config(
+            self._app,
+            http=LimitedConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        self._server = server = _Server(config)
+        self._serving = serving = asyncio.create_task(server.serve(sockets))
+        started = asyncio.create_task(server.ready.wait())
+        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if serving.done():
+            serving.result()
+        return f"{host}:{sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """End outstanding requests and stop listening."""
+        self._app.stop()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+
+
+async def _bind(host: str, port: int, address: str) -> list[socket.socket]:
+    """Return sockets bound to all addresses of `host`.
+
+    Raises:
+        Unavailable: the port is in use, or the host is not an address of this machine.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, *_, target in dict.fromkeys(found):
+            sockets.append(socket.create_server(target, family=family, backlog=_BACKLOG))
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise Unavailable(
+            f"cannot listen on {address}: the port is in use, or the host is not an address "
+            "of this machine; choose another one"
+        ) from None
+    return sockets

@@ -1,0 +1,208 @@
+"""Conversion of inference requests in REST form to the protocol's messages.
+
+A body is a JSON object. With the binary tensor data extension, it is followed by the raw contents
+of tensors, and a header of the call has the length of the JSON part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from synergai.errors import InvalidInput, NotSupported
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.oip_rest.tensors import raw_from_json
+from synergai.protocol.parameters import ParameterValue, set_parameter
+from synergai.protocol.request_codec import RequestHeader, raw_input_prefix
+from synergai.protocol.rpc import RawRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from synergai.protocol.request_codec import Buffer
+
+T = TypeVar("T")
+
+MAX_JSON_BYTES: Final = 16 << 20
+"""Limit on the JSON part of a body, which is parsed on the event loop."""
+MAX_TENSORS: Final = 4096
+"""Limit on the inputs and on the requested outputs of a request."""
+MAX_DIMENSIONS: Final = 64
+"""Limit on a tensor's dimensions; that of NumPy."""
+_BINARY_SIZE: Final = "binary_data_size"
+_BINARY_OUTPUT: Final = "binary_data"
+_BINARY_OUTPUTS: Final = "binary_data_output"
+_SHARED_MEMORY: Final = "shared_memory_region"
+_NO_DATA: Final = Raw(b"")
+
+_Parameters = dict[str, ParameterValue]
+_Dimension = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Input(Struct):
+    name: str
+    shape: Annotated[list[_Dimension], Meta(max_length=MAX_DIMENSIONS)]
+    datatype: str
+    parameters: _Parameters | None = None
+    data: Raw = _NO_DATA
+
+
+class _Output(Struct):
+    name: str
+    parameters: _Parameters | None = None
+
+
+class _Request(Struct):
+    inputs: Annotated[list[_Input], Meta(max_length=MAX_TENSORS)]
+    id: str = ""
+    parameters: _Parameters | None = None
+    outputs: Annotated[list[_Output], Meta(max_length=MAX_TENSORS)] | None = None
+
+
+class OutputForm(Struct, frozen=True):
+    """The form in which a client wants the outputs: binary data, or JSON.
+
+    Attributes:
+        default: whether outputs that are not named are binary.
+        by_name: the same for outputs whose form the request states.
+    """
+
+    default: bool = False
+    by_name: Mapping[str, bool] = {}
+
+    def is_binary(self, output: str) -> bool:
+        """Return whether an output is to be returned as binary data."""
+        return self.by_name.get(output, self.default)
+
+
+_request_decoder: Final = msgspec.json.Decoder(_Request)
+
+
+def read_request(
+    engine: str, version: str, body: Buffer, json_bytes: int | None = None
+) -> tuple[RawRequest[RequestHeader], OutputForm]:
+    """Convert the body of an inference request.
+
+    Args:
+        engine: name of the engine, which the path of the call has.
+        version: version of the engine; empty if the path has none.
+        body: the body.
+        json_bytes: length of its JSON part; None if it has no other.
+
+    Returns:
+        The request, as if it had been received by gRPC with raw contents, and the form of the
+        response.
+
+    Raises:
+        InvalidInput: the body is not a valid request. The engine is not consulted; see
+            ``synergai.protocol.validation``.
+        NotSupported: a tensor is in shared memory.
+    """
+    view = memoryview(body)
+    if json_bytes is None:
+        json_bytes = len(view)
+    elif json_bytes > len(view):
+        raise InvalidInput(
+            f"the JSON part should have {json_bytes:,} bytes, but the body has {len(view):,}"
+        )
+    if json_bytes > MAX_JSON_BYTES:
+        raise InvalidInput(
+            f"the JSON part has {json_bytes:,} bytes; the limit is {MAX_JSON_BYTES:,}: send "
+            "tensors as binary data"
+        )
+    request = decode_json(_request_decoder, view[:json_bytes], "an inference request")
+    message = ModelInferRequest(model_name=engine, model_version=version, id=request.id)
+    contents, rest = [], view[json_bytes:]
+    for each in request.inputs:
+        content, rest = _take_content(each, rest)
+        contents.append(content)
+        tensor = message.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
+        _set_parameters(tensor.parameters, each.parameters, _BINARY_SIZE)
+    if rest:
+        raise InvalidInput(f"the body has {len(rest):,} bytes that belong to no input")
+    form = OutputForm(
+        _bool(request.parameters or {}, _BINARY_OUTPUTS, "the request"),
+        {
+            output.name: _bool(output.parameters, _BINARY_OUTPUT, f"output {output.name!r}")
+            for output in request.outputs or ()
+            if output.parameters and _BINARY_OUTPUT in output.parameters
+        },
+    )
+    _set_parameters(message.parameters, request.parameters, _BINARY_OUTPUTS)
+    for wanted in request.outputs or ():
+        output = message.outputs.add(name=wanted.name)
+        _set_parameters(output.parameters, wanted.parameters, _BINARY_OUTPUT)
+    data = _serialise(message, contents)
+    return RawRequest(data, RequestHeader(message, contents)), form
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -> T:
+    """Decode JSON from a client.
+
+    Args:
+        decoder: the decoder.
+        data: the text.
+        expected: what it should be, for error messages.
+
+    Raises:
+        InvalidInput: it is not JSON, or not what the decoder expects.
+    """
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"the body is not {expected}: it is not valid UTF-8") from None
+    except RecursionError:
+        raise InvalidInput(f"the body is not {expected}: it is nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the body is not {expected}: {error}") from None
+
+
+def _take_content(tensor: _Input, rest: memoryview) -> tuple[Buffer, memoryview]:
+    """Return the raw contents of an input, and the binary data of those that follow."""
+    name, parameters = tensor.name, tensor.parameters or {}
+    if _SHARED_MEMORY in parameters:
+        raise NotSupported(f"input {name!r}: shared memory is not supported; send the tensor")
+    has_data = bool(tensor.data)
+    if _BINARY_SIZE not in parameters:
+        if not has_data:
+            raise InvalidInput(f"input {name!r} has neither data nor {_BINARY_SIZE}")
+        return raw_from_json(name, tensor.datatype, tensor.shape, memoryview(tensor.data)), rest
+    size = parameters[_BINARY_SIZE]
+    if has_data:
+        raise InvalidInput(f"input {name!r} has both data and {_BINARY_SIZE}; send one of them")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise InvalidInput(f"input {name!r}: {_BINARY_SIZE} must be an integer of 0 or more")
+    if size > len(rest):
+        raise InvalidInput(
+            f"input {name!r} should have {size:,} bytes of binary data, but the body has only "
+            f"{len(rest):,} more"
+        )
+    return rest[:size], rest[size:]
+
+
+def _set_parameters(
+    target: Any,  # a map field, whose type the stubs keep private
+    parameters: _Parameters | None,
+    consumed: str,
+) -> None:
+    """Copy the parameters that are not `consumed` by this conversion."""
+    for name, value in (parameters or {}).items():
+        if name != consumed:
+            set_parameter(target[name], value)
+
+
+def _bool(parameters: Mapping[str, object], name: str, where: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{where}: the parameter {name!r} must be true or false")
+    return value
+
+
+def _serialise(message: ModelInferRequest, contents: Sequence[Buffer]) -> bytes:
+    """Serialise `message` with raw contents, without copying them twice."""
+    parts: list[Buffer] = [message.SerializeToString()]
+    for content in contents:
+        parts += (raw_input_prefix(len(content)), content)
+    return b"".join(parts)

@@ -1,0 +1,197 @@
+"""Conversion between JSON tensor data and raw tensor contents, without NumPy.
+
+JSON data is a list of elements in row-major order, flat or nested like the tensor's shape. 16-bit
+floats have no JSON form in the protocol; BYTES elements are strings, sent as UTF-8.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from synergai.errors import InvalidInput
+from synergai.protocol.validation import DATATYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.protocol.request_codec import Buffer
+
+    Element: TypeAlias = bool | int | float | str
+
+MAX_JSON_ELEMENTS: Final = 1 << 20
+"""Limit on the elements of a tensor in JSON, whose conversion blocks the event loop."""
+_FORMATS: Final = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP32": "f",
+    "FP64": "d",
+}
+"""Format character of ``struct`` by datatype."""
+_TYPES: Final[dict[str, type]] = {
+    "BOOL": bool,
+    "FP32": float,
+    "FP64": float,
+    "BYTES": str,
+}
+"""Python type of an element by datatype; ``int`` for those not listed."""
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> bytes:
+    """Convert JSON data of an input to raw contents.
+
+    Args:
+        name: name of the input, for error messages.
+        datatype: its datatype.
+        shape: its shape.
+        data: the JSON list.
+
+    Raises:
+        InvalidInput: the datatype is unknown or has no JSON form, or the data does not match it or
+            the shape.
+    """
+    check_has_json_form("input", name, datatype)
+    count = _element_count(name, shape)
+    elements = _elements(name, datatype, shape, bytes(data), count)
+    if datatype == "BYTES":
+        encoded = [element.encode() for element in elements]
+        return b"".join([len(each).to_bytes(4, "little") + each for each in encoded])
+    try:
+        return struct.pack(f"<{count}{_FORMATS[datatype]}", *elements)
+    except (struct.error, OverflowError):
+        raise InvalidInput(f"input {name!r}: an element is out of range for {datatype}") from None
+
+
+def json_from_raw(name: str, datatype: str, raw: Buffer) -> list[Element]:
+    """Convert raw contents of an output to its elements, for JSON.
+
+    Raises:
+        InvalidInput: JSON cannot represent the output; the client has to request it in binary form.
+    """
+    check_has_json_form("output", name, datatype)
+    if datatype == "BYTES":
+        return _strings(name, raw)
+    form = _FORMATS[datatype]
+    count = len(raw) // struct.calcsize(f"<{form}")
+    if count > MAX_JSON_ELEMENTS:
+        raise InvalidInput(_too_many("output", name, count))
+    elements: list[Element] = list(struct.unpack(f"<{count}{form}", raw))
+    if form in "fd" and not all(map(math.isfinite, elements)):  # type: ignore[arg-type]  # floats
+        raise InvalidInput(
+            f"output {name!r} has elements that are infinite or not a number, which JSON cannot "
+            "represent; request binary_data"
+        )
+    return elements
+
+
+def check_has_json_form(kind: str, name: str, datatype: str) -> None:
+    """Check that tensors of a datatype can be represented in JSON.
+
+    Args:
+        kind: ``input`` or ``output``, for error messages.
+        name: name of the tensor, for error messages.
+        datatype: the datatype.
+
+    Raises:
+        InvalidInput: they cannot, or the datatype is unknown.
+    """
+    if datatype not in DATATYPES:
+        raise InvalidInput(f"{kind} {name!r} has the unknown datatype {datatype!r}")
+    if datatype in ("FP16", "BF16"):
+        way = "send" if kind == "input" else "request"
+        raise InvalidInput(
+            f"{kind} {name!r} is {datatype}, which has no JSON form; {way} it as binary data"
+        )
+
+
+def _too_many(kind: str, name: str, count: int) -> str:
+    way = "send" if kind == "input" else "request"
+    return (
+        f"{kind} {name!r} has {count:,} elements; the limit in JSON is {MAX_JSON_ELEMENTS:,}: "
+        f"{way} it as binary data"
+    )
+
+
+def _element_count(name: str, shape: Sequence[int]) -> int:
+    if any(size < 0 for size in shape):
+        raise InvalidInput(f"input {name!r} has a shape with a negative dimension")
+    count = math.prod(shape)
+    if count > MAX_JSON_ELEMENTS:
+        raise InvalidInput(_too_many("input", name, count))
+    return count
+
+
+def _elements(name: str, datatype: str, shape: Sequence[int], data: bytes, count: int) -> list[Any]:
+    """Return the elements in `data`, in order."""
+    # Counting separators is cheap. Decoding millions of lists takes seconds, so that data of
+    # another size is rejected before.
+    layout = _STRING.sub(b"0", data, count + 1) if datatype == "BYTES" else data
+    found = layout.count(b",") + 1 if layout.strip(b"[], \t\r\n") else 0
+    if found != count:
+        raise InvalidInput(f"input {name!r} needs {count:,} elements for its shape, not {found:,}")
+    if not count:
+        return []
+    depth = len(shape) if layout.count(b"[") > 1 else 1
+    if depth > 1 and layout.count(b"[") != _list_count(shape):
+        raise InvalidInput(_nested_otherwise(name))
+    try:
+        nested = _decoder(_TYPES.get(datatype, int), depth).decode(data)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"input {name!r}: an element is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"input {name!r} is {datatype}: {error}") from None
+    lists = [nested]
+    for size in shape if depth > 1 else (count,):
+        if any(len(each) != size for each in lists):
+            raise InvalidInput(_nested_otherwise(name))
+        lists = list(chain.from_iterable(lists))
+    return lists
+
+
+def _nested_otherwise(name: str) -> str:
+    return f"input {name!r}: its data is neither flat nor nested like its shape"
+
+
+def _list_count(shape: Sequence[int]) -> int:
+    """Return the number of lists in data that is nested like `shape`."""
+    return sum(math.prod(shape[:depth]) for depth in range(len(shape)))
+
+
+@lru_cache(maxsize=64)
+def _decoder(element: type, depth: int) -> msgspec.json.Decoder[list[Any]]:
+    kind: Any = element
+    for _ in range(depth):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
+
+
+def _strings(name: str, raw: Buffer) -> list[Element]:
+    strings: list[Element] = []
+    position = 0
+    try:
+        while position < len(raw):
+            start = position + 4
+            position = start + int.from_bytes(raw[position:start], "little")
+            strings.append(str(raw[start:position], "utf-8"))
+            if len(strings) > MAX_JSON_ELEMENTS:
+                raise InvalidInput(_too_many("output", name, len(strings)))
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"output {name!r} has elements that are not UTF-8, which JSON cannot represent; "
+            "request binary_data"
+        ) from None
+    return strings
