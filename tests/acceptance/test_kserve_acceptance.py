@@ -28,4 +28,4 @@ def test_kserves_client_infers_and_controls_engines(tmp_path: Path) -> None:
         fleet.start_gateway()
         fleet.start_agent("w1", models=tmp_path / "models", options=["--threads", "1"])
         fleet.wait_for_workers(1)
-        run(python, str(SCRIPT), fleet.address)
+        run(python, str(SCRIPT), fleet.address, fleet.http_address)

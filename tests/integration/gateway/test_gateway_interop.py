@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -14,11 +16,14 @@ if TYPE_CHECKING:
     from synergai.v1 import hub_pb2
     from tests.integration.gateway.conftest import Caller, NewAgent
 
-SCRIPT = Path(__file__).with_name("triton_script.py")
+FOLDER = Path(__file__).parent
 
 
+@pytest.mark.parametrize(
+    ("script", "port"), [("triton_script.py", "address"), ("triton_http_script.py", "http_address")]
+)
 async def test_unmodified_tritonclient_works_with_the_gateway(
-    gateway: Gateway, caller: Caller, new_agent: NewAgent
+    gateway: Gateway, caller: Caller, new_agent: NewAgent, script: str, port: str
 ) -> None:
     agent = new_agent("w1")
     held = common_pb2.Engine()
@@ -34,8 +39,8 @@ async def test_unmodified_tritonclient_works_with_the_gateway(
         await caller.workers(1)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(SCRIPT),
-            gateway.address,
+            str(FOLDER / script),
+            getattr(gateway, port),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
