@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 GRACE_S: Final = 10.0
 """Time to send a body of any size."""
 MIN_BYTES_PER_S: Final = 16 * 1024
-"""Rate at which a body has to arrive after that, so that a slow sender cannot hold a connection."""
+"""Rate at which a request body has to arrive after that, and at which responses have to be read, so
+that a slow client cannot hold a connection."""
 _MAX_RATIO: Final = 1032
 """Highest compression ratio of zlib."""
 _ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.http.bodies import MIN_BYTES_PER_S
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -21,7 +23,7 @@ RESERVED_CONNECTIONS: Final = 32
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Limit on a request line and its headers. A head that arrives in one piece may exceed it."""
 IDLE_S: Final = 10.0
-"""Time to send a head, and to read a part of the response before it."""
+"""Time to send a head. A response has to be read at `MIN_BYTES_PER_S` on average over this time."""
 SURPLUS: Final = "surplus"
 """Key of the request's state: true if the connection is one of the reserved ones."""
 
@@ -33,6 +35,7 @@ class LimitedConnection(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _idle: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept or refuse a connection."""
@@ -47,6 +50,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._stop_waiting()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -81,21 +85,45 @@ class LimitedConnection(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._wait_for_head()
 
+    def pause_writing(self) -> None:
+        """Watch whether the client reads, as its send buffer is full."""
+        super().pause_writing()
+        self._watch_sending()
+
+    def resume_writing(self) -> None:
+        """Continue to send."""
+        self._stop_watching()
+        super().resume_writing()
+
+    def _watch_sending(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(IDLE_S, self._on_stalled, unsent)
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _on_stalled(self, unsent: int) -> None:
+        sent = unsent - self.transport.get_write_buffer_size()
+        if sent >= MIN_BYTES_PER_S * IDLE_S:
+            self._watch_sending()
+        else:
+            self.transport.abort()
+
     def _wait_for_head(self) -> None:
         self._stop_waiting()
-        unsent = self.transport.get_write_buffer_size()
-        self._idle = self.loop.call_later(IDLE_S, self._on_idle, unsent)
+        self._idle = self.loop.call_later(IDLE_S, self._on_idle)
 
     def _stop_waiting(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
-    def _on_idle(self, unsent: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left == 0:
+    def _on_idle(self) -> None:
+        if self.transport.get_write_buffer_size() == 0:
             self.transport.close()
-        elif left < unsent:  # the client is reading a large response
+        elif self._stalled is not None:  # the client is still to read a large response
             self._wait_for_head()
         else:
             self.transport.abort()

@@ -38,7 +38,7 @@ JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 """Header with the length of the JSON part of a body with binary data."""
 _TIMEOUT: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?", re.ASCII)
 _LENGTH: Final = re.compile("[0-9]{1,12}", re.ASCII)
-_UNSUPPORTED: Final = {
+UNSUPPORTED: Final = {
     "/v2/systemsharedmemory/{rest:path}": "shared memory is not supported: send tensors as binary "
     "data",
     "/v2/cudasharedmemory/{rest:path}": "shared memory is not supported: send tensors as binary "
@@ -114,7 +114,7 @@ class RestCalls:
             Route("/v2/repository/models/{name}/unload", self.unload, methods=["POST"]),
             *(
                 Route(path, _unsupported(text), methods=["GET", "POST"])
-                for path, text in _UNSUPPORTED.items()
+                for path, text in UNSUPPORTED.items()
             ),
         ]
 

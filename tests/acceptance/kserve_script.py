@@ -1,4 +1,4 @@
-"""Test of KServe's unmodified inference clients: gRPC at the address `argv[1]`, REST at `argv[2]`.
+"""Test of KServe's unmodified clients against a gateway: gRPC at `argv[1]`, REST at `argv[2]`.
 
 It runs in a separate environment: KServe needs an older protobuf, and its stubs register the
 same protobuf package as SynergAI's.

@@ -228,6 +228,16 @@ def test_no_module_imports_itself_through_others() -> None:
     TopologicalSorter(graph).prepare()
 
 
+def test_only_a_running_gateway_imports_the_http_server() -> None:
+    program = (
+        "import sys; import gateway.cli, gateway.settings, synergai, worker_agent.serve\n"
+        "heavy = {'uvicorn', 'starlette', 'anyio', 'httptools', 'gateway.http'}\n"
+        "print(*sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_serving_agent_imports_no_command_line() -> None:
     program = (
         "import sys; import worker_agent.serve\n"

@@ -29,6 +29,8 @@ MAX_JSON_BYTES: Final = 16 << 20
 """Limit on the JSON part of a body, which is parsed on the event loop."""
 MAX_TENSORS: Final = 4096
 """Limit on the inputs and on the requested outputs of a request."""
+MAX_PARAMETERS: Final = 1024
+"""Limit on the parameters of a request or tensor."""
 MAX_DIMENSIONS: Final = 64
 """Limit on a tensor's dimensions; that of NumPy."""
 _BINARY_SIZE: Final = "binary_data_size"
@@ -37,7 +39,7 @@ _BINARY_OUTPUTS: Final = "binary_data_output"
 _SHARED_MEMORY: Final = "shared_memory_region"
 _NO_DATA: Final = Raw(b"")
 
-_Parameters = dict[str, ParameterValue]
+_Parameters = Annotated[dict[str, ParameterValue], Meta(max_length=MAX_PARAMETERS)]
 _Dimension = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 

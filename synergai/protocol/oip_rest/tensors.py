@@ -48,7 +48,8 @@ _TYPES: Final[dict[str, type]] = {
     "BYTES": str,
 }
 """Python type of an element by datatype; ``int`` for those not listed."""
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"]*"')
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
 
 def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> bytes:
@@ -137,38 +138,53 @@ def _element_count(name: str, shape: Sequence[int]) -> int:
 
 def _elements(name: str, datatype: str, shape: Sequence[int], data: bytes, count: int) -> list[Any]:
     """Return the elements in `data`, in order."""
-    # Counting separators is cheap. Decoding millions of lists takes seconds, so that data of
-    # another size is rejected before.
-    layout = _STRING.sub(b"0", data, count + 1) if datatype == "BYTES" else data
+    # Decoding millions of lists takes seconds. The structure is therefore checked first, by
+    # operations on bytes.
+    if not data.startswith(b"["):
+        raise InvalidInput(f"input {name!r}: its data is not a list")
+    layout = _without_strings(data, count) if datatype == "BYTES" else data
     found = layout.count(b",") + 1 if layout.strip(b"[], \t\r\n") else 0
     if found != count:
         raise InvalidInput(f"input {name!r} needs {count:,} elements for its shape, not {found:,}")
     if not count:
         return []
-    depth = len(shape) if layout.count(b"[") > 1 else 1
-    if depth > 1 and layout.count(b"[") != _list_count(shape):
+    structure = layout.translate(None, _NOT_STRUCTURE)
+    if structure == _structure([count]):
+        depth = 1
+    elif structure == _structure(shape):
+        depth = len(shape)
+    else:
         raise InvalidInput(_nested_otherwise(name))
+    if depth > 1 and datatype != "BYTES":
+        data, depth = b"[%b]" % data.translate(None, b"[]"), 1
     try:
-        nested = _decoder(_TYPES.get(datatype, int), depth).decode(data)
+        elements = _decoder(_TYPES.get(datatype, int), depth).decode(data)
     except UnicodeDecodeError:
         raise InvalidInput(f"input {name!r}: an element is not valid UTF-8") from None
     except msgspec.DecodeError as error:
         raise InvalidInput(f"input {name!r} is {datatype}: {error}") from None
-    lists = [nested]
-    for size in shape if depth > 1 else (count,):
-        if any(len(each) != size for each in lists):
-            raise InvalidInput(_nested_otherwise(name))
-        lists = list(chain.from_iterable(lists))
-    return lists
+    for _ in range(depth - 1):
+        elements = list(chain.from_iterable(elements))
+    if len(elements) != count:
+        raise InvalidInput(_nested_otherwise(name))
+    return elements
+
+
+def _without_strings(data: bytes, count: int) -> bytes:
+    """Return JSON with its strings replaced by a number, those after the first `count + 1` not."""
+    return _STRING.sub(b"0", data.replace(rb"\\", b"").replace(rb"\"", b""), count + 1)
+
+
+def _structure(shape: Sequence[int]) -> bytes:
+    """Return the brackets and commas of a list that is nested like `shape`, without zeros."""
+    inner = b""
+    for size in reversed(shape):
+        inner = b"[%b]" % b",".join([inner] * size)
+    return inner
 
 
 def _nested_otherwise(name: str) -> str:
     return f"input {name!r}: its data is neither flat nor nested like its shape"
-
-
-def _list_count(shape: Sequence[int]) -> int:
-    """Return the number of lists in data that is nested like `shape`."""
-    return sum(math.prod(shape[:depth]) for depth in range(len(shape)))
 
 
 @lru_cache(maxsize=64)

@@ -178,12 +178,12 @@ def test_request_is_the_one_that_grpc_would_have_sent() -> None:
         ({"data": []}, "needs 3 elements for its shape, not 0"),
         ({"data": [1, 2, "3"]}, "Expected `float`, got `str`"),
         ({"data": [1, 2, None]}, "Expected `float`, got `null`"),
-        ({"data": [1, [2, 3]]}, "Expected `float`, got `array`"),
+        ({"data": [1, [2, 3]]}, "neither flat nor nested like its shape"),
         ({"data": [[1, 2], [3]], "shape": [3, 1]}, "neither flat nor nested like its shape"),
         ({"data": [[1, 2, 3], [4]], "shape": [2, 2]}, "neither flat nor nested like its shape"),
-        ({"data": [[1], [], [2]], "shape": [3, 1]}, "neither flat nor nested like its shape"),
-        ({"data": {"a": 1, "b": 2, "c": 3}}, "Expected `array`, got `object`"),
-        ({"data": "1,2,3"}, "Expected `array`, got `str`"),
+        ({"data": [[1], [], [2]], "shape": [3, 1]}, "malformed"),
+        ({"data": {"a": 1, "b": 2, "c": 3}}, "its data is not a list"),
+        ({"data": "1,2,3"}, "its data is not a list"),
         ({"data": None}, "neither data nor binary_data_size"),
         ({"shape": [-3]}, "negative dimension"),
         ({"shape": [2**62, 2**62]}, "the limit in JSON"),
@@ -335,7 +335,11 @@ def test_damaged_request_never_raises_another_error(seed: int) -> None:
 def test_message_as_json_has_numbers_names_and_defaults() -> None:
     config = model_config_pb2.ModelConfig(
         name="e",
-        input=[model_config_pb2.ModelInput(name="x", data_type=11, dims=[-1, 2**40])],
+        input=[
+            model_config_pb2.ModelInput(
+                name="x", data_type=model_config_pb2.TYPE_FP32, dims=[-1, 2**40]
+            )
+        ],
         parameters={"a": model_config_pb2.ModelParameter(string_value="b")},
     )
     found = message_to_json(config)

@@ -1,0 +1,422 @@
+"""The HTTP port: the protocol in REST form, abuse, cancellation and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import struct
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from gateway.http import bodies, connections
+from gateway.server import Gateway
+from synergai.oip import repository_pb2
+from tests.calls import raw_unary
+from tests.integration.gateway.conftest import settings_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
+
+INFER = "/v2/models/echo/infer"
+UNLOAD = "/inference.GRPCInferenceService/RepositoryModelUnload"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        assert self.headers["content-type"] == "application/json"
+        content = json.loads(self.body)
+        assert content.keys() == {"error"}
+        text: str = content["error"]
+        assert text
+        assert "Traceback" not in text
+        return text
+
+
+class Connection:
+    """A connection to the HTTP port that can send anything."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send_head(self, path: str, length: int, *lines: str, method: str = "POST") -> None:
+        head = [f"{method} {path} HTTP/1.1", "Host: gateway", f"Content-Length: {length}", *lines]
+        self.writer.write(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
+
+    async def answer(self, method: str = "POST") -> Answer:
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        status, *lines = head.decode().splitlines()
+        pairs = (line.split(": ", 1) for line in lines if line)
+        headers = {name.lower(): value for name, value in pairs}
+        length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
+        return Answer(int(status.split()[1]), headers, await self.reader.readexactly(length))
+
+    async def closed(self) -> bytes:
+        """Wait until the gateway has closed the connection; return what it sent before."""
+        return await asyncio.wait_for(self.reader.read(), 10)
+
+
+@asynccontextmanager
+async def connected(gateway: Gateway) -> AsyncGenerator[Connection, None]:
+    host, _, port = gateway.http_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+
+
+async def call(
+    gateway: Gateway,
+    path: str,
+    body: bytes = b"",
+    *lines: str,
+    method: str = "POST",
+) -> Answer:
+    async with connected(gateway) as connection:
+        connection.send_head(path, len(body), *lines, method=method)
+        connection.writer.write(body)
+        return await connection.answer(method)
+
+
+async def all_answers(connection: Connection, count: int) -> None:
+    for _ in range(count):
+        await connection.answer()
+
+
+async def get(gateway: Gateway, path: str) -> Answer:
+    return await call(gateway, path, method="GET")
+
+
+def tensor(**changes: object) -> bytes:
+    fields = {"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]} | changes
+    return json.dumps({"inputs": [fields]}).encode()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_json_tensors_are_answered_with_json(gateway: Gateway) -> None:
+    answer = await call(gateway, INFER, tensor())
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert json.loads(answer.body)["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [3], "data": [1.0, 2.0, 3.0]}
+    ]
+    assert (await call(gateway, "/v2/models/echo/versions/1/infer", tensor())).status == 200
+    assert (await call(gateway, "/v2/models/echo/versions/2/infer", tensor())).status == 400
+
+
+@pytest.mark.usefixtures("agent")
+async def test_binary_tensors_are_answered_with_binary_data(gateway: Gateway) -> None:
+    header = json.dumps(
+        {
+            "parameters": {"binary_data_output": True},
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "FP32",
+                    "shape": [3],
+                    "parameters": {"binary_data_size": 12},
+                }
+            ],
+        }
+    ).encode()
+    data = struct.pack("<3f", 1, 2, 3)
+    length = f"Inference-Header-Content-Length: {len(header)}"
+    for body, lines in (
+        (header + data, (length,)),
+        (gzip.compress(header + data), (length, "Content-Encoding: gzip")),
+    ):
+        answer = await call(gateway, INFER, body, *lines)
+        assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
+        json_bytes = int(answer.headers["inference-header-content-length"])
+        [output] = json.loads(answer.body[:json_bytes])["outputs"]
+        assert output["parameters"] == {"binary_data_size": 12}
+        assert answer.body[json_bytes:] == data
+
+
+@pytest.mark.parametrize(
+    ("body", "lines", "status"),
+    [
+        (b"", (), 400),
+        (b"{", (), 400),
+        (b"[" * 100_000, (), 400),
+        (tensor(name="z"), (), 400),
+        (tensor(datatype="INT8"), (), 400),
+        (tensor(shape=[4]), (), 400),
+        (tensor(shape=[-3]), (), 400),
+        (tensor(shape=[3, 1]), (), 400),
+        (tensor(data=[10**400, 1, 1]), (), 400),
+        (tensor().replace(b"[1, 2, 3]", b"[1, 2, NaN]"), (), 400),
+        (tensor().replace(b'"x"', b'"\xff"'), (), 400),
+        (b'{"inputs": []}', (), 400),
+        (tensor().replace(b"}]}", b"}, " + tensor()[12:]), (), 400),  # the same input twice
+        (tensor(), ("Inference-Header-Content-Length: 10000",), 400),
+        (tensor(), ("Inference-Header-Content-Length: 5",), 400),
+        (tensor(), ("Inference-Header-Content-Length: 0",), 400),
+        (tensor(), ("Inference-Header-Content-Length: -1",), 400),
+        (tensor(), ("Inference-Header-Content-Length: x",), 400),
+        (tensor(), ("Content-Encoding: gzip",), 400),
+        (gzip.compress(tensor())[:-9], ("Content-Encoding: gzip",), 400),
+        (gzip.compress(bytes(100 << 20)), ("Content-Encoding: gzip",), 413),
+        (tensor(), ("Content-Encoding: br",), 415),
+        (tensor(), ("synergai-timeout-ms: soon",), 400),
+        (tensor(), ("synergai-timeout-ms: -1",), 400),
+        (tensor(), ("synergai-timeout-ms: 0",), 504),
+        (tensor(), ("synergai-tenant: a b",), 400),
+        (tensor(), ("Origin: http://elsewhere.example",), 403),
+        (tensor(), ("Origin: null",), 403),
+        (tensor(parameters={"shared_memory_region": "r"}), (), 501),
+    ],
+)
+async def test_invalid_request_is_explained(
+    gateway: Gateway, agent: FakeAgent, body: bytes, lines: tuple[str, ...], status: int
+) -> None:
+    answer = await call(gateway, INFER, body, *lines)
+    assert answer.status == status, answer
+    assert answer.error
+    assert not agent.assignments
+    assert (await call(gateway, INFER, tensor(), "Origin: http://gateway")).status == 200
+
+
+@pytest.mark.usefixtures("agent")
+async def test_failures_have_the_status_of_their_cause(gateway: Gateway, caller: Caller) -> None:
+    unknown = await call(gateway, "/v2/models/nobody/infer", tensor())
+    assert (unknown.status, unknown.error) == (404, "no worker serves engine 'nobody'")
+    assert (await get(gateway, "/nowhere")).status == 404
+    assert (await get(gateway, INFER)).status == 405
+    assert "retry-after" not in unknown.headers
+    unload = repository_pb2.RepositoryModelUnloadRequest(model_name="echo").SerializeToString()
+    await raw_unary(caller.channel, UNLOAD)(unload)
+    assert (await call(gateway, INFER, tensor())).status == 409
+    assert (await get(gateway, "/v2/models/echo/ready")).status == 409
+
+
+@pytest.mark.usefixtures("caller")  # adds a profile, so that the engine is known
+async def test_engine_without_worker_is_unavailable_for_now(gateway: Gateway) -> None:
+    answer = await call(gateway, INFER, tensor())
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert answer.error
+
+
+async def test_infeasible_request_is_rejected_for_now(gateway: Gateway, agent: FakeAgent) -> None:
+    agent.answer = agent.hold
+    held = asyncio.create_task(call(gateway, INFER, tensor(), "synergai-timeout-ms: 60000"))
+    await agent.until(lambda: bool(agent.assignments))
+    for _ in range(20):
+        answer = await call(gateway, INFER, tensor(), "synergai-timeout-ms: 1")
+        assert answer.status in (429, 504)
+        if answer.status == 429:
+            assert answer.headers["retry-after"] == "1"
+    held.cancel()
+    await asyncio.wait([held])
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+async def test_request_expires_at_its_deadline(
+    gateway: Gateway, agent: FakeAgent, by_header: bool
+) -> None:
+    agent.answer = agent.hold
+    body, lines = tensor(), ["synergai-timeout-ms: 100.5"]
+    if not by_header:
+        body, lines = body[:-1] + b', "parameters": {"timeout": 100000}}', []
+    answer = await call(gateway, INFER, body, *lines)
+    assert answer.status == 504
+    assert answer.error
+    await agent.until(lambda: len(agent.stops) == 1)
+
+
+async def test_lost_client_cancels_its_request(gateway: Gateway, agent: FakeAgent) -> None:
+    agent.answer = agent.hold
+    async with connected(gateway) as connection:
+        connection.send_head(INFER, len(tensor()))
+        connection.writer.write(tensor())
+        await agent.until(lambda: bool(agent.assignments))
+    await agent.until(lambda: len(agent.stops) == 1)
+    await asyncio.wait_for(gateway._app.admission.wait_idle(), 5)
+
+
+async def test_connection_serves_request_after_request(gateway: Gateway, agent: FakeAgent) -> None:
+    async with connected(gateway) as connection:
+        for _ in range(3):
+            connection.send_head(INFER, len(tensor()))
+            connection.writer.write(tensor())
+            assert (await connection.answer()).status == 200
+        for _ in range(3):  # pipelined
+            connection.send_head(INFER, len(tensor()))
+            connection.writer.write(tensor())
+        for _ in range(3):
+            assert (await connection.answer()).status == 200
+    assert len(agent.assignments) == 6
+
+
+async def test_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None:
+    async with connected(gateway) as connection:
+        connection.send_head(INFER, 65 << 20, "Expect: 100-continue")
+        answer = await connection.answer()
+    assert answer.status == 413
+    assert "--max-message-bytes" in answer.error
+
+
+async def test_chunked_body_is_refused_at_the_limit(tmp_path: Path) -> None:
+    async with (
+        Gateway(settings_in(tmp_path, max_message_bytes=1 << 20)) as gateway,
+        connected(gateway) as connection,
+    ):
+        head = f"POST {INFER} HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.writer.write(head.encode())
+        for _ in range(17):
+            connection.writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+        assert (await connection.answer()).status == 413
+
+
+async def test_slow_body_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "GRACE_S", 0.2)
+    async with connected(gateway) as connection:
+        connection.send_head(INFER, 100)
+        connection.writer.write(b"{")
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+        assert "too slowly" in answer.error
+        await connection.closed()
+
+
+async def test_body_is_not_awaited_beyond_the_deadline(gateway: Gateway) -> None:
+    async with connected(gateway) as connection:
+        connection.send_head(INFER, 100, "synergai-timeout-ms: 100")
+        assert (await connection.answer()).status == 504
+
+
+async def test_slow_head_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_S", 0.2)
+    async with connected(gateway) as connection, connected(gateway) as silent:
+        connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
+        await asyncio.sleep(0.1)
+        connection.writer.write(b"x")
+        assert await connection.closed() == b""
+        assert await silent.closed() == b""
+
+
+async def test_endless_head_is_refused(gateway: Gateway) -> None:
+    async with connected(gateway) as connection:
+        connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
+        connection.writer.write(b"x" * connections.MAX_HEAD_BYTES)
+        assert (await connection.answer()).status == 431
+
+
+async def test_client_that_does_not_read_is_disconnected(
+    gateway: Gateway, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_S", 0.2)
+    async with connected(gateway) as connection:
+        body = tensor(shape=[1_000_000], data=[1] * 1_000_000)
+        for _ in range(8):
+            connection.send_head(INFER, len(body))
+            connection.writer.write(body)
+        await agent.until(lambda: bool(agent.assignments))
+        await asyncio.sleep(1)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await all_answers(connection, 8)
+
+
+async def test_health_is_answered_beyond_the_limit_of_connections(
+    gateway: Gateway, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "RESERVED_CONNECTIONS", 2)
+    async with connected(gateway) as first, connected(gateway) as second:
+        for connection in (first, second):
+            connection.send_head("/healthz", 0, method="GET")
+            assert (await connection.answer()).status == 200
+        refused = await call(gateway, INFER, tensor())
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["connection"] == "close"
+        for path in ("/healthz", "/metrics", "/v2/health/live", "/v2/health/ready"):
+            assert (await get(gateway, path)).status == 200
+        first.send_head(INFER, len(tensor()))
+        first.writer.write(tensor())
+        assert (await first.answer()).status == 200
+        async with connected(gateway), connected(gateway), connected(gateway) as fifth:
+            fifth.send_head("/healthz", 0, method="GET")
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await fifth.answer()
+    assert len(agent.assignments) == 1
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("seed", range(4))
+async def test_damaged_request_is_never_a_fault_of_ours(gateway: Gateway, seed: int) -> None:
+    rng = random.Random(seed)
+    good = tensor(parameters={"a": 1})
+    head = f"POST {INFER} HTTP/1.1\r\nHost: gateway\r\nInference-Header-Content-Length: 90\r\n"
+    statuses = set()
+    for number in range(150):
+        data = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data) + 1)
+            data[at : at + rng.randint(0, 3)] = rng.choice(
+                [b"", b"[", b"}", b'"', b",", b"\xff", b"99", b"-", rng.randbytes(3)]
+            )
+        message = head.replace("90", str(len(data))) if number % 2 else head
+        sent = bytearray(f"{message}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        if number % 3 == 0:
+            at = rng.randrange(len(message))
+            sent[at : at + 1] = rng.randbytes(1)
+        async with connected(gateway) as connection:
+            connection.writer.write(sent)
+            connection.writer.write_eof()
+            reply = await connection.closed()
+        if reply:
+            statuses.add(int(reply.split()[1]))
+    assert statuses <= {200, 400, 404, 405, 408, 415, 501}, statuses
+    assert 400 in statuses
+
+
+async def test_requests_end_as_unavailable_when_the_gateway_stops(
+    tmp_path: Path, connect: Connect
+) -> None:
+    async with Gateway(settings_in(tmp_path, drain_s=0.3)) as gateway:
+        _, agent = await connect(gateway)
+        agent.answer = agent.hold
+        async with connected(gateway) as waiting, connected(gateway) as idle:
+            waiting.send_head(INFER, len(tensor()))
+            waiting.writer.write(tensor())
+            idle.send_head("/healthz", 0, method="GET")
+            assert (await idle.answer()).status == 200
+            await agent.until(lambda: bool(agent.assignments))
+            gateway.stop()
+            stopping = asyncio.create_task(gateway.wait_stopped())
+            while (await get(gateway, "/healthz")).status == 200:  # noqa: ASYNC110 - polls the gateway
+                await asyncio.sleep(0.01)
+            assert json.loads((await get(gateway, "/v2/health/ready")).body) == {"ready": False}
+            refused = await call(gateway, INFER, tensor())
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            answer = await waiting.answer()
+            assert answer.status in (499, 503)
+            assert answer.error
+            await idle.closed()
+            await asyncio.wait_for(stopping, 10)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_index_page_lists_the_engines(gateway: Gateway) -> None:
+    page = await get(gateway, "/")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b'<a href="/v2/models/echo">echo</a>' in page.body
+    document = json.loads((await get(gateway, "/openapi.json")).body)
+    assert document["info"]["version"] in page.body.decode()
+
+
+async def test_head_has_no_body(gateway: Gateway) -> None:
+    answer = await call(gateway, "/healthz", method="HEAD")
+    assert (answer.status, answer.headers["content-length"]) == (200, "8")

@@ -1,0 +1,63 @@
+"""The OpenAPI document describes the routes of the HTTP port."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.routing import Route
+
+from gateway.http.bodies import Bodies
+from gateway.http.monitoring import monitoring_routes
+from gateway.http.pages import page_routes
+from gateway.http.rest import UNSUPPORTED, RestCalls
+from synergai.protocol.oip_server.calls import server_metadata
+from synergai.protocol.validation import DATATYPES
+from synergai.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from synergai.protocol.oip_server.backend import InferenceBackend
+
+DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
+
+
+async def render() -> bytes:
+    return b""
+
+
+def routes() -> list[Route]:
+    backend = cast("InferenceBackend", None)
+    metadata = server_metadata("synergai")
+    every = [
+        *RestCalls(backend, Clock(), metadata, Bodies(1, 1)).routes(),
+        *monitoring_routes(render, lambda: True),
+        *page_routes(backend, metadata),
+    ]
+    return [route for route in every if isinstance(route, Route)]
+
+
+def test_document_has_every_route_with_its_method() -> None:
+    served = {
+        (route.path, method.lower())
+        for route in routes()
+        for method in (route.methods or set()) - {"HEAD"}
+        if route.path not in UNSUPPORTED and route.path != "/v2/"
+    }
+    described = {(path, method) for path, item in DOCUMENT["paths"].items() for method in item}
+    assert described == served
+
+
+def test_document_refers_to_what_it_has() -> None:
+    for reference in re.findall(r'"#/([^"]+)"', json.dumps(DOCUMENT)):
+        found = DOCUMENT
+        for key in reference.split("/"):
+            found = found[key]
+    operations = [o["operationId"] for item in DOCUMENT["paths"].values() for o in item.values()]
+    assert len(set(operations)) == len(operations)
+
+
+def test_document_has_the_datatypes() -> None:
+    schema = DOCUMENT["components"]["schemas"]["InputTensor"]["properties"]["datatype"]
+    assert set(schema["enum"]) == DATATYPES
