@@ -23,6 +23,7 @@ from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
+from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.oip_server.models import ModelServicer
@@ -32,6 +33,7 @@ from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
 
     from gateway.hub.work_streams import WorkStreams
@@ -138,7 +140,7 @@ class Gateway:
         client_server.add_generic_rpc_handlers(
             (inference.handler(), models.handler(), *self._client_handlers())
         )
-        http = HttpServer(self._http_app(backend))
+        http = HttpServer(self._http_app(backend), self._http_tls())
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
@@ -187,6 +189,19 @@ class Gateway:
                 *page_routes(backend, metadata),
             ]
         )
+
+    def _http_tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the HTTP port.
+
+        Raises:
+            InvalidInput: it is to be encrypted, but there is no certificate.
+        """
+        settings = self._settings
+        if not settings.http_tls:
+            return None
+        if settings.tls_cert is None:
+            raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
+        return server_context(settings.tls_cert, settings.tls_key)
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""

@@ -89,6 +89,10 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         description="Certificate authority (PEM) for agents, which then must present a client "
         "certificate; clients need none.",
     )
+    http_tls: bool = Field(
+        default=False,
+        description="Encrypt the HTTP port as well, with the certificate of --tls-cert.",
+    )
     reflection: bool = Field(
         default=False,
         description="Serve gRPC reflection for tools such as grpcurl.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import pytest
 import synergai
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
-from synergai.errors import NotFound, Unavailable
+from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc
@@ -296,3 +297,32 @@ async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: 
 
     with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):
         await asyncio.to_thread(ask)
+
+
+async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+    try:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def test_http_port_is_encrypted_on_request(settings: GatewaySettings) -> None:
+    tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key", "http_tls": True}
+    async with Gateway(settings.model_copy(update=tls)) as gateway:
+        trusted = ssl.create_default_context(cafile=CA)
+        answer = await http_exchange(gateway.http_address, trusted)
+        assert answer.endswith(b"\r\n\r\nserving\n")
+        with contextlib.suppress(ConnectionError):
+            assert await http_exchange(gateway.http_address, None) == b""
+
+
+async def test_encrypted_http_port_needs_a_certificate(settings: GatewaySettings) -> None:
+    gateway = Gateway(settings.model_copy(update={"http_tls": True}))
+    with pytest.raises(InvalidInput, match="--http-tls needs --tls-cert"):
+        await gateway.__aenter__()
