@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from profiler.background import DISTURBED_SHARE
 from profiler.measurement import measure
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
@@ -62,7 +63,8 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     (entry,) = load_dictionary(tmp_path / "d.db")
     assert entry.engine == "onnx_identity"
     assert entry.configuration == Configuration(threads=1)
-    assert entry.label == "measured"
+    assert 0 <= record["background"] <= 1
+    assert entry.label == ("disturbed" if record["background"] > DISTURBED_SHARE else "measured")
     assert entry.queries == record["loadgen"]["queries"] >= 300
     assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
     assert entry.backend_start_s > 0
