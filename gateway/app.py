@@ -25,7 +25,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import ProfileAdded
+from synergai.scheduling.events import ProfilesAdded
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -88,7 +88,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     restored = await jobs.restore()
     watching = asyncio.create_task(
-        profiles.watch(lambda entry: dispatcher.tell(ProfileAdded(entry)))
+        profiles.watch(lambda entries: dispatcher.tell(ProfilesAdded(tuple(entries))))
     )
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)

@@ -14,7 +14,7 @@ from synergai.protocol.converters import (
     profile_entry_to_proto,
     session_to_proto,
 )
-from synergai.scheduling.events import ProfileAdded
+from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class FleetServicer:
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
         await self._profiles.store(entries)
         self._catalogue.add_known(entry.engine for entry in entries)
-        for entry in entries:
-            self._dispatcher.tell(ProfileAdded(entry))
+        self._dispatcher.tell(ProfilesAdded(tuple(entries)))
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     def _worker(self, worker: ConnectedWorker) -> fleet_pb2.Worker:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
+from synergai.client.descriptions import EngineDescriptions
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle
 from synergai.client.priority_semaphore import PrioritySemaphore
@@ -110,7 +111,7 @@ class Client:
         self._credentials = channel_credentials(tls_ca)
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
-        self._engines: dict[str, Engine] = {}
+        self._descriptions = EngineDescriptions(self.engine)
 
     async def __aenter__(self) -> Self:
         # A channel is bound to the running event loop, so it is opened here.
@@ -128,6 +129,7 @@ class Client:
     ) -> None:
         await self._shared_stream.close()
         await self._channel.close()
+        await self._descriptions.close()
 
     @property
     def _channel(self) -> GatewayChannel:
@@ -186,7 +188,7 @@ class Client:
                 return parse_response(await self._shared_stream.infer(request, remaining))
             except InvalidInput:
                 # The engine may have been replaced by one with other inputs.
-                self._engines.pop(engine, None)
+                self._descriptions.forget(engine)
                 raise
 
     @overload
@@ -397,14 +399,11 @@ class Client:
             NotFound: there is no such engine.
             SynergaiError: the call failed.
         """
-        return await self._describe(name, CALL_TIMEOUT_S)
-
-    async def _describe(self, name: str, within_s: float) -> Engine:
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
         request = inference_pb2.ModelMetadataRequest(name=name)
-        return engine_from_metadata(await self._channel.call(method, request, timeout=within_s))
+        return engine_from_metadata(await self._channel.call(method, request))
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
         """Load an engine on every worker that has it; put it back in service if it was unloaded.
@@ -471,9 +470,7 @@ class Client:
 
         if not needs_casting(inputs):
             return inputs
-        if engine not in self._engines:
-            self._engines[engine] = await self._describe(engine, within_s)
-        return cast_inputs(inputs, self._engines[engine])
+        return cast_inputs(inputs, await self._descriptions.get(engine, within_s))
 
     async def _cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
         async for item in iterate(items):

@@ -84,30 +84,40 @@ class ProfileService:
 
     async def watch(
         self,
-        on_change: Callable[[ProfileEntry], object],
+        on_change: Callable[[Sequence[ProfileEntry]], object],
         interval_s: float = WATCH_INTERVAL_S,
     ) -> NoReturn:
         """Report the entries that other processes change in the file, until cancelled.
 
+        Whatever fails is logged, and tried again with the next look at the file.
+
         Args:
-            on_change: called with each new or changed entry.
+            on_change: called with all new or changed entries of one look at the file.
             interval_s: seconds between two looks at the file.
         """
+        retry = False
         while True:
             await asyncio.sleep(interval_s)
             try:
-                changed = await self._in_thread(self._changes)
+                if changed := await self._in_thread(partial(self._changes, retry)):
+                    _log.info("%d profiles were changed in the dictionary", len(changed))
+                    on_change(changed)
             except SynergaiError as error:
                 _log.warning("cannot read changed profiles: %s", error)
-                continue
-            if changed:
-                _log.info("%d profiles were changed in the dictionary", len(changed))
-            for entry in changed:
-                on_change(entry)
+                retry = True
+            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+                _log.exception("cannot use changed profiles, trying again")
+                retry = True
+            else:
+                retry = False
 
-    def _changes(self) -> list[ProfileEntry]:
-        """Return the entries of the file that differ from those in memory."""
-        if not self._store.changed_by_others():
+    def _changes(self, retry: bool) -> list[ProfileEntry]:
+        """Return the entries of the file that differ from those in memory.
+
+        Args:
+            retry: whether earlier changes may not have been used.
+        """
+        if not (retry or self._store.changed_by_others()):
             return []
         return [entry for entry in self._store.load() if not self._is_known(entry)]
 

@@ -33,7 +33,7 @@ from synergai.scheduling.events import (
     JobCancelled,
     Learned,
     ModeChanged,
-    ProfileAdded,
+    ProfilesAdded,
     QueriesDone,
     QueriesReady,
     Reject,
@@ -215,9 +215,8 @@ class SchedulerCore:
                 self._add_worker(worker)
             case TimePassed():
                 pass
-            case ProfileAdded(entry):
-                self._dictionary.put(entry)
-                self._refresh_profile(entry.engine)
+            case ProfilesAdded(entries):
+                self._add_profiles(entries)
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
                     self._apply_to_worker(record, event)
@@ -369,7 +368,7 @@ class SchedulerCore:
             return
         self._estimator.reset_paces(entry.engine, self._fleet.serving(entry.engine))
         self._dictionary.put(entry)
-        self._refresh_profile(entry.engine)
+        self._refresh_profiles([entry.engine])
         self._commands.append(Learned(entry))
 
     def _has_better(self, entry: ProfileEntry) -> bool:
@@ -378,10 +377,26 @@ class SchedulerCore:
         known = row.get(entry.configuration)
         return known is not None and known.label != entry.label
 
-    def _refresh_profile(self, engine: EngineName) -> None:
-        self._estimator.invalidate_profile(engine, self._fleet.serving(engine))
+    def _add_profiles(self, entries: Sequence[ProfileEntry]) -> None:
+        """Put entries into the dictionary; paces relative to a replaced one are void."""
+        for entry in entries:
+            known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
+            if known is not None and known.qps != entry.qps:
+                workers = self._fleet.serving(entry.engine)
+                self._estimator.reset_paces(
+                    entry.engine,
+                    [w for w in workers if w.worker.worker_class == entry.worker_class],
+                )
+            self._dictionary.put(entry)
+        self._refresh_profiles(sorted({entry.engine for entry in entries}))
+
+    def _refresh_profiles(self, engines: Sequence[EngineName]) -> None:
+        """Recompute what rests on the profiles of `engines`."""
+        for engine in engines:
+            self._estimator.invalidate_profile(engine, self._fleet.serving(engine))
         self._probes.refresh()
-        self._wait_queue.rerank(engine)
+        for engine in engines:
+            self._wait_queue.rerank(engine)
 
     # --- job lifecycle ------------------------------------------------------------------
 

@@ -189,6 +189,8 @@ def _encode_tagged(value: Event | Command) -> list[Any]:
 
 def _decode_tagged(value: list[Any]) -> Any:
     name, fields = value
+    if name == "ProfileAdded":  # of earlier versions, with a single entry
+        name, fields = "ProfilesAdded", {"entries": [fields["entry"]]}
     return msgspec.convert(fields, _CLASSES[name])
 
 

@@ -199,10 +199,10 @@ class AssignmentEnded(Struct, frozen=True):
     batch: int = 1
 
 
-class ProfileAdded(Struct, frozen=True):
-    """The dictionary has a new or better entry."""
+class ProfilesAdded(Struct, frozen=True):
+    """The dictionary has new or better entries."""
 
-    entry: ProfileEntry
+    entries: tuple[ProfileEntry, ...]
 
 
 class TimePassed(Struct, frozen=True):
@@ -223,7 +223,7 @@ Event: TypeAlias = (
     | AssignmentStarted
     | QueriesDone
     | AssignmentEnded
-    | ProfileAdded
+    | ProfilesAdded
     | TimePassed
 )
 

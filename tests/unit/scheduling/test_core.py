@@ -31,7 +31,7 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
-    ProfileAdded,
+    ProfilesAdded,
     QueriesDone,
     Reject,
     Stop,
@@ -477,6 +477,34 @@ def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None
     assert (loose.configuration, tight.configuration) == (ONE, TWO)
 
 
+def test_profiles_that_arrive_together_are_scheduled_with_once() -> None:
+    core = SchedulerCore(SchedulingSettings(policy="synergai"), ConfigurationDictionary())
+    core.handle(make_worker(SLOW), 0.0)
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(make_job("a", 16), 0.0)
+    core.handle(make_job("b", 16), 0.0)
+    core.handle(make_job("c", 1000), 0.0)
+    commands = core.handle(ProfilesAdded((make_entry(SLOW, 10.0), make_entry(FAST, 100.0))), 0.1)
+    assert not any(isinstance(command, Stop) for command in commands)
+    assert {entry.qps for name in (FAST_1, SLOW_1) for entry, _ in core.profiles(name)} == {
+        10.0,
+        100.0,
+    }
+
+
+def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 500), 10.0)
+    assert core.paces[FAST_1, DIGITS] > 1.0
+    core.handle(ProfilesAdded((make_entry(FAST, 100.0),)), 10.0)
+    assert core.paces[FAST_1, DIGITS] > 1.0, "the same profile again"
+    core.handle(ProfilesAdded((make_entry(FAST, 50.0),)), 10.0)
+    assert (FAST_1, DIGITS) not in core.paces
+
+
 def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
     core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary())
     core.handle(make_worker(FAST), 0.0)
@@ -485,7 +513,7 @@ def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
     measured = ProfileEntry(
         engine=DIGITS, worker_class=FAST, configuration=probe.configuration, qps=1119.0
     )
-    core.handle(ProfileAdded(measured), 0.1)
+    core.handle(ProfilesAdded((measured,)), 0.1)
     commands = core.handle(
         AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED, compute_s=0.5), 0.5
     )

@@ -41,7 +41,7 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     ModeChanged,
-    ProfileAdded,
+    ProfilesAdded,
     QueriesDone,
     QueriesReady,
     Reject,
@@ -280,12 +280,15 @@ def _end(world: World, data: st.DataObject, _: int) -> Event:
 
 
 def _profile(_world: World, data: st.DataObject, _: int) -> Event:
-    return ProfileAdded(
-        ProfileEntry(
-            engine=data.draw(st.sampled_from(ENGINES)),
-            worker_class=data.draw(st.sampled_from(CLASSES)),
-            configuration=CONFIGURATIONS[0],
-            qps=data.draw(st.sampled_from([1.0, 300.0])),
+    return ProfilesAdded(
+        tuple(
+            ProfileEntry(
+                engine=data.draw(st.sampled_from(ENGINES)),
+                worker_class=data.draw(st.sampled_from(CLASSES)),
+                configuration=CONFIGURATIONS[0],
+                qps=data.draw(st.sampled_from([1.0, 300.0])),
+            )
+            for _ in range(data.draw(st.integers(1, 3)))
         )
     )
 

@@ -1,0 +1,86 @@
+"""Engine descriptions that a client keeps, fetched once for all calls that need them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from synergai.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from synergai.domain import Engine
+
+
+class EngineDescriptions:
+    """Descriptions by engine name. Concurrent calls share one fetch.
+
+    Args:
+        fetch: returns the description of an engine.
+    """
+
+    def __init__(self, fetch: Callable[[str], Awaitable[Engine]]) -> None:
+        self._fetch = fetch
+        self._known: dict[str, Engine] = {}
+        self._fetches: dict[str, asyncio.Task[Engine]] = {}
+        self._waiting: Counter[asyncio.Task[Engine]] = Counter()
+
+    async def get(self, name: str, within_s: float) -> Engine:
+        """Return the description of an engine, from memory or from the gateway.
+
+        Args:
+            name: name of the engine.
+            within_s: seconds to wait for the gateway.
+
+        Raises:
+            DeadlineExceeded: the gateway took longer.
+            SynergaiError: the fetch failed; the next call tries again.
+        """
+        if (known := self._known.get(name)) is not None:
+            return known
+        task = self._fetches.get(name)
+        if task is None:
+            task = self._fetches[name] = asyncio.ensure_future(self._run(name))
+            task.add_done_callback(partial(self._fetched, name))
+        self._waiting[task] += 1
+        try:
+            # A call that is cancelled must not take the fetch away from the others.
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the gateway did not describe engine {name!r} within {within_s:.3g} s"
+            ) from None
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
+                self._forget_fetch(name, task)
+                task.cancel()
+
+    def forget(self, name: str) -> None:
+        """Fetch the description again next time."""
+        self._known.pop(name, None)
+
+    async def close(self) -> None:
+        """Cancel the fetches in flight."""
+        tasks = list(self._fetches.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, name: str) -> Engine:
+        return await self._fetch(name)
+
+    def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:
+        self._forget_fetch(name, task)
+        if not task.cancelled() and task.exception() is None:
+            self._known[name] = task.result()
+
+    def _forget_fetch(self, name: str, task: asyncio.Task[Engine]) -> None:
+        if self._fetches.get(name) is task:
+            del self._fetches[name]

@@ -1,0 +1,102 @@
+"""Engine descriptions shared by concurrent calls."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from synergai.client.descriptions import EngineDescriptions
+from synergai.domain import Engine, EngineName
+from synergai.errors import DeadlineExceeded, Unavailable
+
+
+class Gateway:
+    """Describes engines once it is allowed to."""
+
+    def __init__(self) -> None:
+        self.fetches = 0
+        self.cancelled = 0
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def describe(self, name: str) -> Engine:
+        self.fetches += 1
+        try:
+            await asyncio.shield(self.answer)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Engine(name=EngineName(name), version="1", backend="", inputs=(), outputs=())
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_concurrent_calls_share_one_fetch() -> None:
+    gateway = Gateway()
+    descriptions = EngineDescriptions(gateway.describe)
+    calls = [asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(100)]
+    await turns()
+    gateway.answer.set_result(None)
+    assert {engine.name for engine in await asyncio.gather(*calls)} == {"digits"}
+    await descriptions.get("digits", 60.0)
+    assert gateway.fetches == 1
+    descriptions.forget("digits")
+    await descriptions.get("digits", 60.0)
+    assert gateway.fetches == 2
+
+
+async def test_cancelled_call_leaves_the_fetch_to_the_others() -> None:
+    gateway = Gateway()
+    descriptions = EngineDescriptions(gateway.describe)
+    first, second = (asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(2))
+    await turns()
+    first.cancel()
+    await turns()
+    gateway.answer.set_result(None)
+    assert (await second).name == "digits"
+    assert (gateway.fetches, gateway.cancelled) == (1, 0)
+
+
+async def test_fetch_without_callers_is_cancelled_and_not_joined() -> None:
+    gateway = Gateway()
+    descriptions = EngineDescriptions(gateway.describe)
+    first = asyncio.create_task(descriptions.get("digits", 60.0))
+    await turns()
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(descriptions.get("digits", 60.0))
+    await turns()
+    gateway.answer.set_result(None)
+    assert (await second).name == "digits"
+    assert (gateway.fetches, gateway.cancelled) == (2, 1)
+
+
+async def test_failed_fetch_fails_its_callers_and_is_tried_again() -> None:
+    gateway = Gateway()
+    descriptions = EngineDescriptions(gateway.describe)
+    calls = [asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(3)]
+    await turns()
+    gateway.answer.set_exception(Unavailable("the gateway is stopping"))
+    assert all(
+        isinstance(error, Unavailable)
+        for error in await asyncio.gather(*calls, return_exceptions=True)
+    )
+    gateway.answer = asyncio.get_running_loop().create_future()
+    gateway.answer.set_result(None)
+    assert (await descriptions.get("digits", 60.0)).name == "digits"
+    assert gateway.fetches == 2
+
+
+async def test_own_deadline_applies_and_closing_cancels() -> None:
+    gateway = Gateway()
+    descriptions = EngineDescriptions(gateway.describe)
+    with pytest.raises(DeadlineExceeded, match="did not describe engine 'digits' within 0 s"):
+        await descriptions.get("digits", 0.0)
+    waiting = asyncio.create_task(descriptions.get("digits", 60.0))
+    await turns()
+    await descriptions.close()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
