@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +72,37 @@ def test_a_group_is_removed_even_if_its_command_is_killed() -> None:
         assert eventually(lambda: set(leftovers()) != before)
         process.kill()
     assert eventually(lambda: set(leftovers()) <= before)
+
+
+def waiting_processes() -> set[int]:
+    """Return the ids of the processes that wait to remove a group."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"worker_agent.power.cgroup" in path.read_bytes():
+                found.add(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_is_left_behind_even_if_another_one_removed_the_group(
+    sent: signal.Signals,
+) -> None:
+    before = waiting_processes()
+    with subprocess.Popen([*RUN, "--cpus", "1", "--", "sleep", "60"]) as process:
+        assert eventually(lambda: len(waiting_processes() - before) == 1)
+        assert eventually(lambda: any(f"-{process.pid}-" in path for path in leftovers()))
+        process.send_signal(sent)
+        process.wait(10)
+        # As the next command does that sweeps the groups of dead processes.
+        for path in leftovers():
+            if f"-{process.pid}-" in path:
+                with contextlib.suppress(OSError):
+                    Path(path).rmdir()
+    assert eventually(lambda: not waiting_processes() - before)
+    for _ in range(3):
+        subprocess.run([*RUN, "--cpus", "1", "--", "true"], check=True)
+    assert eventually(lambda: not waiting_processes() - before)
 
 
 def test_modes_limit_the_process_and_its_children() -> None:

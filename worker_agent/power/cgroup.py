@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _REMOVE_RETRY_S: Final = 0.1
+_TRIES_WHEN_EMPTY: Final = 100
+"""Attempts to remove a group without processes; then the kernel refuses it for good."""
 _CANNOT_RUN: Final = 127
 
 
@@ -75,9 +77,18 @@ def _remove_when_empty(group: CpuCgroup) -> NoReturn:
         os.dup2(devnull, descriptor)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     group.leave()
-    while not group.remove():
+    tries_left = _TRIES_WHEN_EMPTY
+    while not group.remove() and tries_left:
         time.sleep(_REMOVE_RETRY_S)
+        tries_left = _TRIES_WHEN_EMPTY if _has_members(group) else tries_left - 1
     os._exit(0)
+
+
+def _has_members(group: CpuCgroup) -> bool:
+    try:
+        return bool(group.members())
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

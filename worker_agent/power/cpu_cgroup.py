@@ -108,7 +108,9 @@ class CpuCgroup:
         """Remove the group; return False if it still has processes."""
         try:
             for folder in self.folders:
-                self._files.remove_directory(folder)
+                # Another process may have swept it, since the one that it is named after is dead.
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.remove_directory(folder)
                 self.folders = tuple(other for other in self.folders if other != folder)
         except OSError:
             return False

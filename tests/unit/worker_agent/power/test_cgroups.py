@@ -83,6 +83,14 @@ def test_groups_of_dead_processes_are_removed(version_1: Files) -> None:
     assert version_1.exists(alive)
 
 
+def test_group_that_another_process_removed_is_gone(groups: Files) -> None:
+    group = CpuCgroup(CpuLimit(1.0), groups)
+    for folder in group.folders:
+        groups.remove_directory(folder)
+    assert group.remove()
+    assert group.folders == ()
+
+
 def test_a_machine_without_control_groups_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="neither cgroup v2 nor the v1 cpu hierarchy"):
         CpuCgroup(CpuLimit(1.0), Files(tmp_path))
