@@ -441,7 +441,9 @@ class SchedulerCore:
         for request, worker, estimate, yielding in interruptions:
             for lease in yielding:
                 self._leases.stop(lease, self._now, for_request=True)
-            worker.interruptions += bool(yielding)
+            if yielding:
+                worker.interruptions += 1
+                worker.interrupted_at = self._now
             if estimate is None:
                 self._assign_probes([(request, worker)])
             else:

@@ -30,6 +30,9 @@ MAX_INTERRUPTIONS: Final = 8
 MARGIN: Final = 0.05
 """Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
 
+SIMILAR: Final = 1.25
+"""Workers that would answer a request within this multiple of the least time take turns."""
+
 
 class Interruption(NamedTuple):
     """A request, the worker that runs it next, and the job assignments that yield to it.
@@ -89,30 +92,40 @@ class Interleaver:
     ) -> Interruption | None:
         """Return the first request that fits anywhere, where it is expected to end first.
 
-        A worker on which its engine is unprofiled is the last resort.
+        Workers that would end it about equally soon take turns, so that requests delay all jobs
+        alike. A worker on which its engine is unprofiled is the last resort.
         """
         for request in requests:
-            best: Interruption | None = None
-            best_key = (True, math.inf)
-            for worker in self._view.serving(request.job.engine):
-                estimate = self._estimator.estimate(request.job.engine, worker)
-                # A probe takes a time that is not known: no job with a deadline yields to it.
-                cost_s = math.inf if estimate is None else estimate.seconds(1, with_tensors=True)
-                yielding: tuple[Lease, ...] = ()
-                if worker.index in available and estimate is not None:
-                    wait_s = worker.free_at(self._view.now) - self._view.now
-                elif self._may_interrupt(worker, request, estimate, cost_s):
-                    wait_s = self._delay_s(worker)
-                    yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
-                else:
-                    continue
-                key = (estimate is None, wait_s if estimate is None else wait_s + cost_s)
-                if key < best_key:
-                    best = Interruption(request, worker, estimate, yielding)
-                    best_key = key
-            if best is not None:
-                return best
+            known: list[tuple[float, Interruption]] = []
+            unprofiled: Interruption | None = None
+            for wait_s, option in self._options(request, available):
+                if option.estimate is not None:
+                    answer_s = wait_s + option.estimate.seconds(1, with_tensors=True)
+                    known.append((answer_s, option))
+                elif unprofiled is None:
+                    unprofiled = option
+            if known:
+                limit_s = SIMILAR * min(answer_s for answer_s, _ in known)
+                similar = [option for answer_s, option in known if answer_s <= limit_s]
+                return min(similar, key=lambda option: option.worker.interrupted_at)
+            if unprofiled is not None:
+                return unprofiled
         return None
+
+    def _options(
+        self, request: JobRecord, available: Collection[int]
+    ) -> Iterator[tuple[float, Interruption]]:
+        """Yield where a request may run next, and the seconds until that worker turns to it."""
+        for worker in self._view.serving(request.job.engine):
+            estimate = self._estimator.estimate(request.job.engine, worker)
+            # A probe takes a time that is not known: no job with a deadline yields to it.
+            cost_s = math.inf if estimate is None else estimate.seconds(1, with_tensors=True)
+            if worker.index in available and estimate is not None:
+                wait_s = worker.free_at(self._view.now) - self._view.now
+                yield wait_s, Interruption(request, worker, estimate, ())
+            elif self._may_interrupt(worker, request, estimate, cost_s):
+                yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
+                yield self._delay_s(worker), Interruption(request, worker, estimate, yielding)
 
     def expected_answer_s(
         self, engine: EngineName, priority: int, *, interruptible: bool

@@ -205,6 +205,7 @@ class WorkerRecord:
         requests: how many of its leases are requests'.
         yielding: how many of its leases were stopped for a request.
         interruptions: requests that interrupted its jobs since one of these made progress.
+        interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
     """
 
@@ -223,6 +224,7 @@ class WorkerRecord:
     last_job: JobRecord | None = None
     requests: int = 0
     interruptions: int = 0
+    interrupted_at: float = -math.inf
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
 

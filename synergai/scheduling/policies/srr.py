@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class StrictRoundRobin(ArrivalOrder):
-    """Cycles over all workers; a job waits for the next one in turn."""
+    """Cycles over all workers; a job waits for the next one in turn.
+
+    Requests do not advance the cycle, so that they do not change where jobs run.
+    """
 
     def __init__(self, **configurations: str) -> None:
         super().__init__(**configurations)
@@ -27,6 +30,6 @@ class StrictRoundRobin(ArrivalOrder):
         circle = sorted(w.index for w in view.serving(job.job.engine) if not w.draining)
         following = next((index for index in circle if index > self._last), circle[0])
         chosen = next((c for c in candidates if c.worker.index == following), None)
-        if chosen is not None:
+        if chosen is not None and not job.is_request:
             self._last = following
         return chosen

@@ -116,6 +116,36 @@ def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
     assert request.estimate_s == pytest.approx(0.2), "one query of the job and its own"
 
 
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
+def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> None:
+    core = make_core(policy=policy, workers=3)
+    running: dict[WorkerId, Assignment] = {}
+    for number in range(3):
+        for job in dispatched(core.handle(make_job(f"job-{number}"), 0.0)):
+            running[job.worker_id] = job
+    interrupted: list[WorkerId] = []
+    for number in range(6):
+        now = 1.05 + number
+        [request] = dispatched(core.handle(make_request(f"r-{number}", now), now))
+        job = running[request.worker_id]
+        done = round(10 * now) - job.first
+        core.handle(AssignmentEnded(job.id, done, Outcome.STOPPED), now + 0.1)
+        commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.2)
+        [running[request.worker_id]] = dispatched(commands)
+        interrupted.append(request.worker_id)
+    assert len(set(interrupted[:3])) == len(set(interrupted[3:])) == 3
+
+
+@pytest.mark.parametrize("policy", ["rr", "srr"])
+def test_request_does_not_advance_the_rotation_of_jobs(policy: str) -> None:
+    core = make_core(policy=policy, workers=3)
+    [first] = dispatched(core.handle(make_job("job-0"), 0.0))
+    [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
+    core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.1)
+    [second] = dispatched(core.handle(make_job("job-1"), 2.0))
+    assert (first.worker_id, second.worker_id) == ("box-0", "box-1")
+
+
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
     core = make_core(policy=policy)
