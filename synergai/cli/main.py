@@ -175,8 +175,7 @@ app: Final = typer.Typer(
     epilog=(
         "Quick start on one machine: "
         "[bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold], "
-        "[bold]synergai profile[/bold], then [bold]synergai gateway[/bold] and "
-        "[bold]synergai agent[/bold] in two terminals, and "
+        "[bold]synergai profile[/bold], then [bold]synergai serve[/bold], and in another terminal "
         "[bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]."
     ),
 )
