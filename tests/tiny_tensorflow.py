@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from synergai.models.formats.protobuf_wire import Message
 from synergai.protocol.request_codec import field_prefix
 
 if TYPE_CHECKING:
@@ -39,6 +40,28 @@ def node(name: str, operation: str, *inputs: str, **attributes: bytes) -> bytes:
     parts = [_field(1, name), _field(2, operation), *(_field(3, each) for each in inputs)]
     parts += [_field(5, _field(1, key) + _field(2, value)) for key, value in attributes.items()]
     return _field(1, b"".join(parts))
+
+
+def constant(name: str, kind: int, *shape: int) -> bytes:
+    """Return a Const node without its content."""
+    tensor = _number(1, kind) + _field(2, _shape(*shape))
+    return node(name, "Const", dtype=_number(6, kind), value=_field(8, tensor))
+
+
+def variable(name: str, kind: int, *shape: int) -> bytes:
+    """Return a node of a variable."""
+    return node(name, "VarHandleOp", dtype=_number(6, kind), shape=_field(7, _shape(*shape)))
+
+
+def function_library(**functions: bytes) -> bytes:
+    """Return a GraphDef's library; each function is given by its nodes."""
+    content = b""
+    for name, nodes in functions.items():
+        own = b"".join(
+            _field(3, bytes(each)) for each in Message(memoryview(nodes)).byte_strings(1)
+        )
+        content += _field(1, _field(1, _field(1, name)) + own)
+    return _field(2, content)
 
 
 def graph(*, matrix: int = 0) -> bytes:

@@ -180,7 +180,7 @@ def inspect(
             ("inputs", _format_tensors(contents.inputs)),
             ("outputs", _format_tensors(contents.outputs)),
             ("format", contents.format),
-            ("parameters", f"{contents.parameters:,}"),
+            ("parameters", _format_count(contents.parameters)),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
             ("written by", contents.producer or "unknown"),
@@ -297,6 +297,10 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
 
 def _percent(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.2%}"
+
+
+def _format_count(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

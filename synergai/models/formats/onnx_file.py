@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 import onnx
@@ -12,6 +11,7 @@ from onnx import TensorProto
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import ModelContents
+from synergai.models.formats.onnx_parameters import count_parameters, stored_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +47,7 @@ def read_onnx(path: Path) -> ModelContents:
         raise InvalidInput(
             f"{path.name} is corrupt or not an ONNX file: it cannot be decoded"
         ) from error
-    external = any(
-        tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer
-    )
+    external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in stored_tensors(model))
     if not external:
         _check(path, model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -59,7 +57,7 @@ def read_onnx(path: Path) -> ModelContents:
         # Old IR versions list weights as inputs.
         inputs=tuple(_spec(value) for value in model.graph.input if value.name not in weights),
         outputs=tuple(_spec(value) for value in model.graph.output),
-        parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+        parameters=count_parameters(model),
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         external_data=external,
     )

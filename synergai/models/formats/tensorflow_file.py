@@ -6,7 +6,6 @@ It parses the wire format of GraphDef, and of the SavedModel that contains it, s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, map_file
 from synergai.models.formats.protobuf_wire import Message
+from synergai.models.formats.tensorflow_parameters import WeightCounter, node_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,18 +71,17 @@ _FORBIDDEN: Final = frozenset(
     }
 )
 """Operations that access files chosen by the graph, or run Python."""
-_VARIABLES: Final = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 _NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
 
 
 @dataclass(slots=True)
 class _GraphSummary:
-    """Summary of a graph's nodes; those of its functions are only checked."""
+    """Summary of a graph's nodes; those of its functions are only checked and counted."""
 
     placeholders: list[TensorSpec] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     consumed: set[str] = field(default_factory=set)
-    parameters: int = 0
+    weights: WeightCounter = field(default_factory=WeightCounter)
 
 
 def read_saved_model(path: Path) -> ModelContents:
@@ -120,7 +119,7 @@ def read_frozen_graph(path: Path) -> ModelContents:
         format="TensorFlow frozen graph",
         inputs=tuple(graph.placeholders),
         outputs=tuple(TensorSpec(f"{name}:0", "unknown", ()) for name in unconsumed),
-        parameters=graph.parameters,
+        parameters=graph.weights.count(),
     )
 
 
@@ -147,7 +146,9 @@ def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
         format="TensorFlow SavedModel",
         inputs=inputs,
         outputs=outputs,
-        parameters=graph.parameters,
+        parameters=graph.weights.count(
+            info.string(1) for _, info in signatures[SIGNATURE].map_entries(2)
+        ),
         producer=f"TensorFlow {version}" if version else "",
     )
 
@@ -158,8 +159,10 @@ def _read_graph(name: str, graph: Message) -> _GraphSummary:
         _check_operation(name, node)
         _add_node(summary, node)
     for function in graph.message(2).messages(1):
+        function_name = function.message(1).string(1)
         for node in function.messages(3):
             _check_operation(name, node)
+            summary.weights.add_function_node(function_name, node)
     return summary
 
 
@@ -173,17 +176,14 @@ def _check_operation(name: str, node: Message) -> None:
 
 def _add_node(summary: _GraphSummary, node: Message) -> None:
     name, operation = node.string(1), node.string(2)
-    summary.consumed.update(source.lstrip("^").partition(":")[0] for source in node.strings(3))
+    summary.consumed.update(map(node_name, node.strings(3)))
+    summary.weights.add_node(node)
     if operation not in _NO_RESULT:
         summary.results.append(name)
     elif operation == "Placeholder":
         datatype = _datatype(_attribute(node, "dtype").number(6))
         shape = _shape(_attribute(node, "shape").message(7))
         summary.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
-    if operation == "Const":
-        summary.parameters += math.prod(_shape(_attribute(node, "value").message(8).message(2)))
-    elif operation in _VARIABLES:
-        summary.parameters += abs(math.prod(_shape(_attribute(node, "shape").message(7))))
 
 
 def _attribute(node: Message, name: str) -> Message:

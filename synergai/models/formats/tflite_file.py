@@ -27,6 +27,8 @@ _MAX_SUBGRAPHS: Final = 1 << 10
 _MAX_RANK: Final = 16
 _NO_TENSOR: Final = -1
 """Index of an omitted optional input."""
+_FLOATS: Final = frozenset({0, 1, 10, 18})
+"""FLOAT32, FLOAT16, FLOAT64 and BFLOAT16."""
 
 # TensorType, as far as the Open Inference Protocol supports it.
 _DATATYPES: Final = {
@@ -49,7 +51,8 @@ _DATATYPES: Final = {
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     spec: TensorSpec
-    is_constant: bool
+    buffer: int
+    is_weight: bool
 
 
 def read_tflite(path: Path) -> ModelContents:
@@ -91,11 +94,14 @@ def _read_model(content: Content) -> ModelContents:
         format=f"TensorFlow Lite, version {model.number(0, 'I')}",
         inputs=tuple(tensors[0][i].spec for i in main.numbers(1, "i", _MAX_ENTRIES)),
         outputs=tuple(tensors[0][i].spec for i in main.numbers(2, "i", _MAX_ENTRIES)),
+        # Subgraphs may share buffers.
         parameters=sum(
-            math.prod(tensor.spec.shape)
-            for of_subgraph in tensors
-            for tensor in of_subgraph
-            if tensor.is_constant
+            {
+                tensor.buffer: math.prod(tensor.spec.shape)
+                for of_subgraph in tensors
+                for tensor in of_subgraph
+                if tensor.is_weight
+            }.values()
         ),
         producer=model.string(3),
     )
@@ -138,14 +144,17 @@ def _check_tensor(tensor: Table, buffers: list[int]) -> _Tensor:
         raise CorruptFlatBuffer("a tensor of two different ranks")
     buffer = tensor.number(2, "I")
     _check_index(buffer, len(buffers))
+    scales = 0
     if (quantisation := tensor.table(4)) is not None:
         scales = quantisation.vector(2, 4)[1]
         if scales > 1 and quantisation.vector(3, 8)[1] not in (1, scales):
             raise CorruptFlatBuffer("a quantised tensor whose scales lack their zero points")
         quantisation.table(5)
-    datatype = _DATATYPES.get(tensor.number(1, "b"), "unknown")
-    spec = TensorSpec(tensor.string(3), datatype, signature or shape)
-    return _Tensor(spec, is_constant=buffers[buffer] > 0)
+    kind = tensor.number(1, "b")
+    spec = TensorSpec(tensor.string(3), _DATATYPES.get(kind, "unknown"), signature or shape)
+    # Integers without a scale are shapes, axes and indices.
+    is_weight = buffers[buffer] > 0 and (kind in _FLOATS or scales > 0)
+    return _Tensor(spec, buffer, is_weight)
 
 
 def _check_signature(signature: Table, tensors: list[list[_Tensor]]) -> None:
