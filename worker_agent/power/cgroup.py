@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
 from worker_agent.power.cgroup_versions import CpuLimit
-from worker_agent.power.cpu_cgroup import CpuCgroup
+from worker_agent.power.cpu_cgroup import CpuCgroup, new_group_name
 from worker_agent.power.files import parse_cpus
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _REMOVE_RETRY_S: Final = 0.1
 _TRIES_WHEN_EMPTY: Final = 100
 """Attempts to remove a group without processes; then the kernel refuses it for good."""
+_BEGUN: Final = 3
+"""File descriptor of the remover's pipe."""
 _CANNOT_RUN: Final = 127
 
 
@@ -39,30 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
     options = parser.parse_args(arguments)
     try:
-        group = CpuCgroup(CpuLimit(options.cpus, parse_cpus(options.cpuset)))
+        limit = CpuLimit(options.cpus, parse_cpus(options.cpuset))
+        name = new_group_name()
+        _fork_remover(CpuCgroup(limit, name=name, create=False))
+        CpuCgroup(limit, name=name).enter()
     except SynergaiError as error:
         sys.exit(f"error: {error}")
-    try:
-        group.enter()
-        _exec_in_group(options.command, group)
-    except SynergaiError as error:
-        group.remove()
-        sys.exit(f"error: {error}")
-
-
-def _exec_in_group(command: list[str], group: CpuCgroup) -> NoReturn:
-    """Replace this process with `command`, so that signals and exit status need no forwarding.
-
-    A daemonised child stays outside the group and removes it at the end. A parent process could
-    be killed before it removed the group.
-    """
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        if os.fork() == 0:
-            _remove_when_empty(group)
-        os._exit(0)
-    os.waitpid(child, 0)
+    # Replacing this process leaves signals and the exit status to the command.
+    command = options.command
     try:
         os.execvp(command[0], command)  # noqa: S606  # the purpose of this program
     except OSError as error:
@@ -70,13 +56,32 @@ def _exec_in_group(command: list[str], group: CpuCgroup) -> NoReturn:
         sys.exit(_CANNOT_RUN)
 
 
-def _remove_when_empty(group: CpuCgroup) -> NoReturn:
-    """Close all inherited descriptors and wait until the group can be removed."""
+def _fork_remover(group: CpuCgroup) -> None:
+    """Start a daemon that removes the group once its last process has exited.
+
+    It is started before the group is created, so that no group is left behind whenever this
+    process is killed. It stays outside the group. A pipe whose writing end this process holds
+    until it executes the command, or dies, tells it when to begin.
+    """
+    reading, _ = os.pipe()  # the writing end closes with the execution or the end
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _remove_when_empty(group, reading)
+        os._exit(0)
+    os.close(reading)
+    os.waitpid(child, 0)
+
+
+def _remove_when_empty(group: CpuCgroup, begun: int) -> NoReturn:
+    """Close all inherited descriptors but `begun`, and wait until the group can be removed."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(devnull, descriptor)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    group.leave()
+    os.dup2(begun, _BEGUN)
+    os.closerange(_BEGUN + 1, os.sysconf("SC_OPEN_MAX"))
+    os.read(_BEGUN, 1)
     tries_left = _TRIES_WHEN_EMPTY
     while not group.remove() and tries_left:
         time.sleep(_REMOVE_RETRY_S)
