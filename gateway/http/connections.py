@@ -6,8 +6,10 @@ a client that does not read its response.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.http.bodies import MIN_BYTES_PER_S
@@ -59,11 +61,14 @@ class LimitedConnection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self.transport.write(
-                    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-                    b"content-length: 0\r\nconnection: close\r\n\r\n"
+                self._refuse(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    f"the request's head is larger than {MAX_HEAD_BYTES:,} bytes, the limit",
                 )
-                self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP; the override makes it a JSON error."""
+        self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def on_message_begin(self) -> None:
         """Note that a head begins."""
@@ -110,6 +115,16 @@ class LimitedConnection(HttpToolsProtocol):
             self._watch_sending()
         else:
             self.transport.abort()
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        """Respond without the application, and close the connection."""
+        body = msgspec.json.encode({"error": text})
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self.transport.close()
 
     def _wait_for_head(self) -> None:
         self._stop_waiting()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from onnx import TensorProto, helper
 
+from synergai.domain import EngineName
 from synergai.testing import LocalFleet
+from synergai.zoo import build as zoo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SCRIPT = Path(__file__).with_name("every_datatype_script.py")
+FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"
 RAW_ONLY = {"FP16", "BF16"}
 SHAPE: Sequence[str | int] = ("batch", 2)
@@ -70,6 +74,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     save(models / "typed", TYPES.keys() - RAW_ONLY)
     save(models / "half", RAW_ONLY)
     save_classifier(models / "resnet50")
+    zoo.build(EngineName("onnx_identity"), models)
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as started:
         started.start_gateway()
         started.start_agent("w1", models=models, options=["--threads", "1", "--power", "none"])
@@ -77,10 +82,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
         yield started
 
 
-def test_every_datatype_comes_back_as_it_was_sent(fleet: LocalFleet) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), fleet.address], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize(
+    ("script", "port"),
+    [
+        ("every_datatype_script.py", "address"),
+        ("every_datatype_http_script.py", "http_address"),
+    ],
+)
+def test_every_datatype_comes_back_as_it_was_sent(
+    fleet: LocalFleet, script: str, port: str
+) -> None:
+    command = [sys.executable, str(FOLDER / script), getattr(fleet, port)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -96,3 +109,14 @@ def test_the_readmes_program_runs_as_it_is_written(fleet: LocalFleet) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "{'means': (1, 3, 1, 1)}"
     assert lines[-1] == "500 False"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_readmes_rest_request_runs_as_it_is_written(fleet: LocalFleet) -> None:
+    [command] = re.findall(r"(?s)(curl http.*?)```", README.read_text())
+    assert "127.0.0.1:8002" in command, "but for the address"
+    command = command.replace("127.0.0.1:8002", fleet.http_address)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert json.loads(done.stdout)["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [3], "data": [1.0, 2.0, 3.0]}
+    ]

@@ -311,7 +311,28 @@ async def test_endless_head_is_refused(gateway: Gateway) -> None:
     async with connected(gateway) as connection:
         connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
         connection.writer.write(b"x" * connections.MAX_HEAD_BYTES)
-        assert (await connection.answer()).status == 431
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (431, "close")
+        assert "65,536 bytes" in answer.error
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x16\x03\x01\x02\x00",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused(gateway: Gateway, message: bytes) -> None:
+    async with connected(gateway) as connection:
+        connection.writer.write(message)
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert answer.error
+        await connection.closed()
 
 
 async def test_client_that_does_not_read_is_disconnected(
