@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 _AUTHENTICATE_WITHIN_S: Final = 10.0
 _MAX_ID_BYTES: Final = 64
+MAX_UNAUTHENTICATED: Final = 512
+"""Limit of sockets without a connection id; beyond it, the oldest is closed.
+
+An agent presents its id as soon as it is connected, so the oldest is the least likely to be one,
+whereas refusing the newest would let idle connections lock all agents out. The limit is far above
+the connections that can be accepted before their first bytes are read.
+"""
 
 
 class WorkSocketServer:
@@ -36,6 +43,7 @@ class WorkSocketServer:
         self._tls = tls
         self._server: asyncio.Server
         self._sockets: set[WorkSocket] = set()
+        self._unauthenticated: dict[WorkSocket, None] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen on `port`, or on a free one if it is 0; return the port.
@@ -70,11 +78,14 @@ class WorkSocketServer:
     def _accept(self) -> WorkSocket:
         """Return the protocol of a new socket, which must present a connection id in time.
 
+        At most `MAX_UNAUTHENTICATED` sockets have not presented one.
+
         asyncio does not report a failed TLS handshake to the protocol; the timer removes it.
         """
 
         def on_id(connection_id: Buffer) -> None:
             timer.cancel()
+            self._unauthenticated.pop(socket, None)
             self._on_authenticated(bytes(connection_id).decode("ascii", "replace"), socket)
 
         def on_timeout() -> None:
@@ -83,9 +94,15 @@ class WorkSocketServer:
         def on_ended(_: asyncio.Future[None]) -> None:
             timer.cancel()
             self._sockets.discard(socket)
+            self._unauthenticated.pop(socket, None)
 
         socket = WorkSocket(on_id, _MAX_ID_BYTES)
         timer = asyncio.get_running_loop().call_later(_AUTHENTICATE_WITHIN_S, on_timeout)
         socket.closed.add_done_callback(on_ended)
         self._sockets.add(socket)
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.close(Unavailable("too many work sockets have no connection id"))
+        self._unauthenticated[socket] = None
         return socket

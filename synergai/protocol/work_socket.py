@@ -27,8 +27,9 @@ _JOIN_BYTES: Final = 64 << 10
 class WorkSocket(asyncio.BufferedProtocol):
     """One end of a work socket.
 
-    Small messages are copied out of a shared receive buffer; a large one is received into memory
-    of its own, of which decoded messages may keep views.
+    Small messages are copied out of the receive buffer; a large one is received into memory of its
+    own, of which decoded messages may keep views. The buffer is small while `max_bytes` is, so that
+    a peer that has not introduced itself costs little.
 
     Args:
         on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
@@ -46,7 +47,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
         self._writable = asyncio.Event()
         self._writable.set()
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = memoryview(b"")
         self._buffered = 0
         self._large: memoryview | None = None
         self._large_received = 0
@@ -115,6 +116,10 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Return where to store the next received bytes."""
         if self._large is not None:
             return self._large[self._large_received :]
+        if len(self._buffer) < (wanted := min(_BUFFER_BYTES, 2 * self.max_bytes)):
+            buffer = memoryview(bytearray(wanted))
+            buffer[: self._buffered] = self._buffer[: self._buffered]
+            self._buffer = buffer
         return self._buffer[self._buffered :]
 
     def buffer_updated(self, count: int) -> None:
@@ -142,7 +147,7 @@ class WorkSocket(asyncio.BufferedProtocol):
                 )
                 return
             if start + size > end:
-                if size > _BUFFER_BYTES - _LENGTH_BYTES:
+                if size > len(buffer) - _LENGTH_BYTES:
                     self._begin_large(size, buffer[start:end])
                     self._buffered = 0
                     return

@@ -165,3 +165,18 @@ async def test_eof_is_no_error() -> None:
     end = End()
     end.socket.eof_received()
     assert end.socket.closed.exception() is None
+
+
+async def test_buffer_is_small_until_the_peer_may_send_large_messages() -> None:
+    end = End(max_bytes=64)
+    assert len(end.socket.get_buffer(-1)) == 128
+
+    def introduce(message: Buffer) -> None:
+        end.received.append(message)
+        end.socket.on_message = end.received.append
+        end.socket.max_bytes = 1 << 20
+
+    end.socket.on_message = introduce
+    end.receive(framed(b"i" * 64, b"x" * 5000, b"y" * 10), 1 << 20)
+    assert list(map(len, end.received)) == [64, 5000, 10]
+    assert len(end.socket.get_buffer(-1)) == BUFFER
