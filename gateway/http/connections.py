@@ -1,16 +1,18 @@
 """HTTP connections with limits on their number, on request heads, and on the time without progress.
 
-uvicorn limits neither the time to send a head nor, with httptools, its size, and waits for ever for
-a client that does not read its response.
+uvicorn limits neither the time to send a head nor, with httptools, its size, waits for ever for a
+client that does not read its response, and tells only the last of several pipelined requests that
+the client is gone.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.http.bodies import MIN_BYTES_PER_S
 
@@ -31,13 +33,21 @@ SURPLUS: Final = "surplus"
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """uvicorn's connection with these limits."""
+    """uvicorn's connection with these limits.
+
+    Args:
+        *args, **options: see `HttpToolsProtocol`.
+    """
 
     _surplus = False
     _in_head = False
     _head_bytes = 0
     _idle: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._unfinished: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept or refuse a connection."""
@@ -50,9 +60,12 @@ class LimitedConnection(HttpToolsProtocol):
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Tell all requests that the client is gone."""
         self._stop_waiting()
         self._stop_watching()
+        for cycle in self._unfinished:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,9 +96,11 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_head = False
         self._stop_waiting()
         super().on_headers_complete()
+        self._unfinished.append(self.cycle)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, unless it was sent already."""
+        self._unfinished.popleft()
         super().on_response_complete()
         if self.cycle.response_complete:
             self._wait_for_head()

@@ -246,6 +246,21 @@ async def test_lost_client_cancels_its_request(gateway: Gateway, agent: FakeAgen
     await asyncio.wait_for(gateway._app.admission.wait_idle(), 5)
 
 
+async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
+    gateway: Gateway, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.answer = agent.hold
+    async with connected(gateway) as connection:
+        for _ in range(3):
+            connection.send_head(INFER, len(tensor()))
+            connection.writer.write(tensor())
+        await agent.until(lambda: bool(agent.assignments))
+    await agent.until(lambda: len(agent.stops) == 1)
+    await asyncio.wait_for(gateway._app.admission.wait_idle(), 5)
+    assert len(agent.assignments) == 1
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 async def test_connection_serves_request_after_request(gateway: Gateway, agent: FakeAgent) -> None:
     async with connected(gateway) as connection:
         for _ in range(3):
