@@ -17,8 +17,9 @@ from synergai.runtime.service import run_service
 def run(settings: GatewaySettings) -> None:
     """Run the gateway: clients and agents connect to it.
 
-    Any Open Inference Protocol (KServe V2) client can send requests, with deadlines; jobs are
-    submitted with [bold]synergai submit[/bold]. Agents connect with [bold]synergai agent[/bold].
+    Any Open Inference Protocol (KServe V2) client can send requests, with deadlines: gRPC to port
+    8001, REST to port 8002. Jobs are submitted with [bold]synergai submit[/bold]. Agents connect
+    with [bold]synergai agent[/bold].
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
     from gateway.server import GatewayProcess  # imports gRPC, which --help does not need
@@ -37,7 +38,8 @@ def install(
         int, typer.Option(min=0, max=65535, help="Port of work sockets; 0 picks a free port.")
     ] = 0,
     http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address of /metrics. Default: loopback.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="Address for REST and /metrics. Default: loopback."),
     ] = "",
     programs: Programs = None,
     dry_run: DryRun = False,

@@ -12,8 +12,8 @@ from synergai.runtime.service import run_service
 def run(settings: ServeSettings) -> None:
     """Serve the models of a directory: a gateway and a worker in one process.
 
-    Any Open Inference Protocol (KServe V2) client can send requests to port 8001. Agents on other
-    machines can join at the address given with --hub.
+    Any Open Inference Protocol (KServe V2) client can send requests: gRPC to port 8001, REST to
+    port 8002. Agents on other machines can join at the address given with --hub.
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
     from gateway.serve.server import LocalServer  # imports gRPC, which --help does not need
