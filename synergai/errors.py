@@ -57,6 +57,10 @@ class EngineUnusable(SynergaiError):
     """The engine exists but cannot be loaded or run."""
 
 
+class BackendMissing(EngineUnusable):
+    """The inference runtime that the engine needs is not installed."""
+
+
 class EngineUnloaded(EngineUnusable):
     """The engine was unloaded on request."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable
+from synergai.models.descriptions import CACHE_FILE
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls
@@ -106,7 +107,7 @@ class Agent:
             stack.push_async_callback(asyncio.to_thread, self._meter.close)
             self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
-            inventory = Inventory(self._config.models, self._config.state / "engines.json")
+            inventory = Inventory(self._config.models, self._config.state / CACHE_FILE)
             self._engines.update(await inventory.discover())
             preloaded = {session.engine for session in self._config.sessions} & set(self._engines)
             await inventory.describe(preloaded, self._set_engine)

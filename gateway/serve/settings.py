@@ -9,6 +9,7 @@ import msgspec
 from pydantic import Field
 
 from gateway.settings import GatewaySettings
+from synergai.runtime.paths import worker_state
 from synergai.runtime.settings import POSITIONAL
 from worker_agent.config import AgentConfig
 from worker_agent.settings import WorkerSettings
@@ -26,7 +27,7 @@ class ServeSettings(GatewaySettings, WorkerSettings, env_prefix="SYNERGAI_SERVE_
         return AgentConfig(
             **msgspec.structs.asdict(self.to_worker_config()),
             gateway="",
-            state=self.state / "worker",
+            state=worker_state(self.state),
             tls_ca=None,
             tls_cert=None,
             tls_key=None,

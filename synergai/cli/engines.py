@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import print_facts, print_json, print_table, to_jsonable
+from synergai.cli.output import (
+    cut_text,
+    format_count,
+    print_facts,
+    print_json,
+    print_table,
+    to_jsonable,
+)
 from synergai.client.target import DEFAULT_TARGET
+from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.progress import TaskID
+    from rich.text import Text
 
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
@@ -40,6 +48,10 @@ DEFAULT_MODELS: Final = Path("models")
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
 def list_engines(
+    engines: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENGINE]...", help="Show all facts of these engines."),
+    ] = None,
     models: Models = DEFAULT_MODELS,
     zoo: Annotated[
         bool, typer.Option("--catalogue", help="Also list the engines that can be built.")
@@ -49,11 +61,19 @@ def list_engines(
     """List the engines in the model directory.
 
     No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
-    MLPerf published under the name; engines built here have other weights.
+    MLPerf published under the name; engines built here have other weights. Faults are cut to the
+    terminal's width; name an engine, or use --json, for the whole text.
     """
+    from synergai.errors import NotFound
     from synergai.zoo.listing import list_engines
 
-    rows = [row for row in list_engines(models) if zoo or row.state != "not built"]
+    rows = [row for row in list_engines(models) if zoo or engines or row.state != "not built"]
+    if engines:
+        by_name = {row.name: row for row in rows}
+        for name in engines:
+            if name not in by_name:
+                raise NotFound(f"there is no engine {name!r} in {models}, nor in the catalogue")
+        rows = [by_name[name] for name in engines]
     if as_json:
         print_json(rows)
         return
@@ -62,6 +82,10 @@ def list_engines(
             f"no engine in {models}; add a model file by 'synergai engines add FILE', "
             "or see 'synergai engines list --catalogue' for engines that can be built"
         )
+        return
+    if engines:
+        for row in rows:
+            print_facts(_listing_facts(row))
         return
     columns = ("engine", "size", "backend", "accuracy", "published", "source")
     print_table(columns, map(_listing_row, rows))
@@ -180,7 +204,7 @@ def inspect(
             ("inputs", _format_tensors(contents.inputs)),
             ("outputs", _format_tensors(contents.outputs)),
             ("format", contents.format),
-            ("parameters", _format_count(contents.parameters)),
+            ("parameters", format_count(contents.parameters)),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
             ("written by", contents.producer or "unknown"),
@@ -225,11 +249,19 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Load the model to check it.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Validate a model, copy it into the model directory and record its digest."""
+    """Check a model, copy it into the model directory and record its digest.
+
+    The model is loaded once, as an agent does. One that cannot be loaded is not added.
+    """
+    from synergai.cli.self_check import SelfCheck
     from synergai.models import installation
 
+    self_check = SelfCheck(enabled=check)
     definition = installation.add_model(
         models,
         model,
@@ -238,11 +270,14 @@ def add(
         inputs=_split_names(inputs),
         outputs=_split_names(outputs),
         replace=replace,
+        check=self_check,
     )
+    self_check.remember(definition)
     if as_json:
-        print_json(_describe(definition))
+        print_json(self_check.listing(definition))
         return
     typer.echo(f"{definition.name}: {definition.file}")
+    typer.echo(f"{format_count(self_check.parameters)} parameters, {self_check.result}")
 
 
 @app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
@@ -291,16 +326,26 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     # The details after the first comma are in the JSON output only.
     source: str | Text = row.source.partition(",")[0]
     if row.fault:
-        source = Text(row.fault, "red")
+        source = cut_text(row.fault, "red")
+    elif row.unverified:
+        source = cut_text(f"unverified: {row.unverified}", "yellow")
     return row.name, size, row.backend, _percent(row.accuracy), published, source
+
+
+def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
+    """Return the known facts of an engine."""
+    facts = to_jsonable(row)
+    for name in ("accuracy", "published_accuracy"):
+        facts[name] = _percent(facts[name])
+    if row.unverified:
+        facts["unverified"] = f"{row.unverified}; {ADVICE}"
+    for name, value in facts.items():
+        if value not in (None, ""):
+            yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _percent(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.2%}"
-
-
-def _format_count(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

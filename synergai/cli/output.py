@@ -57,8 +57,8 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table; texts are not interpreted as markup.
 
-    On a terminal, long texts are folded, except in the first column, whose names people copy, and
-    except within short words. Files and pipes get full-width lines.
+    On a terminal, long texts are folded, except in the first column, whose names people copy,
+    within short words, and those of `cut_text`. Files and pipes get full-width lines.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     cells = [[_to_cell(value) for value in row] for row in rows]
@@ -90,6 +90,16 @@ def _to_cell(value: str | Text) -> Text:
     cell = value if isinstance(value, Text) else Text(value)
     cell.plain = "\n".join(map(printable, cell.plain.split("\n")))
     return cell
+
+
+def cut_text(text: str, style: str) -> Text:
+    """Return a text for a table that is cut at the column's width instead of being folded."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def format_count(value: int | None) -> str:
+    """Format a count; ``-`` if it is unknown."""
+    return "-" if value is None else f"{value:,}"
 
 
 def format_seconds(value: float | None) -> str:

@@ -10,7 +10,14 @@ from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa
-from synergai.cli.output import format_age, format_seconds, format_watts, print_json, print_table
+from synergai.cli.output import (
+    cut_text,
+    format_age,
+    format_seconds,
+    format_watts,
+    print_json,
+    print_table,
+)
 from synergai.client.target import DEFAULT_TARGET
 from synergai.profiles.dictionary import DISTURBED
 
@@ -59,19 +66,20 @@ def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
 def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
     for number, engine in enumerate(worker.engines):
         name = worker.id if number == 0 else ""
+        if engine.fault:
+            yield name, engine.name, cut_text(engine.fault, "red")
+            continue
         texts = (_sessions_text(worker, engine), _profile_text(worker, engine))
         yield name, engine.name, Text("\n").join(text for text in texts if text)
+        if engine.unverified:
+            yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
 
 
 def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:
-    """Return an engine's sessions on a worker, or its fault, and what is to be done about it."""
-    if engine.fault:
-        return Text(engine.fault, "red")
+    """Return a usable engine's sessions on a worker, and whether it is to be profiled."""
     loaded = [Text(str(s.configuration)) for s in worker.sessions if s.engine == engine.name]
     if engine.name in worker.unprofiled:
         loaded.append(Text("not profiled", "yellow"))
-    if engine.unverified:
-        loaded.append(Text(f"unverified: {engine.unverified}", "yellow"))
     return Text("\n").join(loaded)
 
 

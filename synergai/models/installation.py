@@ -26,11 +26,13 @@ from synergai.models.staging import install_staged, staging_folder
 from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
+    from synergai.models.formats.inspect import ModelDescription
 
+    Check: TypeAlias = Callable[[Path, str, ModelDescription], None]
     Value: TypeAlias = str | float | Sequence[str] | None
 
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -111,6 +113,7 @@ def add_model(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     replace: bool = False,
+    check: Check | None = None,
 ) -> EngineDefinition:
     """Copy a user's model into the model directory and record its digest.
 
@@ -122,6 +125,8 @@ def add_model(
         inputs: Input tensors of a frozen graph; by default its placeholders.
         outputs: Output tensors of a frozen graph; by default those that no operation consumes.
         replace: Replace an existing engine of this name.
+        check: Called before the engine is installed with the directory that it is in, its name and
+            the model's description; it is not installed if this raises an error.
 
     Raises:
         InvalidInput: The model is missing, invalid, has external weights, or declares the given
@@ -169,6 +174,8 @@ def add_model(
                 "source": printable(os.fspath(source)),
             },
         )
+        if check is not None:
+            check(folder.parent, name, description)
     return ModelDirectory(models).get(name)
 
 

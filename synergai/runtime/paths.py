@@ -41,6 +41,11 @@ def dictionary_path(state: Path) -> Path:
     return state / "dictionary.db"
 
 
+def worker_state(state: Path) -> Path:
+    """Return the worker's part of the `state` directory of ``synergai serve``."""
+    return state / "worker"
+
+
 def default_dictionary() -> Path:
     """Return the dictionary that profiler, gateway and commands share by default."""
     return dictionary_path(gateway_state())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from synergai.errors import InvalidInput
+from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import size_bytes
 from synergai.zoo.fetch.published import PUBLISHED
@@ -30,6 +31,9 @@ class EngineListing:
     Attributes:
         state: Present as far as visible without loading it, present but unusable, or not built.
         fault: Why it is unusable; otherwise empty.
+        unverified: Why no input is known that it accepts, if an agent found that out; otherwise
+            empty.
+        parameters: Number of weights; None if unknown, or if the model was not opened.
         backend: The backend that runs it.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
@@ -44,7 +48,9 @@ class EngineListing:
     title: str
     state: State
     fault: str = ""
+    unverified: str = ""
     backend: str
+    parameters: int | None = None
     size_bytes: int | None = None
     accuracy: float | None = None
     published_accuracy: float | None = None
@@ -62,19 +68,27 @@ def list_engines(models: Path) -> list[EngineListing]:
     """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
     found = ModelDirectory(models).engines() if models.is_dir() else []
     names = {definition.name for definition in found}
-    rows = [list_present(definition) for definition in found]
+    unverified = find_unverified([definition for definition in found if not definition.fault])
+    rows = [
+        list_present(definition, unverified=unverified.get(definition.name, ""))
+        for definition in found
+    ]
     rows += [_list_unbuilt(recipe) for recipe in RECIPES.values() if recipe.name not in names]
     return sorted(rows, key=lambda row: row.name)
 
 
-def list_present(definition: EngineDefinition) -> EngineListing:
-    """Return the listing of an engine in the model directory."""
+def list_present(
+    definition: EngineDefinition, *, unverified: str = "", parameters: int | None = None
+) -> EngineListing:
+    """Return the listing of an engine in the model directory; for the arguments see there."""
     accuracy, precision = _published_accuracy(definition.name)
     return EngineListing(
         name=definition.name,
         title=definition.title,
         state="unusable" if definition.fault else "present",
         fault=definition.fault,
+        unverified=unverified,
+        parameters=parameters,
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,

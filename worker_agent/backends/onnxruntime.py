@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,6 +37,11 @@ _DATATYPES: Final = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
+_CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_NODE: Final = re.compile(
+    r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
+    r"(/\S+:\d+ .*?\) )?(?P<message>.+)"  # a source position and a function's signature
+)
 _FATAL: Final = 4
 """Log severity; the runtime also raises what it would log."""
 
@@ -142,7 +148,9 @@ def _spec(value: Any) -> TensorSpec:
 
 def _reason(error: Exception) -> str:
     """Return the runtime's message in one line, without source positions and the file's path."""
-    text = " ".join(str(error).split())
+    text = _CODE.sub("", " ".join(str(error).split()))
+    if found := _NODE.search(text):
+        return f"{found['kind']} node {found['name']!r}: {found['message']}"[:500]
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Engine
-from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
+from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.runtime.processes import die_with_parent, prefer_oom_kill
@@ -79,7 +79,8 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
             options.models, options.engine, threads, options.spawned_at
         )
     except SynergaiError as error:
-        agent_socket.sendall(LoadFailed(str(error)).encode())
+        missing = isinstance(error, BackendMissing)
+        agent_socket.sendall(LoadFailed(str(error), missing).encode())
         return 1
     except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
         _log.exception("cannot load %s", options.engine)
@@ -142,12 +143,12 @@ def _load(
     try:
         factory = BACKENDS.get(definition.backend)
     except ModuleNotFoundError as error:
-        raise EngineUnusable(
+        raise BackendMissing(
             f"engine {name!r} needs the backend {definition.backend!r}, which is not installed "
             f"here; install synergai[{definition.backend}]"
         ) from error
     except ImportError as error:
-        raise EngineUnusable(
+        raise BackendMissing(
             f"engine {name!r} needs the backend {definition.backend!r}, which cannot be imported "
             f"here: {' '.join(str(error).split())[:500]}"
         ) from error

@@ -25,7 +25,7 @@ _WARM_UP_RUNS: Final = 3
 _WARM_UP_S: Final = 1.0
 _SEARCH_S: Final = 2.0
 """No further input is tried after this time; every load of an unverified engine takes it."""
-_MAX_REASON_CHARS: Final = 200
+_MAX_REASON_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,8 @@ class HostProcess(asyncio.Protocol):
         match message:
             case Ready():
                 return message
-            case LoadFailed(reason):
-                raise EngineUnusable(reason)
+            case LoadFailed():
+                raise message.error()
             case _:
                 raise EngineUnusable(f"unexpected first message from the host: {message}")
 

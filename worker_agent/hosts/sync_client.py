@@ -137,8 +137,8 @@ class HostClient:
         match self._receive():
             case Ready() as ready:
                 return ready
-            case LoadFailed(reason):
-                raise EngineUnusable(reason)
+            case LoadFailed() as failed:
+                raise failed.error()
             case other:
                 raise InternalError(f"unexpected first message from an engine host: {other}")
 

@@ -8,23 +8,24 @@ directory may change at any time; changes are detected from inode, size and time
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
+from synergai.domain import Configuration, Engine, EngineName, Session
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.models.descriptions import (
+    Description,
+    description_key,
+    read_descriptions,
+    write_descriptions,
+)
 from synergai.models.directory import EngineDefinition, ModelDirectory
-from synergai.models.formats.model_files import digest, list_files
+from synergai.models.formats.model_files import list_files
 from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
-from synergai.runtime.atomic_file import write_atomic
 from synergai.runtime.text import printable
 from worker_agent.hosts.process import HostProcess
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
-    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable["Description"]]
+    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
     OnDescribed: TypeAlias = Callable[[Engine], object]
     _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, int, int], ...]]
     """A definition, and inode, size and modification time of each file."""
@@ -40,18 +41,8 @@ if TYPE_CHECKING:
 _LOAD_TIMEOUT_S: Final = 60.0
 _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them; a runtime takes up to 350 MB."""
-_CACHE_FORMAT: Final = 1
 
 _log = logging.getLogger(__name__)
-
-
-class Description(Struct, frozen=True):
-    """Properties of an engine that are known only after loading it."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    samples: int
-    unverified: str = ""
 
 
 class Inventory:
@@ -123,7 +114,7 @@ class Inventory:
     ) -> None:
         if not snapshots:
             return
-        known = self._read_cache()
+        known = read_descriptions(self._cache)
         slots = asyncio.Semaphore(self._parallel)
 
         async def describe(definition: EngineDefinition) -> None:
@@ -145,7 +136,7 @@ class Inventory:
     ) -> Engine:
         """Describe one engine from `known` entries, or by loading it and adding an entry."""
         try:
-            key, file_digest = await asyncio.to_thread(_digests, definition)
+            key, file_digest = await asyncio.to_thread(description_key, definition)
             if key not in known:
                 known[key] = await self._inspect(definition)
             self._cache_keys[definition.name] = key
@@ -184,20 +175,9 @@ class Inventory:
         ready = host.ready
         return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
 
-    def _read_cache(self) -> dict[str, Description]:
-        """Return the cached descriptions; empty if the file is missing or invalid."""
-        try:
-            content = json.loads(self._cache.read_text("utf-8"))
-            if content["format"] != _CACHE_FORMAT:
-                return {}
-            return msgspec.convert(content["engines"], dict[str, Description])
-        except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
-            return {}
-
     def _write_cache(self, known: dict[str, Description]) -> None:
-        content = {"format": _CACHE_FORMAT, "engines": msgspec.to_builtins(known)}
         try:
-            write_atomic(self._cache, json.dumps(content))
+            write_descriptions(self._cache, known)
         except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
@@ -229,22 +209,6 @@ def _inputs(definition: EngineDefinition) -> list[Path]:
     """Return the files with inputs for the model."""
     samples = [definition.samples] if definition.samples else []
     return samples + [given.file for given in definition.warmup if given.file is not None]
-
-
-def _digests(definition: EngineDefinition) -> tuple[str, str]:
-    """Return the cache key of the description, and the digest of the model file."""
-    of_file = definition.verified_digest()
-    of_samples = digest(definition.samples) if definition.samples else ""
-    processing = f"{definition.preprocess}:{definition.postprocess}"
-    tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
-    # Whether a model accepts batches is checked when it is loaded.
-    key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
-    key = f"{key}:{definition.max_batch}"
-    if definition.warmup:  # last and only if given: keys of earlier versions stay valid
-        files = [digest(given.file) for given in definition.warmup if given.file is not None]
-        entries = [(given.name, given.shape, given.value) for given in definition.warmup]
-        key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
-    return key, of_file
 
 
 def _pending(definition: EngineDefinition) -> Engine:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
-from synergai.errors import InvalidInput
+from synergai.errors import BackendMissing, EngineUnusable, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,9 +144,19 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
 
 
 class LoadFailed(_Message, frozen=True, tag=17):
-    """The engine cannot be loaded; `reason` is one line. The host exits after sending this."""
+    """The engine cannot be loaded. The host exits after sending this.
+
+    Attributes:
+        reason: description in one line.
+        backend_missing: whether its backend is not installed, so that nothing is known of it.
+    """
 
     reason: str
+    backend_missing: bool = False
+
+    def error(self) -> EngineUnusable:
+        """Return the failure as an error."""
+        return (BackendMissing if self.backend_missing else EngineUnusable)(self.reason)
 
 
 class RunProgress(_Message, frozen=True, tag=18):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +22,17 @@ from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
 from worker_agent.hosts.sync_client import HostClient
+from worker_agent.inventory.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from synergai.domain import Engine
+    from synergai.models.descriptions import Description
+    from synergai.models.directory import EngineDefinition
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
 
@@ -90,7 +100,10 @@ def test_synthetic_samples_are_those_that_the_model_accepts(particular: Path, en
 
 def test_model_that_accepts_no_synthetic_input_is_loaded_unverified(particular: Path) -> None:
     with host_of(particular, "odd") as host:
-        assert "the model fails on synthetic inputs: ONNX Runtime failed" in host.ready.unverified
+        assert host.ready.unverified.startswith(
+            "the model fails on synthetic inputs: ONNX Runtime failed: Reshape node ''"
+        )
+        assert "cannot be reshaped to the requested shape" in host.ready.unverified
         assert host.query(request(np.ones(77, np.float32)))[0].outcome is Outcome.COMPLETED
         with pytest.raises(Exception, match=r"no samples; add a samples\.npz, or a \[warmup\]"):
             host.run_samples(0)
@@ -103,6 +116,78 @@ def test_query_that_the_runtime_fails_on_is_to_blame_unless_the_engine_is(
     with host_of(particular, engine) as host:
         ended, _ = host.query(request(np.ones(3, np.float32)))
         assert (ended.outcome, ended.fault) == (Outcome.FAILED, Fault.BAD_INPUT)
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    return subprocess.run(
+        [sys.executable, "-m", "synergai", "engines", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+
+
+def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
+    particular: Path, tmp_path: Path
+) -> None:
+    added = run(tmp_path, "add", str(particular / "odd" / "model.onnx"))
+    assert (added.returncode, added.stderr) == (0, "")
+    assert added.stdout.startswith(
+        "odd: models/odd/model.onnx\n0 parameters, unverified: the model fails on synthetic inputs"
+    )
+    assert added.stdout.endswith("to its engine.toml (docs/engines.md).\n")
+
+    pairs = run(tmp_path, "add", str(particular / "pairs" / "model.onnx"), "--json")
+    assert json.loads(pairs.stdout)["unverified"] == ""
+
+    listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
+    assert "cannot be reshaped" in listed["odd"]["unverified"]
+    assert listed["pairs"]["unverified"] == ""
+    facts = " ".join(run(tmp_path, "list", "odd").stdout.split())
+    assert "cannot be reshaped" in facts
+    assert "add a samples.npz, or a [warmup] table" in facts
+
+    (tmp_path / "models" / "odd" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
+    listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
+    assert listed["odd"]["unverified"] == ""
+
+
+def test_model_that_cannot_be_loaded_is_not_added(tmp_path: Path) -> None:
+    save(
+        tmp_path / "broken",
+        [helper.make_node("Conv", ["x", "x"], ["y"], kernel_shape=[3, 3, 3])],
+        [tensor("x", FLOAT, [1, 1, 2, 2])],
+        [tensor("y", FLOAT, [1, 1, 2, 2])],
+    )
+    added = run(tmp_path, "add", "broken/model.onnx")
+    assert (added.returncode, added.stdout) == (1, "")
+    assert "cannot load model.onnx" in added.stderr
+    assert not (tmp_path / "models" / "broken").exists()
+    unchecked = run(tmp_path, "add", "broken/model.onnx", "--no-check")
+    assert unchecked.returncode == 0
+    assert "not checked" in unchecked.stdout
+
+
+def test_agent_does_not_load_an_added_engine_again_to_describe_it(
+    particular: Path, tmp_path: Path
+) -> None:
+    run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        raise AssertionError(definition.name)
+
+    async def describe() -> list[Engine]:
+        engines: list[Engine] = []
+        cache = tmp_path / "state" / "synergai" / "agent" / "engines.json"
+        inventory = Inventory(tmp_path / "models", cache, inspect)
+        await inventory.describe(await inventory.discover(), engines.append)
+        return engines
+
+    (engine,) = asyncio.run(describe())
+    assert (engine.name, engine.fault, engine.samples) == ("pairs", "", 8)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.text import Text
 
-from synergai.cli.output import format_age, print_facts, print_table
+from synergai.cli.output import cut_text, format_age, format_count, print_facts, print_table
 
 
 def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
@@ -60,3 +60,22 @@ def test_narrow_terminal_does_not_break_short_words(
 )
 def test_age_is_in_the_largest_unit_that_fits(instant: str, age: str) -> None:
     assert format_age(instant, datetime(2026, 1, 10, 12, tzinfo=UTC)) == age
+
+
+def test_fault_is_cut_at_the_terminals_width_and_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = "the model fails on synthetic inputs " * 5
+    print_table(("engine", "fault"), [("e", cut_text(fault, "red"))])
+    assert fault.strip() in capsys.readouterr().out
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(("engine", "fault"), [("e", cut_text(fault, "red"))])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "…" in lines[2]
+
+
+def test_unknown_count_is_a_dash() -> None:
+    assert (format_count(None), format_count(0), format_count(1234567)) == ("-", "0", "1,234,567")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from synergai.cli.engines import app
 from synergai.domain import TensorSpec
-from synergai.errors import InvalidInput
+from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import digest
@@ -24,6 +24,8 @@ from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from synergai.models.formats.inspect import ModelDescription
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> 
     models = tmp_path / "models"
 
     options = ["--inputs", "x:0", "--outputs", "y:0, x:0", "--models", str(models)]
-    added = CliRunner().invoke(app, ["add", str(source), *options])
+    added = CliRunner().invoke(app, ["add", str(source), "--no-check", *options])
 
     assert added.exit_code == 0, added.output
     definition = ModelDirectory(models).get("sum")
@@ -303,3 +305,18 @@ def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, mode
 
     assert f'"digest": "{digest(model)}"' in by_name.output
     assert "FP32  [?, 2]" in by_path.output
+
+
+def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:
+    checked: list[str] = []
+
+    def check(models: Path, name: str, model: ModelDescription) -> None:
+        assert ModelDirectory(models).get(name).verified_digest() == model.digest
+        checked.append(name)
+        raise EngineUnusable("it cannot be loaded")
+
+    source = save_sum(tmp_path / "sum.tflite")
+    with pytest.raises(EngineUnusable, match="it cannot be loaded"):
+        add_model(tmp_path / "models", source, check=check)
+    assert checked == ["sum"]
+    assert not list((tmp_path / "models").iterdir())

@@ -42,7 +42,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(RunQuery, NUMBERS, CONTENTS, TIMES, st.floats(allow_nan=False)),
     st.builds(RunSamples, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(1, 64)),
     st.builds(StopRun, NUMBERS),
-    st.builds(LoadFailed, st.text()),
+    st.builds(LoadFailed, st.text(), st.booleans()),
     st.builds(RunProgress, NUMBERS, TALLIES),
     st.builds(RunEnded, NUMBERS, st.just(Outcome.COMPLETED), TALLIES, CONTENTS),
     st.builds(

@@ -11,9 +11,10 @@ import pytest
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import NotFound
+from synergai.models.descriptions import Description
 from synergai.protocol.converters import engine_to_proto
 from tests.inventories import described
-from worker_agent.inventory.inventory import Description, Inventory
+from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+"""Self-check of a model that is being added, by the agent's program."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from synergai.errors import BackendMissing, EngineUnusable
+from synergai.models.warmup import ADVICE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.models.descriptions import Description
+    from synergai.models.directory import EngineDefinition
+    from synergai.models.formats.inspect import ModelDescription
+    from synergai.zoo.listing import EngineListing
+
+
+class SelfCheck:
+    """Loads a staged engine as an agent does, and keeps the result.
+
+    Args:
+        enabled: whether to load it.
+
+    Attributes:
+        parameters: number of the model's weights; None if unknown.
+        result: the result as the end of a sentence.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.parameters: int | None = None
+        self.result = "not checked"
+        self._enabled = enabled
+        self._description: Description | None = None
+
+    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
+        """Check the engine `name` in the directory `models`.
+
+        Raises:
+            EngineUnusable: it cannot be loaded.
+        """
+        self.parameters = model.contents.parameters
+        if not self._enabled:
+            return
+        # Part of a program, which the library does not import.
+        check_engine = import_module("worker_agent.cli.check").check_engine
+        try:
+            self._description = description = check_engine(models, name)
+        except BackendMissing as error:
+            self.result = f"not checked: {error}"
+            return
+        self.result = "checked"
+        if description.unverified:
+            self.result = f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
+
+    def remember(self, definition: EngineDefinition) -> None:
+        """Record the result, so that agents need not load the engine to describe it."""
+        from synergai.models.descriptions import remember
+
+        if self._description is not None:
+            with suppress(EngineUnusable, OSError):
+                remember(definition, self._description)
+
+    def listing(self, definition: EngineDefinition) -> EngineListing:
+        """Return the engine's listing with the result."""
+        from synergai.zoo.listing import list_present
+
+        unverified = self._description.unverified if self._description else ""
+        return list_present(definition, unverified=unverified, parameters=self.parameters)

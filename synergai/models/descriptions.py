@@ -1,0 +1,123 @@
+"""What loading an engine has found out about it, and the cache of that.
+
+An entry's key contains the digests of the files that were loaded, so that it stays valid until the
+engine changes. Agents write the cache; ``synergai engines`` adds to it and reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
+from synergai.errors import EngineUnusable
+from synergai.models.formats.model_files import digest
+from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.paths import agent_state, gateway_state, worker_state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from synergai.models.directory import EngineDefinition
+
+CACHE_FILE: Final = "engines.json"
+"""Name of the cache in a state directory."""
+_FORMAT: Final = 1
+
+
+class Description(Struct, frozen=True):
+    """Properties of an engine that are known only after loading it.
+
+    Attributes:
+        unverified: Why it is not known to work; empty if it is, and if an earlier version that
+            rejected such engines has described it.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    samples: int
+    unverified: str = ""
+
+
+def description_key(definition: EngineDefinition) -> tuple[str, str]:
+    """Return the key of an engine's description, and the digest of its model.
+
+    Raises:
+        EngineUnusable: As for `EngineDefinition.verified_digest`.
+        OSError: A file with inputs cannot be read.
+    """
+    of_file = definition.verified_digest()
+    of_samples = digest(definition.samples) if definition.samples else ""
+    processing = f"{definition.preprocess}:{definition.postprocess}"
+    tensors = f"{','.join(definition.inputs)}:{','.join(definition.outputs)}"
+    # Whether a model accepts batches is checked when it is loaded.
+    key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
+    key = f"{key}:{definition.max_batch}"
+    if definition.warmup:  # last and only if given: keys of earlier versions stay valid
+        files = [digest(given.file) for given in definition.warmup if given.file is not None]
+        entries = [(given.name, given.shape, given.value) for given in definition.warmup]
+        key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
+    return key, of_file
+
+
+def read_descriptions(cache: Path) -> dict[str, Description]:
+    """Return the descriptions in a cache by key; none if the file is missing or invalid."""
+    try:
+        content = json.loads(cache.read_text("utf-8"))
+        if content["format"] != _FORMAT:
+            return {}
+        return msgspec.convert(content["engines"], dict[str, Description])
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
+        return {}
+
+
+def write_descriptions(cache: Path, descriptions: dict[str, Description]) -> None:
+    """Write a cache.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    content = {"format": _FORMAT, "engines": msgspec.to_builtins(descriptions)}
+    write_atomic(cache, json.dumps(content))
+
+
+def default_caches() -> tuple[Path, ...]:
+    """Return the caches of an agent and of ``synergai serve`` with default state directories."""
+    return tuple(state / CACHE_FILE for state in (agent_state(), worker_state(gateway_state())))
+
+
+def remember(definition: EngineDefinition, description: Description) -> None:
+    """Add a description to the default caches, so that no agent needs to load the engine for it.
+
+    Raises:
+        EngineUnusable: The engine changed after it was described.
+        OSError: A cache cannot be written.
+    """
+    key, _ = description_key(definition)
+    for cache in default_caches():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_descriptions(cache, read_descriptions(cache) | {key: description})
+
+
+def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:
+    """Return why engines are unverified, by name, as far as the default caches tell."""
+    reasons = {
+        key: description.unverified
+        for cache in default_caches()
+        for key, description in read_descriptions(cache).items()
+        if description.unverified
+    }
+    found: dict[str, str] = {}
+    # Digests take time, and most machines have no such engine.
+    for definition in definitions if reasons else ():
+        with suppress(EngineUnusable, OSError):
+            key, _ = description_key(definition)
+            if key in reasons:
+                found[definition.name] = reasons[key]
+    return found
