@@ -9,7 +9,7 @@ from benchmarks import client
 from benchmarks.call_patterns import STREAM_1, STREAM_16, UNARY_1, UNARY_16, probes
 from benchmarks.interleaving import measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import AGENT, GATEWAY, PINNED, run_bare_grpc, run_synergai
+from benchmarks.servers import AGENT, GATEWAY, PINNED, SERVE, run_bare_grpc, run_serve, run_synergai
 from benchmarks.workloads import identity
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     async with contextlib.AsyncExitStack() as stack:
         default = stack.enter_context(run_synergai(folder / "identity", models))
         pinned = stack.enter_context(run_synergai(folder / "identity-pinned", models, pinned=True))
+        one = stack.enter_context(run_serve(folder / "identity-serve", models))
         echo = stack.enter_context(run_bare_grpc("echo"))
         proxy = stack.enter_context(run_bare_grpc("proxy", echo))
         servers = [
@@ -34,6 +35,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
             (PROXY, proxy, client.ECHO),
             (AGENT, default.agent, client.TRITON),
             (GATEWAY, default.gateway, client.TRITON),
+            (SERVE, one.address, client.TRITON),
             (PINNED, pinned.gateway, client.TRITON),
         ]
         probes_to_run = [
@@ -45,7 +47,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     return Section(
         title="Gateway overhead",
         note="A one-element identity model, which leaves only the transport.",
-        rows=[ECHO, PROXY, AGENT, GATEWAY, PINNED],
+        rows=[ECHO, PROXY, AGENT, GATEWAY, SERVE, PINNED],
         columns=[str(pattern) for pattern in PATTERNS],
         measured=measured,
         comparisons=[
@@ -68,6 +70,15 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
                     text=f"throughput relative to the bare proxy: {pattern}",
                     value=measured.ratio(
                         "per_second", (GATEWAY, str(pattern)), (PROXY, str(pattern))
+                    ),
+                )
+                for pattern in (UNARY_16, STREAM_16)
+            ),
+            *(
+                Comparison(
+                    text=f"throughput, one process relative to two: {pattern}",
+                    value=measured.ratio(
+                        "per_second", (SERVE, str(pattern)), (GATEWAY, str(pattern))
                     ),
                 )
                 for pattern in (UNARY_16, STREAM_16)

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from benchmarks.call_patterns import STREAM_3, UNARY_1, probes
 from benchmarks.interleaving import Probe, measure_interleaved
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import AGENT, GATEWAY, PINNED, PLAIN, JobProbe, run_plain_onnx, run_synergai
+from benchmarks.servers import (
+    AGENT,
+    GATEWAY,
+    PINNED,
+    PLAIN,
+    SERVE,
+    JobProbe,
+    run_plain_onnx,
+    run_serve,
+    run_synergai,
+)
 from benchmarks.workloads import mobilenet
 
 if TYPE_CHECKING:
@@ -25,11 +35,13 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
     async with contextlib.AsyncExitStack() as stack:
         servers = stack.enter_context(run_synergai(folder / "mobilenet", models))
         pinned = stack.enter_context(run_synergai(folder / "mobilenet-pinned", models, pinned=True))
+        one = stack.enter_context(run_serve(folder / "mobilenet-serve", models))
         plain = await stack.enter_async_context(run_plain_onnx(workload.engine, models))
         probes_to_run = [
             Probe(row=PLAIN, column=NO_REQUESTS, measure=plain.measure),
             *probes(stack, AGENT, servers.agent, workload, (UNARY_1, STREAM_3)),
             *probes(stack, GATEWAY, servers.gateway, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, SERVE, one.address, workload, (UNARY_1, STREAM_3)),
             *probes(stack, PINNED, pinned.gateway, workload, (UNARY_1, STREAM_3)),
             Probe(
                 row=GATEWAY,
@@ -43,7 +55,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         title="MobileNet",
         note="MobileNet v1 in FP32 on one thread; a request has 602 kB. Without requests: a "
         "plain loop around ONNX Runtime, and a job on samples stored at the worker.",
-        rows=[PLAIN, AGENT, GATEWAY, PINNED],
+        rows=[PLAIN, AGENT, GATEWAY, SERVE, PINNED],
         columns=[NO_REQUESTS, str(UNARY_1), str(STREAM_3)],
         measured=measured,
         comparisons=[

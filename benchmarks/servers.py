@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import psutil
 
 from benchmarks.client import Figure
 from synergai.errors import Unavailable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 AGENT = "agent, called directly"
 GATEWAY = "gateway and agent"
+SERVE = "serve"
+"""Gateway and agent in one process."""
 PINNED = "gateway and agent, pinned"
 """The gateway pinned to one core and the engine to another; client and agent are not pinned."""
 PLAIN = "plain ONNX Runtime"
@@ -93,6 +96,25 @@ def run_synergai(
             lines = [line for log in logs for line in log.read_text().splitlines()[-1:]]
             raise Unavailable(f"{error}; last log lines: {' / '.join(lines)}") from error
         yield SynergaiServers(gateway=fleet.address, agent=listen)
+
+
+@contextlib.contextmanager
+def run_serve(folder: Path, models: Path) -> Iterator[LocalFleet]:
+    """Run gateway and agent in one process, with logs and state in `folder`.
+
+    Raises:
+        Unavailable: they did not start.
+    """
+    with LocalFleet(folder) as fleet:
+        fleet.start_gateway(("--threads", str(THREADS)), models=models)
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+def resident_mb(process: subprocess.Popen[bytes]) -> float:
+    """Return the resident memory of a process and its descendants in MB, shared pages once each."""
+    root = psutil.Process(process.pid)
+    return sum(each.memory_info().rss for each in (root, *root.children(recursive=True))) / 1e6
 
 
 class PlainOnnx:

@@ -82,12 +82,20 @@ class LocalFleet:
     ) -> None:
         self.stop()
 
-    def start_gateway(self, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:
+    def start_gateway(
+        self,
+        options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        *,
+        models: Path | None = None,
+    ) -> None:
         """Start the gateway, or restart it with the same ports and state.
 
         Args:
-            options: further options of ``synergai gateway``.
+            options: further options of ``synergai gateway`` or ``serve``.
             prefix: command that runs the gateway's command, such as ``nice -n 19``.
+            models: model directory of a worker in the gateway's process (``serve``); None for a
+                gateway alone.
 
         Raises:
             Unavailable: it exited or was not ready in time; the message names its log.
@@ -97,7 +105,7 @@ class LocalFleet:
         self.gateway = self._spawn(
             "gateway",
             [
-                "gateway",
+                *(("gateway",) if models is None else ("serve", str(models))),
                 *("--listen", self.address),
                 *("--hub", self.hub_address),
                 *("--http", self.http_address),

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.client import WrongResponse
 from benchmarks.command_line import parser_for, run
+from benchmarks.peers import start
 from benchmarks.peers.comparison import SCENARIOS, Setup, measure
 from benchmarks.peers.registry import PEERS
-from benchmarks.servers import run_synergai
+from benchmarks.servers import run_serve, run_synergai
 from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[s
             scenario.workload.build(models)
         with (
             run_synergai(Path(folder, "default"), models) as servers,
+            run_serve(Path(folder, "serve"), models) as serve,
             run_synergai(Path(folder, "pinned"), models, pinned=True) as pinned,
         ):
             setup = Setup(
                 servers=servers,
+                serve=serve,
                 pinned=pinned,
                 models=models,
                 cache=arguments.cache,
@@ -51,6 +54,12 @@ async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[s
                     result = "\n\n".join(section.markdown() for section in sections)
                 print(f"\n{result}\n", flush=True)
                 results.append(result)
+        print("measuring the start", flush=True)
+        peers = [PEERS[name] for name in names]
+        results.append(
+            await start.measure(peers, arguments.cache, Path(folder, "start"), arguments.rounds)
+        )
+        print(f"\n{results[-1]}\n", flush=True)
     return results
 
 

@@ -429,10 +429,14 @@ class SchedulerCore:
         interleaves = not self._settings.strict
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.before_policy())
+        if self._leases.interrupted and not self._queue.requests:
+            self._resume()
         while self._execute(self._policy.decide(view)) and self._queue:
             pass
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.after_policy())
+        if self._leases.interrupted:
+            self._resume()
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))
 
@@ -448,6 +452,29 @@ class SchedulerCore:
                 self._assign_probes([(request, worker)])
             else:
                 self._leases.assign(Assign(request, worker, estimate, 1), self._now)
+
+    def _resume(self) -> None:
+        """Assign interrupted jobs again where they ran, as if there had been no request.
+
+        A policy that moves running work decides by itself where they continue.
+        """
+        interrupted = self._leases.interrupted
+        if self._policy.rebalances:
+            interrupted.clear()
+            return
+        for worker_id, leases in list(interrupted.items()):
+            worker = self._fleet.workers.get(worker_id)
+            while leases and worker is not None and worker.available_at <= self._now:
+                lease = leases.popleft()
+                job, engine = lease.job, lease.assignment.engine
+                if job.removed or not job.assignable or engine not in worker.engines:
+                    continue
+                estimate = self._view.estimate(engine, worker, lease.assignment.configuration)
+                if estimate is not None:
+                    resumed = Assign(job, worker, estimate, job.assignable)
+                    self._leases.assign(resumed, self._now)
+            if not leases or worker is None or worker.draining:
+                del interrupted[worker_id]
 
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""

@@ -285,6 +285,21 @@ def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> N
     assert dispatched(core.handle(make_request("s", 1.0), 1.0)) == [], "one probe at a time"
 
 
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
+def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str) -> None:
+    core = make_core(policy=policy, workers=3)
+    running: dict[WorkerId, Assignment] = {}
+    for number in range(4):
+        for job in dispatched(core.handle(make_job(f"job-{number}"), 0.0)):
+            running.setdefault(job.worker_id, job)
+    [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
+    job = running[request.worker_id]
+    core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
+    commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
+    [rest] = dispatched(commands)
+    assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, job.worker_id, 11)
+
+
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_interrupted_job_keeps_its_worker(policy: str) -> None:
     core = make_core(policy=policy, profiled=[BATCH, LIVE])
