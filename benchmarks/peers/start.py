@@ -51,14 +51,11 @@ async def measure(peers: Sequence[Peer], cache: Path, folder: Path, rounds: int)
                     await _first_answer(started.address, workload, peer.dialect)
                     taken.setdefault(peer.title, []).append(time.perf_counter() - began)
     rows = [[row, f"{statistics.median(each):.2f} s"] for row, each in taken.items()]
-    return "\n\n".join(
-        (
-            "### Start",
-            f"From the command to the first correct answer of one of {MODELS} identity models; "
-            "median. The first start of `serve` inspects the models, later ones know them.",
-            table(["", "first answer"], rows),
-        )
+    note = (
+        f"From the command to the first correct answer of one of {MODELS} identity models; "
+        f"median of {rounds}. The first start of `serve` inspects the models, later ones know them."
     )
+    return "\n\n".join(("### Start", note, table(["", "first answer"], rows)))
 
 
 async def _serve_s(state: Path, models: Path, workload: Workload) -> float:
