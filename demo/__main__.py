@@ -51,8 +51,9 @@ def profile(
     command = [
         *prefix,
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
-        *("--engines", ",".join(ENGINES), "--threads", demo_fleet.THREADS[worker_class]),
+        *("--engines", ",".join(ENGINES), *demo_fleet.engine_options(worker_class)),
         *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
+        *("--repeat-disturbed", "1"),
         *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
     ]
     if subprocess.run(command, check=False).returncode != 0:

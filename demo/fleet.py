@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -16,12 +17,23 @@ if TYPE_CHECKING:
 
 FAST: Final = WorkerClass("cloud")
 SLOW: Final = WorkerClass("edge")
-THREADS: Final = {FAST: "1,2", SLOW: "1"}
 SLOW_CPUS: Final = 0.3
 """CPU quota of the slow worker, in CPUs."""
 
 _QUOTA: Final = (sys.executable, "-m", "worker_agent.power.cgroup", "--cpus", str(SLOW_CPUS), "--")
 _NICE: Final = ("nice", "-n", "19")
+
+
+def engine_options(worker_class: WorkerClass) -> list[str]:
+    """Return the options for agent and profiler: thread counts and cores.
+
+    The slow worker has the last core, the fast one all others. They stand for two machines:
+    on common cores each would slow the other down, which no profile of a single one shows.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    own = cores[-1:] if worker_class == SLOW else cores[:-1] or cores
+    threads = "1,2" if len(own) > 1 else "1"
+    return ["--threads", threads, "--cores", ",".join(map(str, own))]
 
 
 def slowdown() -> tuple[tuple[str, ...], str]:
@@ -43,7 +55,7 @@ def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Sequence[
             f"{worker_class}-1",
             models=models,
             worker_class=worker_class,
-            options=["--threads", THREADS[worker_class]],
+            options=engine_options(worker_class),
             prefix=prefix,
         )
     fleet.wait_for_workers(2)

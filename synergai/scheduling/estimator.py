@@ -142,8 +142,10 @@ class Estimator:
     def observe_queries(self, lease: Lease, worker: WorkerRecord, observation: Observation) -> None:
         """Update pace and transfer time from a lease's finished queries.
 
-        Call in the order in which the worker runs its leases. One assignment moves the pace by at
-        most `pace_trust`, however long it runs.
+        Call in the order in which the worker runs its leases. An observation weighs as much as its
+        queries were expected to take: if it weighed as much as they did take, slow ones would
+        weigh more than fast ones, and the pace would not be the mean. One assignment moves the
+        pace by at most `pace_trust`, however long it runs.
         """
         if lease.estimate is None:
             return
@@ -153,9 +155,11 @@ class Estimator:
         if lease.done > 0 and engine_s > 0:
             if lease.prior_pace is None:
                 lease.prior_pace = self._pace.get(key, 1.0)
-            weight = 1.0 - math.exp2(-engine_s / self._settings.pace_half_life_s)
+            profiled_s = lease.done / entry.qps
+            expected_s = profiled_s * lease.prior_pace
+            weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
-            seen = engine_s / lease.done * entry.qps
+            seen = engine_s / profiled_s
             self._pace[key] = _blend(lease.prior_pace, seen, weight)
         if transfer_s is not None:
             seen = max(0.0, transfer_s)

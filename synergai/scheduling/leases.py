@@ -238,10 +238,11 @@ class Leases:
             return
         self._estimator.observe_queries(lease, worker, observation)
         if not lease.job.job.with_tensors:
-            # The profile weighs as much as this many seconds of observation.
+            # What was known before weighs as much as this many seconds of observation.
             prior_s = self._settings.pace_half_life_s
+            prior_pace = 1.0 if lease.prior_pace is None else lease.prior_pace
             profiled_s = lease.done / lease.estimate.entry.qps
-            pace = (observation.engine_s + prior_s) / (profiled_s + prior_s)
+            pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
 
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:

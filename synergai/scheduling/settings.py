@@ -33,7 +33,7 @@ class SchedulingOptions(BaseModel):
     pace_half_life_s: float = Field(
         default=2.0,
         gt=0.0,
-        description="Half-life, in observed run time, of earlier observations of a worker's pace.",
+        description="Half-life, in run time, of earlier observations of a worker's pace.",
     )
     reassess_s: float = Field(
         default=1.0,

@@ -225,7 +225,7 @@ def test_observed_pace_corrects_the_profile() -> None:
     core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
     core.handle(AssignmentEnded(slow.id, 1000, Outcome.COMPLETED), 20.0)
     [assignment] = dispatched(core.handle(make_job("b", 100), 20.0))
-    assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.01)
+    assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.02)
 
 
 def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -> None:
@@ -503,6 +503,44 @@ def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
     assert core.paces[FAST_1, DIGITS] > 1.0, "the same profile again"
     core.handle(ProfilesAdded((make_entry(FAST, 50.0),)), 10.0)
     assert (FAST_1, DIGITS) not in core.paces
+
+
+def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) -> None:
+    """Run a request of one query with tensors on the only worker."""
+    job = Job(id=JobId(f"r{number}"), engine=DIGITS, queries=1, arrival=now, with_tensors=True)
+    [assignment] = dispatched(core.handle(JobArrived(job, 1), now))
+    core.handle(
+        AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s), now + compute_s
+    )
+
+
+def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
+    core = make_core(make_entry(FAST, 1000.0))
+    core.handle(make_worker(FAST), 0.0)
+    now = 0.0
+    for number in range(20_000):
+        # As on a worker whose CPU quota is used up once in a while.
+        compute_s = 0.0501 if number % 100 == 99 else 0.0005
+        run_request(core, number, now, compute_s)
+        now += 0.06
+    assert 0.9 < core.paces[FAST_1, DIGITS] < 1.1
+
+
+def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    now = 0.0
+    for name in "abcdefgh":  # twice as slow as profiled
+        [assignment] = dispatched(core.handle(make_job(name, 500), now))
+        core.handle(AssignmentStarted(assignment.id, 0.0), now)
+        now += 10.0
+        core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
+    [assignment] = dispatched(core.handle(make_job("last", 500), now))
+    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    core.handle(QueriesDone(assignment.id, 5), now + 0.1)
+    expected = core.expected_completion(JobId("last"), now + 0.1)
+    assert expected is not None
+    assert 9.0 < expected - now < 10.5
 
 
 def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
