@@ -121,6 +121,7 @@ def _measure(
 
     from profiler.measurement import measure
     from synergai.domain import WorkerClass
+    from synergai.errors import EngineUnusable
 
     output = settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -138,17 +139,25 @@ def _measure(
             def report(share: float, task: TaskID = task) -> None:
                 progress.update(task, completed=share)
 
-            measurement = measure(
-                settings.models,
-                session,
-                WorkerClass(settings.worker_class),
-                cores=settings.cores,
-                queries=settings.queries,
-                min_duration=settings.min_duration,
-                output=output / _folder(session),
-                root=settings.root,
-                report=report,
-            )
+            try:
+                measurement = measure(
+                    settings.models,
+                    session,
+                    WorkerClass(settings.worker_class),
+                    cores=settings.cores,
+                    queries=settings.queries,
+                    min_duration=settings.min_duration,
+                    output=output / _folder(session),
+                    root=settings.root,
+                    report=report,
+                )
+            except EngineUnusable as error:
+                # By default, all engines are measured that can be.
+                if settings.engines or len(sessions) == 1:
+                    raise
+                progress.remove_task(task)
+                progress.console.print(str(error), markup=False, highlight=False)
+                continue
             if mode:
                 modes.check(mode)
             yield measurement

@@ -86,6 +86,25 @@ def test_batches_are_profiled_of_an_engine_that_has_them(models: Path, tmp_path:
     assert len(entry.batch_qps) == 1
 
 
+def test_engine_that_cannot_be_measured_does_not_end_the_profile_of_all(
+    models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(models / "onnx_identity", tmp_path / "models" / "works")
+    (tmp_path / "models" / "a_broken_one").mkdir()
+    (tmp_path / "models" / "a_broken_one" / "model.onnx").write_bytes(b"no model")
+    few = ("--queries", "1", "--min-duration", "0")
+
+    done = subprocess.run(
+        command(tmp_path / "models", tmp_path, *few), capture_output=True, check=True, timeout=60
+    )
+    assert b"cannot measure a_broken_one with threads=1" in b" ".join(done.stderr.split())
+    (entry,) = load_dictionary(tmp_path / "d.db")
+    assert entry.engine == "works"
+
+    one = command(tmp_path / "models", tmp_path, *few, "--engines", "a_broken_one")
+    assert subprocess.run(one, capture_output=True, check=False, timeout=60).returncode == 1
+
+
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
     measurement = measure(
         models, IDENTITY, WorkerClass("x"), queries=100, min_duration=0.2, output=tmp_path

@@ -55,7 +55,7 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def inventory(models: Path, tmp_path: Path, loads: Loads) -> Inventory:
-    return Inventory(models, tmp_path / "engines.json", loads)
+    return Inventory(models, tmp_path / "engines.json", loads, parallel=1)
 
 
 def put(models: Path, name: str, content: bytes) -> None:
