@@ -109,8 +109,11 @@ class Agent:
             stack.push_async_callback(self._hosts.close)
             inventory = Inventory(self._config.models, self._config.state / CACHE_FILE)
             self._engines.update(await inventory.discover())
-            preloaded = {session.engine for session in self._config.sessions} & set(self._engines)
-            await inventory.describe(preloaded, self._set_engine)
+            # A gateway holds requests for engines under inspection; our own server does not.
+            first = {session.engine for session in self._config.sessions} & set(self._engines)
+            if self._config.listen is not None:
+                first = set(self._engines)
+            await inventory.describe(first, self._set_engine)
             # Failures are logged by the pool; the registration lists the resident sessions.
             loads = map(self._load, self._config.sessions)
             await asyncio.gather(*filter(None, loads), return_exceptions=True)

@@ -162,7 +162,7 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
     ready_file: Path | None = Field(
         default=None,
         description="File to write once the agent serves: its address and process id, as JSON. "
-        "Its engines may still be under inspection.",
+        "Without --listen, its engines may still be under inspection.",
     )
     log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 

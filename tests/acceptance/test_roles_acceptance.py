@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MAX_IDLE_BYTES = 60 << 20
 """Maximum resident memory of an agent without a loaded engine."""
+DESCRIBE = """
+import asyncio, pathlib, sys
+from worker_agent.inventory.inventory import Inventory
+
+async def describe():
+    inventory = Inventory(*map(pathlib.Path, sys.argv[1:]))
+    await inventory.describe(await inventory.discover(), lambda engine: print(engine.fault))
+
+asyncio.run(describe())
+"""
 MAX_CLIENT_BYTES = 105 << 20
 """Maximum disk space that the client and its dependencies need."""
 # The client uses bare gRPC, which is all that the new environment has.
@@ -134,12 +144,7 @@ def test_fault_of_an_engine_without_its_runtime_names_the_extra(
         resident: int = psutil.Process(agent.pid).memory_info().rss
     print(f"an agent without an engine loaded: {resident / (1 << 20):.1f} MB")
     assert resident <= MAX_IDLE_BYTES
-    code = (
-        "import asyncio, pathlib, sys; from worker_agent.inventory.inventory import Inventory; "
-        "engines = asyncio.run(Inventory(*map(pathlib.Path, sys.argv[1:])).engines()); "
-        "print(*(engine.fault for engine in engines.values()), sep='\\n')"
-    )
-    command = [str(python), "-c", code, str(models), str(tmp_path / "engines.json")]
+    command = [str(python), "-c", DESCRIBE, str(models), str(tmp_path / "engines.json")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     for runtime in ("onnxruntime", "tflite", "tensorflow"):
         assert f"install synergai[{runtime}]" in done.stdout
