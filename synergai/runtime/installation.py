@@ -113,16 +113,12 @@ def find_problem(step: Step, root: Path) -> str:
     match step:
         case Check():
             return step.problem
-        case WriteFile() | RemovePath():
+        case WriteFile(keep=keep):
             target = _below(root, step.path)
-            if target.exists() if isinstance(step, WriteFile) and step.keep else False:
-                return ""
-            if isinstance(step, RemovePath) and not target.exists():
-                return ""
-            folder = next(parent for parent in target.parents if parent.is_dir())
-            if os.access(folder, os.W_OK):
-                return ""
-            return _NEEDS_ROOT if os.geteuid() else f"{folder} is not writable"
+            return "" if keep and target.exists() else _find_write_problem(target)
+        case RemovePath():
+            target = _below(root, step.path)
+            return _find_write_problem(target) if target.exists() else ""
         case RunCommand():
             program = step.command[0]
             if shutil.which(program) is None:
@@ -132,6 +128,14 @@ def find_problem(step: Step, root: Path) -> str:
             if program == "systemctl" and not _BOOTED.is_dir():
                 return "systemd is not running on this machine"
             return ""
+
+
+def _find_write_problem(target: Path) -> str:
+    """Return why `target` cannot be written or removed."""
+    folder = next(parent for parent in target.parents if parent.is_dir())
+    if os.access(folder, os.W_OK):
+        return ""
+    return _NEEDS_ROOT if os.geteuid() else f"{folder} is not writable"
 
 
 def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:

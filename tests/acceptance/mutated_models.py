@@ -159,18 +159,23 @@ class Campaign:
             shutil.rmtree(self._models / name)
 
     def _faults(self, names: Sequence[str]) -> dict[str, str]:
-        """Wait until the gateway lists all engines; return their faults."""
+        """Wait until all engines have been inspected; return their faults."""
         deadline = time.monotonic() + MUTANT_TIMEOUT_S * len(names)
         with grpc.insecure_channel(self._fleet.address) as channel:
             fleet = fleet_pb2_grpc.FleetStub(channel)
             while time.monotonic() < deadline:
                 answer = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=30.0)
-                known = {each.name: each.fault for w in answer.workers for each in w.engines}
+                known = {
+                    each.name: each.fault
+                    for worker in answer.workers
+                    for each in worker.engines
+                    if not each.pending
+                }
                 if all(name in known for name in names):
                     return {name: known[name] for name in names}
                 time.sleep(0.2)
         missing = [name for name in names if name not in known]
-        raise SystemExit(f"{', '.join(missing)} not listed; see {self._fleet.log('worker')}")
+        raise SystemExit(f"{', '.join(missing)} not inspected; see {self._fleet.log('worker')}")
 
     def _query(self, engine: str) -> str:
         async def job() -> synergai.JobStatus:
