@@ -87,8 +87,8 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     console.print()
     console.print(report.jobs_table(jobs, {DEFAULT_POLICY: results, THESIS_POLICY: thesis_results}))
     console.print(
-        "[dim]Placement, estimated and actual time: under the default policy; from dispatch to "
-        "completion. QoS: from acceptance.[/]"
+        "[dim]Placement, estimated and actual time: under the default policy; from the first "
+        "dispatch to completion, as estimated then. QoS: from acceptance.[/]"
     )
     good, per_second = report.goodput(results)
     for policy, statuses in ((DEFAULT_POLICY, results), (THESIS_POLICY, thesis_results)):

@@ -112,17 +112,28 @@ def show(
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
+    accept_disturbed: Annotated[
+        bool,
+        typer.Option("--accept-disturbed", help="Let disturbed entries replace undisturbed ones."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a file's entries to the dictionary, replacing entries for the same configuration."""
+    """Add a file's entries to the dictionary, replacing entries for the same configuration.
+
+    A measured entry is not replaced by one that was measured on a busy machine.
+    """
     from synergai.errors import InvalidInput
     from synergai.profiles.files import add_to_dictionary, load_dictionary
 
     entries = list(load_dictionary(source))
     if not entries:
         raise InvalidInput(f"{source} has no entries to import")
-    add_to_dictionary(dictionary, entries)
-    _print_summary("imported", len(entries), dictionary, as_json=as_json)
+    kept = add_to_dictionary(dictionary, entries, keep_undisturbed=not accept_disturbed)
+    if kept:
+        typer.echo(
+            f"{len(kept)} undisturbed entries stay; --accept-disturbed replaces them", err=True
+        )
+    _print_summary("imported", len(entries) - len(kept), dictionary, as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")

@@ -370,6 +370,21 @@ def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
     assert content(load_dictionary(target)) == content(read_csv(THESIS))
 
 
+def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) -> None:
+    source, dictionary = tmp_path / "s.csv", tmp_path / "d.db"
+    measured, disturbed = an_entry("a"), replace(an_entry("a", 5.0), label=DISTURBED)
+    add_to_dictionary(source, [disturbed, an_entry("b")])
+    add_to_dictionary(dictionary, [measured])
+    run = CliRunner().invoke
+
+    first = run(app, ["import", str(source), "--dictionary", str(dictionary)])
+    assert "1 undisturbed entries stay" in first.output
+    assert "imported 1 entries" in first.output
+    assert content(load_dictionary(dictionary)) == {measured, an_entry("b")}
+    run(app, ["import", str(source), "--dictionary", str(dictionary), "--accept-disturbed"])
+    assert content(load_dictionary(dictionary)) == {disturbed, an_entry("b")}
+
+
 def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:
     source = tmp_path / "empty.db"
     source.touch()
