@@ -15,7 +15,6 @@ from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineNotFound,
-    EnginePending,
     EngineUnloaded,
     EngineUnusable,
     InvalidInput,
@@ -147,8 +146,8 @@ class AgentBackend:
         self._draining = True
 
     def is_ready(self) -> bool:
-        """Return whether requests are accepted and all engines have been inspected."""
-        return not self._draining and not any(each.pending for each in self._engines.values())
+        """Return whether requests are accepted."""
+        return not self._draining
 
     def begin(
         self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
@@ -250,8 +249,6 @@ class AgentBackend:
 
     def _usable_engine(self, name: str) -> Engine:
         engine = self._engine(name)
-        if engine.pending:
-            raise EnginePending(name)
         if engine.fault:
             raise EngineUnusable(engine.fault)
         return engine
