@@ -42,10 +42,6 @@ async def agent(models: Path, state: Path) -> AsyncIterator[Agent]:
         gateway="127.0.0.1:1", models=models, state=state, listen="127.0.0.1:0", drain_s=1.0
     )
     async with Agent(settings.to_config()) as agent:
-        async with asyncio.timeout(60), grpc.aio.insecure_channel(agent.address) as channel:
-            stub = GRPCInferenceServiceStub(channel)
-            while not (await stub.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - a remote state
-                await asyncio.sleep(0.05)
         yield agent
 
 
