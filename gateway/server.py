@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import ssl
     from types import TracebackType
 
+    from gateway.app import App
     from gateway.hub.work_streams import WorkStreams
     from gateway.settings import GatewaySettings
 
@@ -60,6 +61,7 @@ class Gateway:
     """A gateway with its servers; an asynchronous context manager.
 
     Attributes:
+        app: its components, once started.
         address: bound address for clients, once started.
         hub_address: bound address for agents.
         http_address: bound address for HTTP: clients, metrics and health checks.
@@ -69,6 +71,7 @@ class Gateway:
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
+        self.app: App
         self._settings = settings
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
@@ -90,6 +93,11 @@ class Gateway:
         self.stop()
         await self._shut_down()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the shutdown has started."""
+        return self._stop_requested.is_set()
+
     def stop(self) -> None:
         """Start to shut down; idempotent."""
         self._stop_requested.set()
@@ -102,14 +110,14 @@ class Gateway:
         """
         await self._stop_requested.wait()
         await self._shut_down()
-        if self._app.journal.broken.done():
-            raise self._app.journal.broken.result()
+        if self.app.journal.broken.done():
+            raise self.app.journal.broken.result()
 
     # --- start --------------------------------------------------------------------------------
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self._settings
-        self._app = app = await build_app(settings, stack)
+        self.app = app = await build_app(settings, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
         hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
         client_server = grpc.aio.server(
@@ -177,7 +185,7 @@ class Gateway:
 
     def _http_app(self, backend: GatewayBackend) -> HttpApp:
         """Return the application of the HTTP port."""
-        app, settings = self._app, self._settings
+        app, settings = self.app, self._settings
         metadata = server_metadata("synergai", EXTENSIONS)
         bodies = Bodies(
             settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_request_bytes
@@ -205,7 +213,7 @@ class Gateway:
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""
-        app = self._app
+        app = self.app
         return (
             JobsServicer(app.jobs, app.streamed).handler(),
             FleetServicer(app.dispatcher, app.catalogue, app.profiles, app.clock).handler(),
@@ -223,7 +231,7 @@ class Gateway:
     # --- stop ---------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
-        admission = self._app.admission
+        admission = self.app.admission
         async with self._stopped:
             admission.close()
             if admission.requests:

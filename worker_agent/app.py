@@ -137,11 +137,12 @@ class Agent:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
     ) -> None:
-        await self._exit_stack.__aexit__(kind, error, traceback)
+        # Without the error, which the task group would wrap in a group.
+        await self._exit_stack.aclose()
 
     def stop(self) -> None:
         """Start a graceful shutdown: complete outstanding work, accept no more. Idempotent."""

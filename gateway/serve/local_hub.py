@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from synergai.errors import Unavailable
+from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.work_transport import WorkPipe, open_pipe
 from synergai.v1 import hub_pb2
 
@@ -15,31 +15,40 @@ if TYPE_CHECKING:
 
     from gateway.hub.hub import Hub
     from gateway.hub.work_streams import WorkStreams
+    from gateway.server import Gateway
     from synergai.protocol.request_codec import Buffer
 
 
 class LocalHub:
     """The hub of a gateway in this process; implements the agent's `HubLink`.
 
-    Args:
-        hub: serves the control stream.
-        work_streams: serves the work stream.
+    Connecting waits until the gateway has started. Once it stops, so does the process: a
+    connection that ends then is not reported, which keeps the agent from connecting again.
 
     Attributes:
         target: name of the gateway in log messages.
     """
 
-    def __init__(self, hub: Hub, work_streams: WorkStreams) -> None:
+    def __init__(self) -> None:
         self.target = "this process"
-        self._hub = hub
-        self._work_streams = work_streams
+        self._gateway: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
+
+    def open(self, gateway: Gateway) -> None:
+        """Let the agent connect to `gateway`, which has started."""
+        self._gateway.set_result(gateway)
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[LocalConnection, None]:
         """Open a control stream."""
-        connection = LocalConnection(self._hub, self._work_streams)
+        gateway = await asyncio.shield(self._gateway)
+        connection = LocalConnection(gateway.app.hub, gateway.app.work_streams)
         async with aclosing(connection.responses):
-            yield connection
+            try:
+                yield connection
+            except SynergaiError:
+                if gateway.stopping:
+                    await asyncio.Event().wait()
+                raise
 
 
 class LocalConnection:

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import TYPE_CHECKING, Self
 
 from gateway.serve.local_hub import LocalHub
-from gateway.server import GatewayProcess
 from worker_agent.app import Agent
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from types import TracebackType
 
     from gateway.serve.settings import ServeSettings
+    from gateway.server import GatewayProcess
 
 
-class LocalServer(GatewayProcess):
+class LocalServer:
     """A gateway, and an agent for the engines of this machine, in one process.
 
-    The agent ends after the requests in flight have been drained and before the gateway's hub.
+    The agent starts first, so that its engine hosts load the first models while this process is
+    still importing the gateway.
+
+    Raises (on entering):
+        SynergaiError: a port, the state directory or the model directory cannot be used.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
-        super().__init__(settings)
-        self._agent_config = settings.to_agent_config()
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self._gateway: GatewayProcess
 
-    async def _start(self, stack: AsyncExitStack) -> None:
-        await super()._start(stack)
-        hub = LocalHub(self._app.hub, self._app.work_streams)
-        await stack.enter_async_context(Agent(self._agent_config, hub))
+    async def __aenter__(self) -> Self:
+        hub = LocalHub()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(Agent(self._settings.to_agent_config(), hub))
+            module = await asyncio.to_thread(import_module, "gateway.server")
+            self._gateway = module.GatewayProcess(self._settings)
+            await stack.enter_async_context(self._gateway)
+            hub.open(self._gateway)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    def stop(self) -> None:
+        """Start to shut down; idempotent."""
+        self._gateway.stop()
+
+    async def wait_stopped(self) -> None:
+        """Wait for `stop` and the end of the gateway.
+
+        Raises:
+            JournalBroken: the gateway stopped because the journal could not be written.
+        """
+        await self._gateway.wait_stopped()

@@ -74,8 +74,8 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    await asyncio.wait_for(gateway._app.admission.wait_idle(), 5)
-    assert gateway._app.admission.bytes == 0
+    await asyncio.wait_for(gateway.app.admission.wait_idle(), 5)
+    assert gateway.app.admission.bytes == 0
     await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
     agent.answer = agent.complete
     assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
