@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from synergai.errors import DeadlineExceeded
@@ -57,13 +58,21 @@ class HeldRequests:
             Overloaded: a limit is reached.
         """
         self._admission.acquire(len(raw.data))
-        held = HeldRequest(self._run(raw, budget_s, tenant))
-        held.result.add_done_callback(lambda _: self._admission.release(len(raw.data)))
+        room = ExitStack()
+        room.callback(self._admission.release, len(raw.data))
+        held = HeldRequest(self._run(raw, budget_s, tenant, room))
+        # In case it is cancelled before it starts.
+        held.result.add_done_callback(lambda _: room.close())
         return held
 
     async def _run(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+        self,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        room: ExitStack,
     ) -> Buffer:
+        """Wait, free the request's `room` and run it."""
         loop = asyncio.get_running_loop()
         deadline = None if budget_s is None else loop.time() + budget_s
         name = raw.parsed.message.model_name
@@ -75,6 +84,7 @@ class HeldRequests:
                 f"engine {name!r} was still being inspected at the deadline"
             ) from None
         remaining_s = None if deadline is None else deadline - loop.time()
+        room.close()
         request = self._inference.begin(raw, remaining_s, tenant)
         try:
             return await request.result

@@ -1,0 +1,133 @@
+"""Requests for engines that are still being inspected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.admission.limits import Admission
+from gateway.fleet.catalogue import Catalogue
+from gateway.requests.held import HeldRequests
+from synergai.domain import WorkerId
+from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.rpc import RawRequest
+
+if TYPE_CHECKING:
+    from gateway.requests.inference import Inference, Request
+    from synergai.domain import Engine
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+
+BOX = WorkerId("box")
+
+
+class BegunRequest:
+    """A request that the inference has begun."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
+        self.abandoned = False
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+class FakeInference:
+    """Records the requests it begins; each takes room, like a real one."""
+
+    def __init__(self, catalogue: Catalogue, admission: Admission) -> None:
+        self._catalogue = catalogue
+        self._admission = admission
+        self.begun: list[BegunRequest] = []
+
+    def begin(self, raw: RawRequest[RequestHeader], _budget_s: float | None, _: str) -> Request:
+        self._catalogue.find(raw.parsed.message.model_name)
+        self._admission.acquire(len(raw.data))
+        self.begun.append(BegunRequest())
+        return cast("Request", self.begun[-1])
+
+
+class Harness:
+    """Held requests for the engine ``echo``, which is being inspected."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.catalogue = Catalogue()
+        pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
+        self.catalogue.update(BOX, pending)
+        self.admission = Admission(1, 1 << 20)
+        self.inference = FakeInference(self.catalogue, self.admission)
+        self.held = HeldRequests(cast("Inference", self.inference), self.catalogue, self.admission)
+        data = ModelInferRequest(model_name="echo").SerializeToString()
+        self.raw = RawRequest(data, RequestDecoder().parse(data))
+
+
+@pytest.fixture
+async def harness(engine: Engine) -> Harness:
+    return Harness(engine)
+
+
+async def turns() -> None:
+    """Let all tasks run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:
+    request = harness.held.hold(harness.raw, None, "")
+    await turns()
+    assert harness.inference.begun == []
+    harness.catalogue.update(BOX, harness.engine)
+    await turns()
+    [begun] = harness.inference.begun
+    begun.result.set_result(b"response")
+    assert await request.result == b"response"
+
+
+async def test_request_holds_room_once(harness: Harness) -> None:
+    harness.held.hold(harness.raw, None, "")
+    with pytest.raises(Overloaded):
+        harness.held.hold(harness.raw, None, "")
+    harness.catalogue.update(BOX, harness.engine)
+    await turns()
+    assert harness.admission.requests == 1
+    assert len(harness.inference.begun) == 1
+
+
+async def test_cancelled_request_frees_its_room_and_never_begins(harness: Harness) -> None:
+    harness.held.hold(harness.raw, None, "").abandon()
+    await turns()
+    assert harness.admission.requests == 0
+    harness.catalogue.update(BOX, harness.engine)
+    await turns()
+    assert harness.inference.begun == []
+
+
+async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harness) -> None:
+    request = harness.held.hold(harness.raw, None, "")
+    harness.catalogue.update(BOX, harness.engine)
+    await turns()
+    request.abandon()
+    await turns()
+    assert harness.inference.begun[0].abandoned
+
+
+async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
+    request = harness.held.hold(harness.raw, 0.0, "")
+    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+        await request.result
+    assert harness.admission.requests == 0
+
+
+async def test_request_fails_if_the_worker_that_inspects_its_engine_leaves(
+    harness: Harness,
+) -> None:
+    request = harness.held.hold(harness.raw, None, "")
+    await turns()
+    harness.catalogue.remove_worker(BOX)
+    with pytest.raises(Unavailable, match="no worker that serves engine 'echo'"):
+        await request.result
