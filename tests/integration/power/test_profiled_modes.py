@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,7 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
     def interrupted(*_: object, **__: object) -> None:
         assert mode_of(nx) == MODES[0]
         os.kill(os.getpid(), number)
+        time.sleep(10.0)  # another thread may receive the signal; the handler ends this
 
     monkeypatch.setattr("profiler.measurement.measure", interrupted)
     zoo.build("onnx_identity", tmp_path / "models")
