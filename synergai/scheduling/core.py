@@ -51,6 +51,7 @@ from synergai.scheduling.leases import Leases
 from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
@@ -104,6 +105,7 @@ class SchedulerCore:
         self._interleaver = Interleaver(
             self._queue, self._fleet, self._view, self._estimator, self._probes
         )
+        self._resumption = Resumption(self._view)
         self._expiries = Expiries()
         self._next_sequence = 0
         self._now = -math.inf
@@ -248,6 +250,7 @@ class SchedulerCore:
 
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
+        self._resumption.discard_worker(worker)
         self._estimator.invalidate_worker(worker)
         self._probes.remove_worker(worker)
         for lease in list(worker.leases.values()):
@@ -325,6 +328,8 @@ class SchedulerCore:
         if lease.done:
             self._learn_profile(lease)
         self._release(lease)
+        if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
+            self._remember_interrupted(lease)
         if event.outcome is Outcome.FAILED:
             self._handle_failure(lease, event.fault, event.detail)
         elif event.outcome is Outcome.COMPLETED and lease.remaining:
@@ -333,6 +338,12 @@ class SchedulerCore:
                 f"{lease.assignment.count} queries"
             )
             self._handle_failure(lease, Fault.UNSPECIFIED, detail)
+
+    def _remember_interrupted(self, lease: Lease) -> None:
+        """Let the job resume where it ran, unless the policy moves running work by itself."""
+        worker = self._fleet.workers.get(lease.assignment.worker_id)
+        if worker is not None and not self._policy.rebalances:
+            self._resumption.add(lease, worker)
 
     def _release(self, lease: Lease) -> None:
         self._leases.release(lease, self._now)
@@ -413,6 +424,7 @@ class SchedulerCore:
     def _remove(self, job: JobRecord) -> None:
         del self._jobs[job.job.id]
         job.removed = True
+        self._resumption.discard(job)
         self._wait_queue.job_removed(job)
 
     # --- decisions ----------------------------------------------------------------------
@@ -429,13 +441,14 @@ class SchedulerCore:
         interleaves = not self._settings.strict
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.before_policy())
-        if self._leases.interrupted and not self._queue.requests:
+        # Jobs resume before the policy decides on others, but after the waiting requests.
+        if self._resumption and not self._queue.requests:
             self._resume()
         while self._execute(self._policy.decide(view)) and self._queue:
             pass
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.after_policy())
-        if self._leases.interrupted:
+        if self._resumption:
             self._resume()
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))
@@ -454,27 +467,9 @@ class SchedulerCore:
                 self._leases.assign(Assign(request, worker, estimate, 1), self._now)
 
     def _resume(self) -> None:
-        """Assign interrupted jobs again where they ran, as if there had been no request.
-
-        A policy that moves running work decides by itself where they continue.
-        """
-        interrupted = self._leases.interrupted
-        if self._policy.rebalances:
-            interrupted.clear()
-            return
-        for worker_id, leases in list(interrupted.items()):
-            worker = self._fleet.workers.get(worker_id)
-            while leases and worker is not None and worker.available_at <= self._now:
-                lease = leases.popleft()
-                job, engine = lease.job, lease.assignment.engine
-                if job.removed or not job.assignable or engine not in worker.engines:
-                    continue
-                estimate = self._view.estimate(engine, worker, lease.assignment.configuration)
-                if estimate is not None:
-                    resumed = Assign(job, worker, estimate, job.assignable)
-                    self._leases.assign(resumed, self._now)
-            if not leases or worker is None or worker.draining:
-                del interrupted[worker_id]
+        """Assign interrupted jobs again where they ran, as if there had been no request."""
+        for decision in self._resumption.decisions():
+            self._leases.assign(decision, self._now)
 
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""
@@ -482,6 +477,7 @@ class SchedulerCore:
         for decision in decisions:
             match decision:
                 case Assign():
+                    self._resumption.discard(decision.job)
                     self._leases.assign(decision, self._now)
                 case Preempt(lease):
                     self._leases.stop(lease, self._now)
@@ -506,5 +502,6 @@ class SchedulerCore:
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         """Measure unprofiled engines with a few real queries."""
         for job, worker in probes:
+            self._resumption.discard(job)
             lease = self._leases.probe(job, worker, self._now)
             self._probes.started(lease.assignment, worker.worker.worker_class)

@@ -107,7 +107,7 @@ class Interleaver:
             if known:
                 limit_s = SIMILAR * min(answer_s for answer_s, _ in known)
                 similar = [option for answer_s, option in known if answer_s <= limit_s]
-                return min(similar, key=lambda option: option.worker.interrupted_at)
+                return min(similar, key=_last_resort)
             if unprofiled is not None:
                 return unprofiled
         return None
@@ -215,3 +215,8 @@ class Interleaver:
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
+
+
+def _last_resort(option: Interruption) -> tuple[bool, float]:
+    """Order options: idle workers first, then those whose jobs were interrupted longest ago."""
+    return bool(option.yielding), option.worker.interrupted_at

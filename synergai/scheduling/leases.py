@@ -7,7 +7,6 @@ leaves; unfinished queries then return to pending.
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId
@@ -16,7 +15,7 @@ from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
 
 if TYPE_CHECKING:
-    from synergai.domain import BatchTimes, Configuration, Session, WorkerId
+    from synergai.domain import BatchTimes, Configuration, Session
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
@@ -63,9 +62,6 @@ class Leases:
         settings: scheduling options.
         commands: output; receives ``Dispatch`` and ``Stop`` in order.
         epoch: upper bits of the assignment ids, which therefore increase across restarts.
-
-    Attributes:
-        interrupted: released assignments of jobs that yielded to a request, by worker.
     """
 
     def __init__(
@@ -85,7 +81,6 @@ class Leases:
         self._settings = settings
         self._commands = commands
         self._by_id: dict[AssignmentId, Lease] = {}
-        self.interrupted: dict[WorkerId, deque[Lease]] = {}
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
 
     def get(self, assignment_id: AssignmentId) -> Lease | None:
@@ -281,8 +276,6 @@ class Leases:
             first = assignment.first + lease.done
             job.pending.add(first, first + lease.remaining)
             self._wait_queue.enqueue(job)
-            if lease.yielding:
-                self.interrupted.setdefault(assignment.worker_id, deque()).append(lease)
 
     def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
         """Set when the worker's head lease is expected to end."""

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 class RoundRobin(ArrivalOrder):
     """Cycles over the available workers, regardless of their speed.
 
-    Requests do not advance the cycle, so that they do not change where jobs run.
+    Requests have a cycle of their own, so that they do not change where jobs run.
     """
 
     def __init__(self, **configurations: str) -> None:
         super().__init__(**configurations)
-        self._last = -1
+        self._last = {False: -1, True: -1}  # by whether it is a request
 
     def choose(self, _view: View, job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
         """Return the first candidate after the worker that got the last job."""
-        chosen = next((c for c in candidates if c.worker.index > self._last), candidates[0])
-        if not job.is_request:
-            self._last = chosen.worker.index
+        last = self._last[job.is_request]
+        chosen = next((c for c in candidates if c.worker.index > last), candidates[0])
+        self._last[job.is_request] = chosen.worker.index
         return chosen

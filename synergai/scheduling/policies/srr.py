@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 class StrictRoundRobin(ArrivalOrder):
     """Cycles over all workers; a job waits for the next one in turn.
 
-    Requests do not advance the cycle, so that they do not change where jobs run.
+    Requests have a cycle of their own, so that they do not change where jobs run.
     """
 
     def __init__(self, **configurations: str) -> None:
         super().__init__(**configurations)
-        self._last = -1
+        self._last = {False: -1, True: -1}  # by whether it is a request
 
     def choose(
         self, view: View, job: JobRecord, candidates: Sequence[Candidate]
     ) -> Candidate | None:
         """Return the next worker that serves the job's engine, or None while it is busy."""
+        last = self._last[job.is_request]
         circle = sorted(w.index for w in view.serving(job.job.engine) if not w.draining)
-        following = next((index for index in circle if index > self._last), circle[0])
+        following = next((index for index in circle if index > last), circle[0])
         chosen = next((c for c in candidates if c.worker.index == following), None)
-        if chosen is not None and not job.is_request:
-            self._last = following
+        if chosen is not None:
+            self._last[job.is_request] = following
         return chosen

@@ -9,6 +9,7 @@ import pytest
 from synergai.domain import (
     Configuration,
     EngineName,
+    Fault,
     Job,
     JobId,
     Outcome,
@@ -26,6 +27,7 @@ from synergai.scheduling.events import (
     Stop,
     Worker,
     WorkerJoined,
+    WorkerLeft,
 )
 from synergai.scheduling.interleaving import MAX_INTERRUPTIONS
 from synergai.scheduling.policy import POLICIES
@@ -298,6 +300,85 @@ def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str
     commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
     [rest] = dispatched(commands)
     assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, job.worker_id, 11)
+
+
+# SLO-MAEL chooses jobs by their slack on the available worker.
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"slo_mael"}))
+def test_waiting_job_of_higher_priority_runs_before_the_rest_of_an_interrupted_one(
+    policy: str,
+) -> None:
+    core = make_core(policy=policy)
+    [low] = dispatched(core.handle(make_job("low"), 0.0))
+    [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
+    urgent = dispatched(core.handle(make_job("urgent", priority=5), 1.06))
+    core.handle(AssignmentEnded(low.id, 11, Outcome.STOPPED), 1.1)
+    urgent += dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2))
+    assert [assignment.job_id for assignment in urgent][:1] == ["urgent"]
+
+
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
+def test_interrupted_job_whose_worker_has_left_runs_elsewhere(policy: str) -> None:
+    core = make_core(policy=policy, workers=2)
+    first = dispatched(core.handle(make_job("first"), 0.0))
+    first += dispatched(core.handle(make_job("second"), 0.0))
+    [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
+    job = next(each for each in first if each.worker_id == request.worker_id)
+    other = next(each for each in first if each.worker_id != request.worker_id)
+    core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
+    core.handle(WorkerLeft(request.worker_id), 1.15)
+    commands = core.handle(AssignmentEnded(other.id, 1000, Outcome.COMPLETED), 100.0)
+    [rest] = dispatched(commands)
+    assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, other.worker_id, 11)
+
+
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
+def test_failed_assignment_does_not_return_to_its_worker_because_it_was_interrupted(
+    policy: str,
+) -> None:
+    core = make_core(policy=policy)
+    [job] = dispatched(core.handle(make_job("job"), 0.0))
+    core.handle(make_request("r", 1.05), 1.05)
+    core.handle(AssignmentEnded(job.id, 11, Outcome.FAILED, Fault.HOST_DIED, "died"), 1.1)
+    assert not core._resumption
+
+
+def test_many_interruptions_leave_one_job_to_resume() -> None:
+    core = make_core(policy="rr")
+    [job] = dispatched(core.handle(make_job("job", queries=10**6), 0.0))
+    for number in range(20):
+        now = 1.05 + number
+        running = dispatched(core.handle(make_request(f"r-{number}", now), now))
+        core.handle(AssignmentEnded(job.id, 1, Outcome.STOPPED), now + 0.1)
+        assert len(core._resumption._worker_of) <= 1
+        [job] = dispatched(
+            core.handle(AssignmentEnded(running[0].id, 1, Outcome.COMPLETED), now + 0.2)
+        )
+        assert not core._resumption
+
+
+@pytest.mark.parametrize("policy", ["rr", "srr"])
+def test_requests_rotate_among_themselves(policy: str) -> None:
+    core = make_core(policy=policy, workers=3)
+    workers: list[WorkerId] = []
+    for number in range(6):
+        [request] = dispatched(core.handle(make_request(f"r-{number}", number), number))
+        core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), number + 0.1)
+        workers.append(request.worker_id)
+    assert workers == ["box-0", "box-1", "box-2"] * 2
+
+
+def test_idle_worker_that_was_interrupted_before_is_preferred_to_an_interruption() -> None:
+    core = make_core(policy="srr", workers=2)
+    jobs = dispatched(core.handle(make_job("a", queries=100), 0.0))
+    jobs += dispatched(core.handle(make_job("b"), 0.0))
+    [request] = dispatched(core.handle(make_request("r-0", 1.05), 1.05))
+    job = next(each for each in jobs if each.worker_id == request.worker_id)
+    core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
+    [rest] = dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2))
+    core.handle(AssignmentEnded(rest.id, rest.count, Outcome.COMPLETED), 20.0)
+    commands = core.handle(make_request("r-1", 21.0), 21.0)
+    assert stopped(commands) == []
+    assert [each.worker_id for each in dispatched(commands)] == [rest.worker_id]
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
