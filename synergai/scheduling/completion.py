@@ -32,7 +32,7 @@ def expected_completion(job: JobRecord, view: View) -> float | None:
             continue
         worker = view.workers[lease.assignment.worker_id]
         ends_at = worker.ends_at(lease, view.now)
-        running[worker.id] = ends_at, 1 / view.per_query_s(job, worker, lease.estimate)
+        running[worker.id] = ends_at, 1 / view.lease_query_s(lease, worker, lease.estimate)
         until = max(until, ends_at)
     if left and job.planned_at is not None and job.planned_at > view.now:
         until = max(until, job.planned_at)

@@ -56,7 +56,7 @@ from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -377,9 +377,10 @@ class SchedulerCore:
             entry = self._probes.refined_profile(lease, self._now)
         if entry is None or self._has_better(entry):
             return
-        self._estimator.reset_paces(entry.engine, self._fleet.serving(entry.engine))
+        engine = entry.engine
+        self._estimator.reset_paces(engine, self._fleet.serving(engine), self._jobs_of(engine))
         self._dictionary.put(entry)
-        self._refresh_profiles([entry.engine])
+        self._refresh_profiles([engine])
         self._commands.append(Learned(entry))
 
     def _has_better(self, entry: ProfileEntry) -> bool:
@@ -397,9 +398,20 @@ class SchedulerCore:
                 self._estimator.reset_paces(
                     entry.engine,
                     [w for w in workers if w.worker.worker_class == entry.worker_class],
+                    self._jobs_of(entry.engine),
                 )
             self._dictionary.put(entry)
         self._refresh_profiles(sorted({entry.engine for entry in entries}))
+
+    def _jobs_of(self, engine: EngineName) -> Iterator[JobRecord]:
+        """Return the jobs of `engine` that wait or run; those that do both, repeatedly."""
+        for lane in self._queue.lanes_of(engine):
+            for _, _, job in lane.entries:
+                yield job
+        for worker in self._fleet.workers.values():
+            for lease in worker.leases.values():
+                if lease.assignment.engine == engine:
+                    yield lease.job
 
     def _refresh_profiles(self, engines: Sequence[EngineName]) -> None:
         """Recompute what rests on the profiles of `engines`."""

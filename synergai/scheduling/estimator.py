@@ -14,7 +14,7 @@ from synergai.domain import Session
 from synergai.scheduling.estimate import Estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from synergai.domain import EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -145,14 +145,15 @@ class Estimator:
         Call in the order in which the worker runs its leases. An observation weighs as much as its
         queries were expected to take: if it weighed as much as they did take, slow ones would
         weigh more than fast ones, and the pace would not be the mean. One assignment moves the
-        pace by at most `pace_trust`, however long it runs.
+        pace by at most `pace_trust`, however long it runs. A lease whose profile was replaced
+        says nothing about the pace relative to the new one.
         """
         if lease.estimate is None:
             return
         engine_s, transfer_s = observation
         entry = lease.estimate.entry
         key = worker.id, entry.engine
-        if lease.done > 0 and engine_s > 0:
+        if lease.done > 0 and engine_s > 0 and self.is_current(entry):
             if lease.prior_pace is None:
                 lease.prior_pace = self._pace.get(key, 1.0)
             profiled_s = lease.done / entry.qps
@@ -166,11 +167,35 @@ class Estimator:
             self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
         self._refresh(worker, entry.engine)
 
-    def reset_paces(self, engine: EngineName, workers: Iterable[WorkerRecord]) -> None:
-        """Reset the observed paces of `engine` after its profile was measured in service."""
+    def is_current(self, entry: ProfileEntry) -> bool:
+        """Return whether the dictionary has the QPS of `entry`, to which a pace is relative."""
+        row = self._dictionary.row(entry.engine, entry.worker_class)
+        known = row.get(entry.configuration)
+        return known is entry or (known is not None and known.qps == entry.qps)
+
+    def reset_paces(
+        self,
+        engine: EngineName,
+        workers: Collection[WorkerRecord],
+        jobs: Iterable[JobRecord],
+    ) -> None:
+        """Reset the observed paces of `engine`, as a profile that they relate to is replaced.
+
+        Args:
+            engine: the engine of the profile.
+            workers: those whose paces relate to it.
+            jobs: the engine's jobs, which have paces of their own on these workers.
+        """
         for worker in workers:
             self._pace.pop((worker.id, engine), None)
+            for lease in worker.leases.values():
+                if lease.assignment.engine == engine:
+                    lease.prior_pace = None
             self._invalidate(worker, engine)
+        for job in jobs:
+            if job.paces:
+                for worker in workers:
+                    job.paces.pop(worker.id, None)
 
     def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
         """Update the setup time of an engine; new and old observations weigh the same."""

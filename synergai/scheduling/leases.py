@@ -223,7 +223,7 @@ class Leases:
             if not lease.job.is_request:
                 worker.interruptions = 0
             if not final and lease.is_head and not lease.stopping:
-                per_query_s = self._view.per_query_s(lease.job, worker, lease.estimate)
+                per_query_s = self._view.lease_query_s(lease, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
         lease.reported_at = now
 
@@ -232,11 +232,12 @@ class Leases:
         if observation is None or lease.estimate is None:
             return
         self._estimator.observe_queries(lease, worker, observation)
-        if not lease.job.job.with_tensors:
+        entry = lease.estimate.entry
+        if not lease.job.job.with_tensors and self._estimator.is_current(entry):
             # What was known before weighs as much as this many seconds of observation.
             prior_s = self._settings.pace_half_life_s
             prior_pace = 1.0 if lease.prior_pace is None else lease.prior_pace
-            profiled_s = lease.done / lease.estimate.entry.qps
+            profiled_s = lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
 

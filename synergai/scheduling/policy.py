@@ -147,6 +147,16 @@ class View:
             return shown / estimate.entry.qps
         return estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
 
+    def lease_query_s(self, lease: Lease, worker: WorkerRecord, estimate: Estimate) -> float:
+        """Return seconds per query of a lease in flight; `estimate` is the one it started with.
+
+        Uses the current profile if the one of the estimate was replaced.
+        """
+        if not self._estimator.is_current(estimate.entry):
+            current = self.estimate(lease.assignment.engine, worker, estimate.configuration)
+            estimate = current or estimate
+        return self.per_query_s(lease.job, worker, estimate)
+
     def candidates(self, job: JobRecord, workers: Iterable[WorkerRecord]) -> list[Candidate]:
         """Return the workers that can run the job's pending queries, best first.
 

@@ -505,6 +505,49 @@ def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
     assert (FAST_1, DIGITS) not in core.paces
 
 
+def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None:
+    core = make_core(make_entry(FAST, 10.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 100), 20.0)
+    core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 20.0)
+    core.handle(QueriesDone(assignment.id, 200), 40.0)
+    assert (FAST_1, DIGITS) not in core.paces
+
+
+def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
+    core = make_core(make_entry(FAST, 10.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 400), 80.0)
+    core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 80.0)
+    core.handle(QueriesDone(assignment.id, 500), 100.0)
+    assert core.expected_completion(JobId("a"), 100.0) == 200.0
+    stopped = AssignmentEnded(assignment.id, 500, Outcome.STOPPED)
+    [resumed] = dispatched(core.handle(stopped, 100.0))
+    assert resumed.query_s == 0.2
+
+
+def test_pace_starts_again_from_the_profile_after_another_configuration_was_measured() -> None:
+    core = make_core(make_entry(FAST, 10.0, ONE), make_entry(FAST, 8.0, TWO), pace_trust=0.01)
+    core.handle(make_worker(FAST), 0.0)
+    now = 0.0
+    for name in "abcdefgh":  # twice as slow as profiled
+        [assignment] = dispatched(core.handle(make_job(name, 500), now))
+        core.handle(AssignmentStarted(assignment.id, 0.0), now)
+        now += 100.0
+        core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
+    [assignment] = dispatched(core.handle(make_job("last", 500), now))
+    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    core.handle(QueriesDone(assignment.id, 5), now + 1.0)
+    assert core.paces[FAST_1, DIGITS] > 1.05
+    core.handle(ProfilesAdded((make_entry(FAST, 9.0, TWO),)), now + 1.0)
+    core.handle(QueriesDone(assignment.id, 10), now + 2.0)
+    assert core.paces[FAST_1, DIGITS] < 1.02
+
+
 def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) -> None:
     """Run a request of one query with tensors on the only worker."""
     job = Job(id=JobId(f"r{number}"), engine=DIGITS, queries=1, arrival=now, with_tensors=True)
