@@ -78,9 +78,10 @@ class Bodies:
 
     async def _read(self, request: Request, room: _Room, timeout_s: float | None) -> bytes:
         declared = request.headers.get("content-length")
-        if declared is not None:
-            # The HTTP parser accepts numbers only.
-            room.reserve(int(declared))
+        # The HTTP parser accepts numbers only. What is announced takes no room: a client could fill
+        # the memory for all others without sending anything.
+        if declared is not None and int(declared) > self.max_bytes:
+            raise too_large(self.max_bytes)
         chunks = []
         received = 0
         loop = asyncio.get_running_loop()
@@ -95,8 +96,7 @@ class Bodies:
                         raise ClientDisconnect
                     chunk = message.get("body", b"")
                     more = message.get("more_body", False)
-                    if declared is None:
-                        room.reserve(len(chunk))
+                    room.reserve(len(chunk))
                     received += len(chunk)
                     chunks.append(chunk)
                     expected_by = begun_at + GRACE_S + received / MIN_BYTES_PER_S

@@ -86,6 +86,20 @@ async def test_body_is_refused_while_others_fill_the_memory(bodies: Bodies) -> N
     assert bodies.held_bytes == 0
 
 
+async def test_announced_length_takes_no_room_before_the_bytes_arrive(bodies: Bodies) -> None:
+    held: list[int] = []
+
+    class Slow(Sender):
+        async def receive(self) -> Message:
+            held.append(bodies.held_bytes)
+            return await super().receive()
+
+    sender = Slow(b"x", b"x" * (MAX - 1))
+    async with bodies.receive(sender.request(content_length=str(MAX))):
+        assert bodies.held_bytes == MAX
+    assert held == [0, 1]
+
+
 async def test_lost_client_ends_the_body(bodies: Bodies) -> None:
     with pytest.raises(ClientDisconnect):
         await received(bodies, Sender(b"x", disconnects=True).request(content_length="2"))
