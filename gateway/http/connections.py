@@ -42,6 +42,8 @@ class LimitedConnection(HttpToolsProtocol):
     _surplus = False
     _in_head = False
     _head_bytes = 0
+    _message_ended = False
+    _refusal: tuple[HTTPStatus, str] | None = None
     _idle: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -70,8 +72,13 @@ class LimitedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""
+        if self._refusal is not None:
+            return
+        self._message_ended = False
         super().data_received(data)
-        if self._in_head:
+        # Data in which a message ended may have its whole body, so it does not count for a head
+        # that begins after it.
+        if self._in_head and not self._message_ended:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(
@@ -98,12 +105,18 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self._unfinished.append(self.cycle)
 
+    def on_message_complete(self) -> None:
+        """Note that a message ended."""
+        super().on_message_complete()
+        self._message_ended = True
+
     def on_response_complete(self) -> None:
         """Wait for the next request, unless it was sent already."""
         self._unfinished.popleft()
         super().on_response_complete()
         if self.cycle.response_complete:
             self._wait_for_head()
+        self._send_refusal()
 
     def pause_writing(self) -> None:
         """Watch whether the client reads, as its send buffer is full."""
@@ -132,7 +145,19 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
-        """Respond without the application, and close the connection."""
+        """Respond without the application, and close the connection.
+
+        Complete requests that were received before are responded to first.
+        """
+        if self._refusal is None:
+            self._refusal = status, text
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        awaited = any(not cycle.more_body for cycle in self._unfinished)
+        if self._refusal is None or awaited or self.transport.is_closing():
+            return
+        status, text = self._refusal
         body = msgspec.json.encode({"error": text})
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
