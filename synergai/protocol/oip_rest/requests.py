@@ -13,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.oip_rest.tensors import raw_from_json
+from synergai.protocol.oip_rest.tensors import MAX_JSON_ELEMENTS, element_count, raw_from_json
 from synergai.protocol.parameters import ParameterValue, set_parameter
 from synergai.protocol.request_codec import RequestHeader, raw_input_prefix
 from synergai.protocol.rpc import RawRequest
@@ -115,6 +115,12 @@ def read_request(
             "tensors as binary data"
         )
     request = decode_json(_request_decoder, view[:json_bytes], "an inference request")
+    elements = sum(element_count(each.name, each.shape) for each in request.inputs if each.data)
+    if elements > MAX_JSON_ELEMENTS:
+        raise InvalidInput(
+            f"the inputs have {elements:,} elements in JSON; the limit is {MAX_JSON_ELEMENTS:,}: "
+            "send them as binary data"
+        )
     message = ModelInferRequest(model_name=engine, model_version=version, id=request.id)
     contents, rest = [], view[json_bytes:]
     for each in request.inputs:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Element: TypeAlias = bool | int | float | str
 
 MAX_JSON_ELEMENTS: Final = 1 << 20
-"""Limit on the elements of a tensor in JSON, whose conversion blocks the event loop."""
+"""Limit on the elements of a request's inputs, and of an output, in JSON; their conversion blocks
+the event loop."""
 _FORMATS: Final = {
     "BOOL": "?",
     "UINT8": "B",
@@ -48,6 +49,8 @@ _TYPES: Final[dict[str, type]] = {
     "BYTES": str,
 }
 """Python type of an element by datatype; ``int`` for those not listed."""
+_LISTS_PER_STRING: Final = 2
+"""Limit on the lists around strings, which have to be decoded, unlike those around numbers."""
 _STRING: Final = re.compile(rb'"[^"]*"')
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
@@ -66,7 +69,7 @@ def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) 
             the shape.
     """
     check_has_json_form("input", name, datatype)
-    count = _element_count(name, shape)
+    count = element_count(name, shape)
     elements = _elements(name, datatype, shape, bytes(data), count)
     if datatype == "BYTES":
         encoded = [element.encode() for element in elements]
@@ -127,7 +130,16 @@ def _too_many(kind: str, name: str, count: int) -> str:
     )
 
 
-def _element_count(name: str, shape: Sequence[int]) -> int:
+def element_count(name: str, shape: Sequence[int]) -> int:
+    """Return the number of elements of an input in JSON.
+
+    Args:
+        name: name of the input, for error messages.
+        shape: its shape.
+
+    Raises:
+        InvalidInput: the shape has a negative dimension, or too many elements.
+    """
     if any(size < 0 for size in shape):
         raise InvalidInput(f"input {name!r} has a shape with a negative dimension")
     count = math.prod(shape)
@@ -151,12 +163,14 @@ def _elements(name: str, datatype: str, shape: Sequence[int], data: bytes, count
     structure = layout.translate(None, _NOT_STRUCTURE)
     if structure == _structure([count]):
         depth = 1
-    elif structure == _structure(shape):
+    elif len(structure) == _structure_length(shape) and structure == _structure(shape):
         depth = len(shape)
     else:
         raise InvalidInput(_nested_otherwise(name))
     if depth > 1 and datatype != "BYTES":
         data, depth = b"[%b]" % data.translate(None, b"[]"), 1
+    elif structure.count(b"[") > _LISTS_PER_STRING * count + depth:
+        raise InvalidInput(f"input {name!r}: its data has too many lists; send a flat list")
     try:
         elements = _decoder(_TYPES.get(datatype, int), depth).decode(data)
     except UnicodeDecodeError:
@@ -179,8 +193,16 @@ def _structure(shape: Sequence[int]) -> bytes:
     """Return the brackets and commas of a list that is nested like `shape`, without zeros."""
     inner = b""
     for size in reversed(shape):
-        inner = b"[%b]" % b",".join([inner] * size)
+        inner = b"[%b]" % ((inner + b",") * size)[:-1]
     return inner
+
+
+def _structure_length(shape: Sequence[int]) -> int:
+    """Return the length of ``_structure(shape)``, which may exceed the memory."""
+    length = 0
+    for size in reversed(shape):
+        length = length * size + size + 1
+    return length
 
 
 def _nested_otherwise(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.extra.numpy as hnp
@@ -271,6 +272,40 @@ def test_large_json_is_to_be_sent_as_binary_data() -> None:
     data = b"[" + b"1," * (too_many - 1) + b"1]"
     text = body(shape=[too_many]).replace(b"[1, 2, 3]", data)
     assert "as binary data" in problem(text)
+
+
+def test_limit_of_elements_in_json_holds_for_all_inputs_together() -> None:
+    half = tensors.MAX_JSON_ELEMENTS // 2
+    data = [0] * half
+    inputs = [
+        {"name": name, "datatype": "UINT8", "shape": [size], "data": data[:size]}
+        for name, size in (("x", half), ("y", half), ("z", 1))
+    ]
+    assert "as binary data" in problem(json.dumps({"inputs": inputs}).encode())
+    read_request("e", "", json.dumps({"inputs": inputs[:2]}).encode())
+
+
+def test_shape_does_not_determine_the_memory_that_a_check_takes() -> None:
+    size = 1 << 19
+    data = b"[[" + b"1," * (size - 1) + b"1]]"
+    text = body(shape=[size, *[1] * 63], datatype="UINT8").replace(b"[1, 2, 3]", data)
+    tracemalloc.start()
+    try:
+        assert "neither flat nor nested" in problem(text)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_strings_in_many_lists_are_to_be_sent_in_one() -> None:
+    def text(depth: int) -> bytes:
+        data: object = "a"
+        for _ in range(depth):
+            data = [data]
+        return body(datatype="BYTES", shape=[9, *[1] * depth], data=[data] * 9)
+
+    read_request("e", "", text(2))
+    assert "send a flat list" in problem(text(20))
 
 
 def test_shared_memory_is_not_supported() -> None:
