@@ -39,7 +39,9 @@ class Expect(Struct, frozen=True):
     """The policy plans to complete the job at `completes_at`; it commands nothing.
 
     From policies that plan further than the next assignment. The job's completion is estimated
-    from its assignments otherwise.
+    from its assignments otherwise. The expectation of a job that later plans leave out is kept
+    until the instant passes: more urgent work displaced the job, and an estimate from assignments
+    would ignore all that waits ahead of it.
     """
 
     job: JobRecord
@@ -242,7 +244,7 @@ class Policy(Protocol):
     def decide(self, view: View) -> Sequence[Decision]:
         """Return the decisions for now, at most one `Assign` per worker.
 
-        Called again until it returns none.
+        Called again until its decisions command nothing.
         """
 
 

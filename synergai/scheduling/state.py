@@ -136,7 +136,7 @@ class JobRecord:
         lane: where it is queued; None while it is not queued.
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
-        planned_at: when the policy plans to complete it; None if it does not plan that far.
+        planned_at: when the last plan that included it completes it; None if there was none.
         removed: it has left the system; results of its leases are discarded.
         is_request: it is a single request whose client waits for the answer.
     """

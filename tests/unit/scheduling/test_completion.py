@@ -24,6 +24,7 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.policies.malleable.policy import MAX_JOBS
 from synergai.scheduling.settings import SchedulingSettings
 
 DIGITS = EngineName("digits")
@@ -59,9 +60,21 @@ def make_core(*workers: str, policy: str = "malleable", profiled: bool = True) -
 
 
 def arrival(
-    name: JobId, queries: int, *, ready: int | None = None, deadline: float = math.inf
+    name: JobId,
+    queries: int,
+    *,
+    ready: int | None = None,
+    deadline: float = math.inf,
+    priority: int = 0,
 ) -> JobArrived:
-    job = Job(id=name, engine=DIGITS, queries=queries, arrival=0.0, deadline=deadline)
+    job = Job(
+        id=name,
+        engine=DIGITS,
+        queries=queries,
+        arrival=0.0,
+        deadline=deadline,
+        priority=priority,
+    )
     return JobArrived(job, ready=queries if ready is None else ready)
 
 
@@ -103,6 +116,18 @@ def test_expectation_counts_the_workers_that_the_plan_lets_join_later() -> None:
     core.handle(arrival(B, 1100), 0.0)
     by_plan = core.expected_completion(B, 0.0)
     assert by_plan == pytest.approx(20.0, rel=0.02)
+
+
+def test_job_displaced_from_the_plan_is_not_expected_before_the_work_ahead_of_it() -> None:
+    core = make_core("fast")
+    core.handle(arrival(A, 1000), 0.0)
+    for number in range(MAX_JOBS - 1):
+        core.handle(arrival(JobId(f"ahead-{number}"), 1000), 0.0)
+    core.handle(arrival(B, 1000), 0.0)
+    assert core.expected_completion(B, 0.0) == pytest.approx(60.0)
+    for number in range(MAX_JOBS):
+        core.handle(arrival(JobId(f"urgent-{number}"), 10, priority=1), 0.0)
+    assert core.expected_completion(B, 0.0) == pytest.approx(60.0, rel=0.01)
 
 
 def test_nothing_is_expected_of_unprofiled_and_unknown_jobs() -> None:
