@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from profiler.measurement import Measurement
     from profiler.modes import ProfiledModes
     from synergai.domain import Session
+    from synergai.errors import EngineUnusable
 
 
 def profile(settings: ProfilerSettings) -> None:
@@ -59,6 +60,9 @@ def profile(settings: ProfilerSettings) -> None:
                 err=True,
             )
 
+    def skip(error: EngineUnusable) -> None:
+        typer.echo(str(error), err=True)
+
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
         ProfiledModes(settings.power, settings.modes, Files(settings.root)) as modes,
@@ -69,9 +73,12 @@ def profile(settings: ProfilerSettings) -> None:
         measurements = measure_with_repeats(
             partial(_measure, settings, modes),
             wanted,
+            # By default, all engines are measured that can be.
+            required=bool(settings.engines) or len(wanted) == 1,
             repeats=settings.repeat_disturbed or 0,
             offer=partial(offer_to_repeat, settings),
             keep=keep,
+            skip=skip,
         )
     if settings.as_json:
         print_json([measurement_record(measurement) for measurement in measurements])
@@ -115,7 +122,7 @@ def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]
 
 def _measure(
     settings: ProfilerSettings, modes: ProfiledModes, sessions: Sequence[Session]
-) -> Iterator[Measurement]:
+) -> Iterator[Measurement | EngineUnusable]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -152,11 +159,8 @@ def _measure(
                     report=report,
                 )
             except EngineUnusable as error:
-                # By default, all engines are measured that can be.
-                if settings.engines or len(sessions) == 1:
-                    raise
                 progress.remove_task(task)
-                progress.console.print(str(error), markup=False, highlight=False)
+                yield error
                 continue
             if mode:
                 modes.check(mode)

@@ -14,6 +14,7 @@ from profiler.measurement import Measurement
 from profiler.repetition import measure_with_repeats
 from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 
 if TYPE_CHECKING:
@@ -37,27 +38,44 @@ def a_measurement(session: Session, background: float) -> Measurement:
 
 
 class Machine:
-    """A machine whose load is known in advance: per session, that of each measurement."""
+    """A machine whose load is known in advance: per session, that of each measurement.
 
-    def __init__(self, **loads: list[float]) -> None:
+    None stands for a measurement that fails.
+    """
+
+    def __init__(self, **loads: list[float | None]) -> None:
         self.loads = loads
         self.rounds: list[list[str]] = []
         self.kept: list[Measurement] = []
+        self.skipped: list[str] = []
 
-    def measure(self, sessions: Sequence[Session]) -> Iterator[Measurement]:
+    def measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
         self.rounds.append([session.engine for session in sessions])
         for session in sessions:
-            yield a_measurement(session, self.loads[session.engine].pop(0))
+            load = self.loads[session.engine].pop(0)
+            if load is None:
+                yield EngineUnusable(f"cannot load {session.engine}")
+            else:
+                yield a_measurement(session, load)
 
-    def run(self, repeats: int = 0, offer: Mock | None = None) -> list[float]:
+    def run(
+        self,
+        repeats: int = 0,
+        offer: Mock | None = None,
+        *,
+        required: bool = False,
+        measured: str = "ab",
+    ) -> list[float]:
         found = measure_with_repeats(
             self.measure,
             [A, B],
+            required=required,
             repeats=repeats,
             offer=offer or Mock(return_value=False),
             keep=self.kept.append,
+            skip=lambda error: self.skipped.append(str(error)),
         )
-        assert [each.entry.engine for each in found] == ["a", "b"]
+        assert [each.entry.engine for each in found] == list(measured)
         return [each.background for each in found]
 
 
@@ -85,6 +103,26 @@ def test_repetition_is_offered_once_the_given_number_is_used_up() -> None:
         ["a"],
         ["a"],
     ]
+
+
+def test_engine_that_fails_is_skipped_unless_it_is_required() -> None:
+    machine = Machine(a=[None], b=[0.0])
+    assert machine.run(measured="b") == [0.0]
+    assert machine.skipped == ["cannot load a"]
+    with pytest.raises(EngineUnusable, match="cannot load a"):
+        Machine(a=[None], b=[0.0]).run(required=True)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_failed_repetition_leaves_the_measurement_before_it(required: bool) -> None:
+    machine = Machine(a=[0.5, None], b=[0.0])
+    assert machine.run(repeats=1, required=required) == [0.5, 0.0]
+    assert machine.skipped == ["cannot load a"]
+
+
+def test_last_error_is_raised_if_nothing_was_measured() -> None:
+    with pytest.raises(EngineUnusable, match="cannot load b"):
+        Machine(a=[None], b=[None]).run()
 
 
 @pytest.mark.parametrize(
