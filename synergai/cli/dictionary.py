@@ -133,7 +133,11 @@ def import_(
         typer.echo(
             f"{len(kept)} undisturbed entries stay; --accept-disturbed replaces them", err=True
         )
-    _print_summary("imported", len(entries) - len(kept), dictionary, as_json=as_json)
+    imported = len(entries) - len(kept)
+    if as_json:
+        print_json({"imported": imported, "kept": len(kept), "file": str(dictionary)})
+    else:
+        typer.echo(f"imported {imported} entries: {dictionary}")
 
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
@@ -155,14 +159,10 @@ def export(
             raise InvalidInput(f"{target} is the dictionary itself; export to another file")
         target.unlink()
     add_to_dictionary(target, entries)
-    _print_summary("exported", len(entries), target, as_json=as_json)
-
-
-def _print_summary(action: str, count: int, file: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json({action: count, "file": str(file)})
+        print_json({"exported": len(entries), "file": str(target)})
     else:
-        typer.echo(f"{action} {count} entries: {file}")
+        typer.echo(f"exported {len(entries)} entries: {target}")
 
 
 async def _dictionary_and_workers(

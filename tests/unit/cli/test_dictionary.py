@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from synergai.cli import dictionary
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
-from synergai.profiles.dictionary import DISTURBED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 
 if TYPE_CHECKING:
@@ -72,3 +73,14 @@ def test_gateway_adds_the_observed_pace(
     [record] = json.loads(printed.output)
     assert list(record["pace"].values()) == [pace for pace in paces if pace is not None]
     assert record["label"] == "disturbed"
+
+
+def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "new.json"), str(tmp_path / "d.db")
+    add_to_dictionary(tmp_path / "new.json", [ENTRY])
+    add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
+    arguments = ["import", source, "--dictionary", target, "--json"]
+    done = CliRunner().invoke(dictionary.app, arguments)
+    assert json.loads(done.stdout) == {"imported": 0, "kept": 1, "file": target}
+    done = CliRunner().invoke(dictionary.app, [*arguments, "--accept-disturbed"])
+    assert json.loads(done.stdout) == {"imported": 1, "kept": 0, "file": target}
