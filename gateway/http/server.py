@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
+_KEEP_ALIVE_S: Final = 5
+"""Time that an idle connection stays open for the client's next request."""
 _BACKLOG: Final = 128
 
 
@@ -78,6 +80,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
