@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import asyncio
 
 MAX_CONNECTIONS: Final = 512
-"""Connections that may send any request. Each takes a file descriptor, of which a process has 1024
-by default."""
+"""Connections that may send any request. Each takes a file descriptor; where the hard limit of them
+is 1024, agents and gRPC clients have to share the rest."""
 RESERVED_CONNECTIONS: Final = 32
 """Connections beyond them, for health checks and metrics only."""
 MAX_HEAD_BYTES: Final = 64 * 1024

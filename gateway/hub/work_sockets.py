@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 _AUTHENTICATE_WITHIN_S: Final = 10.0
 _MAX_ID_BYTES: Final = 64
-MAX_UNAUTHENTICATED: Final = 512
+MAX_UNAUTHENTICATED: Final = 128
 """Limit of sockets without a connection id; beyond it, the oldest is closed.
 
 An agent presents its id as soon as it is connected, so the oldest is the least likely to be one,
-whereas refusing the newest would let idle connections lock all agents out. The limit is far above
-the connections that can be accepted before their first bytes are read.
+whereas refusing the newest would let idle connections lock all agents out. The limit is above the
+connections that can be accepted before their first bytes are read, and with those of the HTTP port
+below 1024, the usual limit of file descriptors.
 """
 
 

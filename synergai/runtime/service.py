@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Protocol
 
 from synergai.runtime.allocator import retain_freed_memory
+from synergai.runtime.descriptors import raise_descriptor_limit
 from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def run_service(
     )
     ignore_client_disconnects()
     retain_freed_memory()
+    raise_descriptor_limit()
     uvloop.run(_serve(make))
 
 
