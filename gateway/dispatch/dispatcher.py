@@ -33,7 +33,7 @@ from synergai.scheduling.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
@@ -140,6 +140,23 @@ class Dispatcher:
             return []
         return self._core.unprofiled(worker.id)
 
+    def is_unprofiled(self, worker: ConnectedWorker, engine: EngineName) -> bool:
+        """Return whether an engine of a worker has no dictionary entry for its class.
+
+        False if the worker is not in the fleet yet.
+        """
+        in_fleet = self._workers.get(worker.id) is worker
+        return in_fleet and self._core.is_unprofiled(worker.id, engine)
+
+    def log_unprofiled(self, worker: ConnectedWorker, engines: Iterable[EngineName]) -> None:
+        """Log which of `engines` will be measured, as they are unprofiled on the worker."""
+        if unprofiled := [engine for engine in engines if self.is_unprofiled(worker, engine)]:
+            _log.info(
+                "no profile on class %s for %s: measuring the first queries",
+                worker.worker_class,
+                ", ".join(unprofiled),
+            )
+
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
         """Return the entries of a worker's engines that jobs run with, and the observed paces."""
         return self._core.profiles(worker.id)
@@ -207,12 +224,7 @@ class Dispatcher:
         self._handle(WorkerJoined(worker.to_scheduling()))
         if worker.draining:
             self._handle(WorkerDraining(worker.id))
-        if unprofiled := self.unprofiled(worker):
-            _log.warning(
-                "no profile on class %s for %s: measuring their first queries",
-                worker.worker_class,
-                ", ".join(unprofiled),
-            )
+        self.log_unprofiled(worker, sorted(worker.usable_engines))
 
     def _leave(self, worker: ConnectedWorker) -> None:
         worker.in_flight.clear()

@@ -199,12 +199,7 @@ class Hub:
             worker.engines[engine.name] = engine
             changed = EnginesChanged(worker.id, worker.usable_engines)
             self._dispatcher.tell(changed, source=worker)
-            if not engine.fault and engine.name in self._dispatcher.unprofiled(worker):
-                _log.info(
-                    "no profile on class %s for %s: measuring its first queries",
-                    worker.worker_class,
-                    engine.name,
-                )
+            self._dispatcher.log_unprofiled(worker, [engine.name])
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
         session = session_from_proto(message.session)

@@ -177,6 +177,11 @@ class SchedulerCore:
         worker = self._fleet.workers[worker_id]
         return sorted(self._probes.unprofiled(worker))
 
+    def is_unprofiled(self, worker_id: WorkerId, engine: EngineName) -> bool:
+        """Return whether the worker has `engine` and the dictionary lacks it for its class."""
+        worker = self._fleet.workers.get(worker_id)
+        return worker is not None and engine in self._probes.unprofiled(worker)
+
     def profiles(self, worker_id: WorkerId) -> list[tuple[ProfileEntry, float | None]]:
         """Return the entries of the worker's engines that jobs run with, and the observed paces.
 

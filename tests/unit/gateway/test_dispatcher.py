@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import StopAssignment
@@ -21,8 +23,9 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.scheduling.events import WorkerDraining
+from synergai.scheduling.events import EnginesChanged, WorkerDraining
 from synergai.v1 import hub_pb2
+from tests.unit.gateway.conftest import ENGINE, make_worker
 
 if TYPE_CHECKING:
     from tests.message_fields import ProgressFields, RequestFields
@@ -181,6 +184,34 @@ async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarnes
         harness.begin_request()
     with pytest.raises(Unavailable):
         await harness.jobs.submit(SPEC)
+
+
+async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
+    harness: GatewayHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    worker = make_worker()
+    new, later = EngineName("new"), EngineName("later")
+    worker.engines[new] = replace(ENGINE, name=new)
+    assert not harness.dispatcher.is_unprofiled(worker, new), "not in the fleet yet"
+    harness.dispatcher.add_worker(worker)
+    assert harness.dispatcher.is_unprofiled(worker, new)
+    assert not harness.dispatcher.is_unprofiled(worker, ENGINE.name)
+
+    worker.engines[later] = replace(ENGINE, name=later)
+    harness.dispatcher.tell(EnginesChanged(worker.id, worker.usable_engines), source=worker)
+    harness.dispatcher.log_unprofiled(worker, [later])
+    harness.dispatcher.log_unprofiled(worker, [ENGINE.name])
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", f"no profile on class test for {name}: measuring the first queries")
+        for name in (new, later)
+    ]
+
+
+async def test_worker_that_joins_a_closed_dispatcher_is_ignored(harness: GatewayHarness) -> None:
+    harness.dispatcher.close()
+    worker = harness.add_worker()
+    assert not harness.dispatcher.is_unprofiled(worker, ENGINE.name)
 
 
 # --- reports ----------------------------------------------------------------------------------
