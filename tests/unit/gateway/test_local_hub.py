@@ -1,0 +1,147 @@
+"""The hub of a gateway in the agent's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from gateway.serve.local_hub import LocalHub
+from synergai.errors import Unavailable
+from synergai.v1 import hub_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from gateway.serve.local_hub import LocalConnection
+    from gateway.server import Gateway
+    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_transport import WorkPipe
+
+HEARTBEAT = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=7))
+
+
+@dataclass
+class FakeHub:
+    """Hub and work streams of a gateway that acknowledges `messages` heartbeats."""
+
+    messages: int = 10
+    streams_ended: int = 0
+    pipes: dict[str, WorkPipe] = field(default_factory=dict)
+
+    async def control(
+        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: None
+    ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
+        try:
+            for _ in range(self.messages):
+                request = await anext(requests)
+                ack = hub_pb2.HeartbeatAck(sequence=request.heartbeat.sequence)
+                yield hub_pb2.GatewayControl(heartbeat_ack=ack)
+        finally:
+            self.streams_ended += 1
+
+    def serve(self, session: str, pipe: WorkPipe) -> None:
+        self.pipes[session] = pipe
+
+
+def gateway_of(fake: FakeHub, *, stopping: bool = False) -> Gateway:
+    app = SimpleNamespace(hub=fake, work_streams=fake)
+    return cast("Gateway", SimpleNamespace(app=app, stopping=stopping))
+
+
+def open_hub(fake: FakeHub, *, stopping: bool = False) -> LocalHub:
+    hub = LocalHub()
+    hub.open(gateway_of(fake, stopping=stopping))
+    return hub
+
+
+async def connect(hub: LocalHub, stack: AsyncExitStack) -> LocalConnection:
+    return await stack.enter_async_context(hub.connect())
+
+
+async def lose(hub: LocalHub) -> None:
+    """Connect, and lose the connection once a message was exchanged."""
+    async with hub.connect() as connection:
+        await connection.write(HEARTBEAT.SerializeToString())
+        await connection.read()
+        raise Unavailable("the work stream has ended")
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_connecting_waits_until_the_gateway_has_started() -> None:
+    hub = LocalHub()
+    async with AsyncExitStack() as stack:
+        connecting = asyncio.create_task(connect(hub, stack))
+        await turns()
+        assert not connecting.done()
+        hub.open(gateway_of(FakeHub()))
+        connection = await connecting
+        await connection.write(HEARTBEAT.SerializeToString())
+        assert (await connection.read()).heartbeat_ack.sequence == 7
+
+
+async def test_cancelled_connection_attempt_leaves_the_hub_usable() -> None:
+    hub = LocalHub()
+    async with AsyncExitStack() as stack:
+        cancelled = asyncio.create_task(connect(hub, stack))
+        await turns()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        hub.open(gateway_of(FakeHub()))
+        await connect(hub, stack)
+
+
+async def test_control_stream_ends_with_the_connection() -> None:
+    fake = FakeHub()
+    async with open_hub(fake).connect() as connection:
+        await connection.write(HEARTBEAT.SerializeToString())
+        await connection.read()
+        assert fake.streams_ended == 0
+    assert fake.streams_ended == 1
+
+
+async def test_agent_learns_that_the_gateway_closed_the_connection() -> None:
+    async with open_hub(FakeHub(messages=0)).connect() as connection:
+        with pytest.raises(Unavailable, match="closed the connection"):
+            await connection.read()
+
+
+async def test_lost_connection_is_reported_while_the_gateway_runs() -> None:
+    fake = FakeHub()
+    with pytest.raises(Unavailable, match="work stream"):
+        await lose(open_hub(fake))
+    assert fake.streams_ended == 1
+
+
+async def test_connection_lost_while_the_gateway_stops_is_not_reported() -> None:
+    fake = FakeHub()
+    losing = asyncio.create_task(lose(open_hub(fake, stopping=True)))
+    await turns()
+    assert not losing.done()
+    losing.cancel()
+    await asyncio.wait([losing])
+    assert losing.cancelled()
+    assert fake.streams_ended == 1
+
+
+async def test_work_is_served_over_a_pipe() -> None:
+    fake = FakeHub()
+    orders: list[Buffer] = []
+    reports: list[Buffer] = []
+    async with open_hub(fake).connect() as connection:
+        registered = hub_pb2.Registered(session="s1")
+        agent_end = await connection.open_work(registered, orders.append)
+        gateway_end = fake.pipes["s1"]
+        agent_end.send([b"too early"])
+        gateway_end.on_message = reports.append
+        gateway_end.send([b"order"])
+        agent_end.send([b"report"])
+    assert (orders, reports) == ([b"order"], [b"report"])
