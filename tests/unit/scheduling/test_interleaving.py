@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pytest
@@ -23,6 +24,7 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
     JobArrived,
+    JobCancelled,
     QueriesDone,
     Stop,
     Worker,
@@ -354,6 +356,46 @@ def test_many_interruptions_leave_one_job_to_resume() -> None:
             core.handle(AssignmentEnded(running[0].id, 1, Outcome.COMPLETED), now + 0.2)
         )
         assert not core._resumption
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_cancelled_job_is_never_dispatched(policy: str) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        core = make_core(policy=policy, workers=3)
+        in_flight: dict[int, Assignment] = {}
+        stopping: set[int] = set()
+        waiting = [f"job-{number}" for number in range(3)]
+        cancelled: set[str] = set()
+        now = 0.0
+
+        def handle(event: Event) -> None:
+            commands = core.handle(event, now)  # noqa: B023 - called within this iteration
+            stopping.update(stopped(commands))  # noqa: B023 - likewise
+            for assignment in dispatched(commands):
+                assert assignment.job_id not in cancelled  # noqa: B023 - likewise
+                in_flight[assignment.id] = assignment  # noqa: B023 - likewise
+
+        for name in waiting:
+            handle(make_job(name, queries=10**9))
+        for number in range(60):
+            now += rng.choice([0.001, 0.01, 0.02, 0.3])
+            draw = rng.random()
+            if draw < 0.3:
+                handle(make_request(f"r-{number}", now))
+            elif draw < 0.9 and in_flight:
+                assignment = rng.choice(list(in_flight.values()))
+                if assignment.count == 1:
+                    del in_flight[assignment.id]
+                    handle(AssignmentEnded(assignment.id, 1, Outcome.COMPLETED))
+                elif assignment.id in stopping:
+                    del in_flight[assignment.id]
+                    handle(AssignmentEnded(assignment.id, rng.randint(0, 50), Outcome.STOPPED))
+                else:
+                    handle(QueriesDone(assignment.id, rng.randint(1, 30)))
+            elif number > 30 and waiting:
+                cancelled.add(waiting[-1])
+                handle(JobCancelled(JobId(waiting.pop())))
 
 
 @pytest.mark.parametrize("policy", ["rr", "srr"])

@@ -119,7 +119,12 @@ class Malleable:
         workers: Sequence[WorkerRecord],
         preemptible: Collection[Lease],
     ) -> Sequence[Decision]:
-        leases = [lease for worker in workers for lease in worker.leases.values()]
+        leases = [
+            lease
+            for worker in workers
+            for lease in worker.leases.values()
+            if not lease.job.removed
+        ]
         running = [lease.job for lease in leases if lease.stopping or lease in preemptible]
         snapshot = Snapshot(view, list(dict.fromkeys([*waiting, *running])), workers)
         keeping = self._replan(view, snapshot, ())
