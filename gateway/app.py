@@ -19,6 +19,7 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.worker_metrics import WorkerCollector
+from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from synergai.profiles.service import ProfileService
 from synergai.runtime.clock import Clock
@@ -53,6 +54,7 @@ class App:
     jobs: SubmittedJobs
     streamed: StreamedJobs
     inference: Inference
+    held: HeldRequests
     model_control: ModelControl
     work_streams: WorkStreams
     hub: Hub
@@ -120,6 +122,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
+    inference = Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch)
     return App(
         clock=clock,
         metrics=metrics,
@@ -132,7 +135,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         streamed=StreamedJobs(
             dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
         ),
-        inference=Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch),
+        inference=inference,
+        held=HeldRequests(inference, catalogue, admission),
         model_control=model_control,
         work_streams=work_streams,
         hub=hub,

@@ -141,7 +141,12 @@ class Gateway:
             )
         )
         backend = GatewayBackend(
-            app.inference, app.catalogue, app.admission, app.metrics, app.model_control
+            app.inference,
+            app.held,
+            app.catalogue,
+            app.admission,
+            app.metrics,
+            app.model_control,
         )
         inference = InferenceServicer(backend, "synergai", EXTENSIONS)
         models = ModelServicer(backend, app.clock)
@@ -234,6 +239,7 @@ class Gateway:
         admission = self.app.admission
         async with self._stopped:
             admission.close()
+            self.app.held.close()
             if admission.requests:
                 _log.info("shutting down: draining %d requests", admission.requests)
                 with suppress(TimeoutError):

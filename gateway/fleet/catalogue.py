@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from synergai.domain import EngineName
 from synergai.errors import (
+    DeadlineExceeded,
     EngineNotFound,
     EnginePending,
     EngineUnloaded,
@@ -83,16 +84,33 @@ class Catalogue:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
         raise EngineNotFound(name)
 
-    async def wait_inspected(self, name: str) -> None:
-        """Wait until an engine is not pending any more; see `find_usable`."""
+    async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
+        """Wait until an engine is not pending any more; see `find_usable`.
+
+        Args:
+            name: name of the engine, known or not.
+            timeout_s: seconds to wait; None means no limit.
+
+        Raises:
+            DeadlineExceeded: the timeout expired.
+        """
         try:
             self.find_usable(name)
         except EnginePending:
-            loop = asyncio.get_running_loop()
-            inspected = self._inspected.setdefault(EngineName(name), loop.create_future())
-            await asyncio.shield(inspected)
+            pass
         except SynergaiError:
-            pass  # the caller finds out by itself
+            return  # the caller finds out by itself
+        else:
+            return
+        loop = asyncio.get_running_loop()
+        inspected = self._inspected.setdefault(EngineName(name), loop.create_future())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(inspected)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"engine {name!r} was still being inspected at the deadline"
+            ) from None
 
     def check_known(self, name: str) -> None:
         """Check that jobs for an engine may be accepted: it can run now or after a reconnection.

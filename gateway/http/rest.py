@@ -18,7 +18,7 @@ from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
 from synergai.protocol.oip_server import calls
-from synergai.protocol.oip_server.messages import engine_metadata, matching_engine
+from synergai.protocol.oip_server.messages import matching_engine
 from synergai.protocol.oip_server.parameters import TENANT_METADATA, checked_tenant
 
 if TYPE_CHECKING:
@@ -138,8 +138,9 @@ class RestCalls:
 
     async def model_metadata(self, request: Request) -> Response:
         """Return an engine's inputs and outputs."""
-        engine = matching_engine(self._backend, *_name_and_version(request))
-        return json_response(message_to_json(engine_metadata(engine)))
+        name, version = _name_and_version(request)
+        metadata = await calls.model_metadata(self._backend, name, version, _timeout_s(request))
+        return json_response(message_to_json(metadata))
 
     async def model_config(self, request: Request) -> Response:
         """Return an engine's configuration in Triton's format."""

@@ -184,8 +184,10 @@ class StreamedJobs:
         Raises:
             InvalidInput: queries are out of order, missing, or do not match the engine.
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
+            DeadlineExceeded: the engine was still being inspected at the deadline.
             Overloaded: too many requests or bytes are in flight.
         """
+        await self._catalogue.wait_inspected(spec.engine, budget_s)
         engine = self._catalogue.find(spec.engine)
         self._admission.acquire(self._window_bytes)
         tracker = JobTracker(

@@ -6,7 +6,8 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from synergai.errors import DeadlineExceeded
+from gateway.requests.parameters import parse_options
+from synergai.errors import SynergaiError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -47,6 +48,12 @@ class HeldRequests:
         self._inference = inference
         self._catalogue = catalogue
         self._admission = admission
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Fail the held requests, because the gateway is stopping."""
+        for waiting in self._waiting:
+            waiting.cancel()
 
     def hold(
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
@@ -54,13 +61,21 @@ class HeldRequests:
         """Accept a request whose engine is pending; for the arguments see `Inference.begin`.
 
         Raises:
+            InvalidInput, NotSupported: a parameter is invalid.
             Unavailable: the gateway is stopping.
             Overloaded: a limit is reached.
         """
-        self._admission.acquire(len(raw.data))
+        options = parse_options(raw.parsed.message.parameters)
+        if options.timeout_s is not None:
+            budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
+        try:
+            self._admission.acquire(len(raw.data))
+        except SynergaiError as error:
+            self._count_rejected(raw, options.tenant or tenant, error)
+            raise
         room = ExitStack()
         room.callback(self._admission.release, len(raw.data))
-        held = HeldRequest(self._run(raw, budget_s, tenant, room))
+        held = HeldRequest(self._run(raw, budget_s, options.tenant or tenant, room))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
         return held
@@ -75,14 +90,11 @@ class HeldRequests:
         """Wait, free the request's `room` and run it."""
         loop = asyncio.get_running_loop()
         deadline = None if budget_s is None else loop.time() + budget_s
-        name = raw.parsed.message.model_name
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._catalogue.wait_inspected(name)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"engine {name!r} was still being inspected at the deadline"
-            ) from None
+            await self._wait_inspected(raw.parsed.message.model_name, budget_s)
+        except SynergaiError as error:
+            self._count_rejected(raw, tenant, error)
+            raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
         request = self._inference.begin(raw, remaining_s, tenant)
@@ -91,3 +103,26 @@ class HeldRequests:
         except asyncio.CancelledError:
             request.abandon()
             raise
+
+    async def _wait_inspected(self, engine: str, timeout_s: float | None) -> None:
+        """Wait until `engine` is inspected, or `close` is called.
+
+        Raises:
+            DeadlineExceeded: the timeout expired.
+            Unavailable: the gateway is stopping.
+        """
+        waiting = asyncio.create_task(self._catalogue.wait_inspected(engine, timeout_s))
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait([waiting])
+            if waiting.cancelled():
+                raise Unavailable("the gateway is stopping; try another one, or later")
+            waiting.result()
+        finally:
+            self._waiting.discard(waiting)
+            waiting.cancel()
+
+    def _count_rejected(
+        self, raw: RawRequest[RequestHeader], tenant: str, error: SynergaiError
+    ) -> None:
+        self._inference.count_rejected(raw.parsed.message.model_name, tenant, error)

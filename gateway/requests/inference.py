@@ -217,10 +217,7 @@ class Inference:
                 self._check_feasible(engine.name, options.priority, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
-            outcome = request_outcome(error)
-            metrics.requests.count(outcome)
-            metrics.statistics.record_failure(error)
-            self._metrics.tenants.count_request(options.tenant or tenant, outcome)
+            self.count_rejected(engine.name, options.tenant or tenant, error)
             raise
         self._count += 1
         job = Job(
@@ -238,6 +235,13 @@ class Inference:
         shedder.add(job)
         self._dispatcher.submit(job, request, ready=1)
         return request
+
+    def count_rejected(self, engine: str, tenant: str, error: SynergaiError) -> None:
+        """Count a request for a known engine that was rejected before it was dispatched."""
+        metrics, outcome = self._metrics.engine(engine), request_outcome(error)
+        metrics.requests.count(outcome)
+        metrics.statistics.record_failure(error)
+        self._metrics.tenants.count_request(tenant, outcome)
 
     def _check_feasible(self, engine: EngineName, priority: int, budget_s: float) -> None:
         """Refuse a request that the running work leaves no time for.

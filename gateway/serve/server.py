@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
 from gateway.serve.local_hub import LocalHub
@@ -36,8 +35,8 @@ class LocalServer:
         hub = LocalHub()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Agent(self._settings.to_agent_config(), hub))
-            module = await asyncio.to_thread(import_module, "gateway.server")
-            self._gateway = module.GatewayProcess(self._settings)
+            gateway = await asyncio.to_thread(_import_gateway)
+            self._gateway = gateway(self._settings)
             await stack.enter_async_context(self._gateway)
             hub.open(self._gateway)
             self._stack = stack.pop_all()
@@ -62,3 +61,9 @@ class LocalServer:
             JournalBroken: the gateway stopped because the journal could not be written.
         """
         await self._gateway.wait_stopped()
+
+
+def _import_gateway() -> type[GatewayProcess]:
+    from gateway.server import GatewayProcess
+
+    return GatewayProcess

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.requests.held import HeldRequests
 from synergai.errors import EnginePending
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics
-    from gateway.requests.held import HeldRequest
+    from gateway.requests.held import HeldRequest, HeldRequests
     from gateway.requests.inference import Inference, Request
     from synergai.domain import Engine, EngineName
     from synergai.protocol.oip_server.statistics import EngineStatistics
@@ -37,13 +36,14 @@ class GatewayBackend:
     def __init__(
         self,
         inference: Inference,
+        held: HeldRequests,
         catalogue: Catalogue,
         admission: Admission,
         metrics: Metrics,
         model_control: ModelControl,
     ) -> None:
         self._inference = inference
-        self._held = HeldRequests(inference, catalogue, admission)
+        self._held = held
         self._catalogue = catalogue
         self._admission = admission
         self._metrics = metrics
@@ -61,6 +61,10 @@ class GatewayBackend:
             return self._inference.begin(raw, budget_s, tenant)
         except EnginePending:
             return self._held.hold(raw, budget_s, tenant)
+
+    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
+        """Wait until an engine has been inspected; see `Catalogue.wait_inspected`."""
+        await self._catalogue.wait_inspected(name, budget_s)
 
     def find_engine(self, name: str) -> Engine:
         """Return the engine in service under `name`; see `Catalogue.find`."""

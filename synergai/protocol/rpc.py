@@ -115,14 +115,15 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     await context.abort(code, str(error)[:MAX_DETAILS], trailers)
 
 
-def log_internal_error(where: str) -> InternalError:
-    """Log the current exception with an id, and return an error with only that id for the client.
+def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:
+    """Log an exception with an id, and return an error with only that id for the client.
 
     Args:
         where: the operation that failed.
+        error: the exception; by default, the current one.
     """
     error_id = secrets.token_hex(4)
-    _log.exception("internal error %s in %s", error_id, where)
+    _log.error("internal error %s in %s", error_id, where, exc_info=error or True)
     return InternalError(f"internal error {error_id}; the server's log has the details")
 
 

@@ -168,6 +168,9 @@ class AgentBackend:
         request.start()
         return request
 
+    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
+        """Return at once: all engines are inspected before the server starts."""
+
     def find_engine(self, name: str) -> Engine:
         """Return the engine in service under `name`.
 

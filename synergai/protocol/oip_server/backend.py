@@ -45,6 +45,13 @@ class InferenceBackend(Protocol):
             SynergaiError: the request is rejected.
         """
 
+    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
+        """Wait while the workers of an engine, known or not, are still inspecting it.
+
+        Raises:
+            DeadlineExceeded: the budget ran out.
+        """
+
     def find_engine(self, name: str) -> Engine:
         """Return the engine in service under `name`.
 

@@ -10,6 +10,7 @@ from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.oip_server.messages import (
     engine_config,
+    engine_metadata,
     engine_statistics,
     matching_engine,
 )
@@ -74,6 +75,19 @@ async def infer(
     except asyncio.CancelledError:
         pending.abandon()
         raise
+
+
+async def model_metadata(
+    backend: InferenceBackend, name: str, wanted_version: str, budget_s: float | None
+) -> inference_pb2.ModelMetadataResponse:
+    """Return an engine's inputs and outputs, once it has been inspected.
+
+    Raises:
+        SynergaiError: see `matching_engine`.
+        DeadlineExceeded: the budget ran out.
+    """
+    await backend.wait_inspected(name, budget_s)
+    return engine_metadata(matching_engine(backend, name, wanted_version))
 
 
 def model_config(

@@ -11,7 +11,6 @@ from synergai.errors import SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.oip_server import calls
-from synergai.protocol.oip_server.messages import engine_metadata, matching_engine
 from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
 from synergai.protocol.oip_server.stream import InferenceStream
 from synergai.protocol.request_codec import RequestDecoder
@@ -98,10 +97,11 @@ class InferenceServicer:
         return self._metadata
 
     async def model_metadata(
-        self, request: oip.ModelMetadataRequest, _context: Context
+        self, request: oip.ModelMetadataRequest, context: Context
     ) -> oip.ModelMetadataResponse:
         """Return an engine's inputs and outputs."""
-        return engine_metadata(matching_engine(self._backend, request.name, request.version))
+        budget_s = context.time_remaining()
+        return await calls.model_metadata(self._backend, request.name, request.version, budget_s)
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""

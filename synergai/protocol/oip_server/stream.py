@@ -125,6 +125,8 @@ class InferenceStream:
                 self._put(slot, wrap_stream_response(result.result(), final))
             elif isinstance(error, SynergaiError):
                 self._fail(slot, request_id, error)
+            else:
+                self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer", error))
 
         request.result.add_done_callback(done)
 

@@ -20,6 +20,7 @@ from synergai.protocol.rpc import RawRequest
 if TYPE_CHECKING:
     from gateway.requests.inference import Inference, Request
     from synergai.domain import Engine
+    from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
 BOX = WorkerId("box")
@@ -43,6 +44,10 @@ class FakeInference:
         self._catalogue = catalogue
         self._admission = admission
         self.begun: list[BegunRequest] = []
+        self.rejected: list[SynergaiError] = []
+
+    def count_rejected(self, _engine: str, _tenant: str, error: SynergaiError) -> None:
+        self.rejected.append(error)
 
     def begin(self, raw: RawRequest[RequestHeader], _budget_s: float | None, _: str) -> Request:
         self._catalogue.find(raw.parsed.message.model_name)
@@ -62,8 +67,14 @@ class Harness:
         self.admission = Admission(1, 1 << 20)
         self.inference = FakeInference(self.catalogue, self.admission)
         self.held = HeldRequests(cast("Inference", self.inference), self.catalogue, self.admission)
-        data = ModelInferRequest(model_name="echo").SerializeToString()
-        self.raw = RawRequest(data, RequestDecoder().parse(data))
+        self.raw = self.request()
+
+    def request(self, timeout_us: int = 0) -> RawRequest[RequestHeader]:
+        message = ModelInferRequest(model_name="echo")
+        if timeout_us:
+            message.parameters["timeout"].int64_param = timeout_us
+        data = message.SerializeToString()
+        return RawRequest(data, RequestDecoder().parse(data))
 
 
 @pytest.fixture
@@ -119,6 +130,24 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
 async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
     request = harness.held.hold(harness.raw, 0.0, "")
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
+        await request.result
+    assert harness.admission.requests == 0
+    assert len(harness.inference.rejected) == 1
+
+
+async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
+    harness: Harness,
+) -> None:
+    request = harness.held.hold(harness.request(timeout_us=1), 60.0, "")
+    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+        await request.result
+
+
+async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
+    request = harness.held.hold(harness.raw, None, "")
+    await turns()
+    harness.held.close()
+    with pytest.raises(Unavailable, match="is stopping"):
         await request.result
     assert harness.admission.requests == 0
 
