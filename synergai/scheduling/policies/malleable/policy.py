@@ -120,10 +120,7 @@ class Malleable:
         preemptible: Collection[Lease],
     ) -> Sequence[Decision]:
         leases = [
-            lease
-            for worker in workers
-            for lease in worker.leases.values()
-            if not lease.job.removed
+            lease for worker in workers for lease in worker.leases.values() if not lease.job.removed
         ]
         running = [lease.job for lease in leases if lease.stopping or lease in preemptible]
         snapshot = Snapshot(view, list(dict.fromkeys([*waiting, *running])), workers)
