@@ -44,7 +44,10 @@ def install(
     programs: Programs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Install the gateway as a systemd service and start it. Run it again to update."""
+    """Install the gateway as a systemd service and start it. Run it again to update.
+
+    Without addresses and port, an update keeps those of the installation before.
+    """
     from gateway.installer import SERVICE, Installation
 
     installation = Installation(
@@ -54,7 +57,8 @@ def install(
         http=http,
         programs=str(programs or Path(sys.executable).parent),
     )
-    print_or_execute(installation.steps(Path("/")), SERVICE, dry_run=dry_run)
+    done = f"done; see systemctl status {SERVICE}"
+    print_or_execute(installation.steps(Path("/")), done, dry_run=dry_run)
 
 
 def uninstall(
@@ -66,7 +70,7 @@ def uninstall(
     """Stop and remove the gateway's service."""
     from gateway.installer import SERVICE, removal_steps
 
-    print_or_execute(removal_steps(purge=purge), SERVICE, dry_run=dry_run)
+    print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from synergai.runtime.installation import Step
 
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
+"""The settings that the options of an installation give."""
+LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
+"""Further settings, which installations leave alone."""
+_HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
 SERVICE: Final = "synergai-gateway.service"
 STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
 """The state directory of the service's dynamic user: a link, and where it leads."""
@@ -30,13 +34,13 @@ STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Options of an installation; other settings can be added to its environment file.
+    """Options of an installation. Without any, the settings of an earlier one stay.
 
     Attributes:
         listen: address for clients; empty for the gateway's default, as for the others.
         hub: address for agents.
         work_port: port of the agents' work sockets; 0 picks a free port.
-        http: address of metrics and health checks.
+        http: address of REST, metrics and health checks.
         programs: directory of ``synergai``.
 
     Raises:
@@ -63,22 +67,23 @@ class Installation:
             NotFound: this installation of SynergAI lacks the unit file.
         """
         yield from check_programs(self.programs, ("synergai",), root)
-        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640)
+        settings = self._settings()
+        yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)
         yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
         yield RunCommand(("systemctl", "daemon-reload"))
         yield RunCommand(("systemctl", "enable", "--now", SERVICE))
         # A service that was already running still uses the previous files.
         yield RunCommand(("systemctl", "try-restart", SERVICE))
 
-    def _environment(self) -> str:
+    def _settings(self) -> list[str]:
+        """Return the lines of the environment file."""
         values = {
             "LISTEN": self.listen,
             "HUB": self.hub,
             "WORK_PORT": self.work_port,
             "HTTP": self.http,
         }
-        lines = (f"SYNERGAI_GATEWAY_{key}={value}\n" for key, value in values.items() if value)
-        return "# Settings of the gateway, see synergai gateway --help.\n" + "".join(lines)
+        return [f"SYNERGAI_GATEWAY_{key}={value}\n" for key, value in values.items() if value]
 
 
 def removal_steps(*, purge: bool = False) -> Iterator[Step]:
@@ -92,4 +97,5 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
     yield RunCommand(("systemctl", "daemon-reload"))
     if purge:
         yield RemovePath(ENVIRONMENT)
+        yield RemovePath(LOCAL_ENVIRONMENT)
         yield from map(RemovePath, STATE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import validate_name
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from worker_agent.power.files import Files
 
 ENVIRONMENT: Final = f"{SETTINGS}/agent.env"
+"""The settings that the options of an installation give."""
+LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/agent.local.env"
+"""Further settings, which installations leave alone."""
 SYSUSERS: Final = "/etc/sysusers.d/synergai.conf"
 STATE: Final = "/var/lib/synergai-agent"
 MODELS: Final = f"{STATE}/models"
@@ -50,6 +53,8 @@ class Installation:
         models: model directory.
         power: power mode controller; see ``worker_agent.power.selection``.
         programs: directory of ``synergai`` and ``synergai-power``.
+        keep_settings: whether the settings of an earlier installation, if there is one, take the
+            place of the others here.
 
     Raises:
         InvalidInput: on construction, if an address or a name is invalid.
@@ -61,6 +66,7 @@ class Installation:
     models: str = MODELS
     power: str = AUTO
     programs: str
+    keep_settings: bool = False
 
     def __post_init__(self) -> None:
         validate_address(self.hub)
@@ -82,19 +88,22 @@ class Installation:
         """Yield the steps that install the agent on the machine `files`.
 
         Raises:
+            InvalidInput: the settings to keep name no power controller.
             NotFound: this installation of SynergAI lacks the unit files.
         """
-        power = detect(files) if self.power == AUTO else self.power
+        options = self._with_installed(files) if self.keep_settings else self
+        power = detect(files) if options.power == AUTO else options.power
         yield from check_programs(self.programs, ("synergai", "synergai-power"), files.root)
-        yield Check(f"the service can read {self.models}", path_problem(self.models, STATE))
+        models = options.models
+        yield Check(f"the service can read {models}", path_problem(models, STATE))
         yield WriteFile(SYSUSERS, read_unit("synergai.conf"))
         yield RunCommand(("systemd-sysusers", SYSUSERS))
-        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640)
+        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640, keep=self.keep_settings)
         if power in ("cpufreq", "nvpmodel"):
             yield from _allowed_modes(power, files)
         for name in _UNIT_NAMES:
             text = read_unit(name, self.programs)
-            if name == "synergai-power@.service" and self.power != AUTO:
+            if name == "synergai-power@.service" and options.power != AUTO:
                 text = text.replace("synergai-power\n", f"synergai-power --controller {power}\n", 1)
             yield WriteFile(f"{UNITS}/{name}", text)
         if power == "cgroup":
@@ -103,6 +112,23 @@ class Installation:
         yield RunCommand(("systemctl", "enable", "--now", _SOCKET, SERVICE))
         # A service that was already running still uses the previous files.
         yield RunCommand(("systemctl", "try-restart", SERVICE))
+
+    def _with_installed(self, files: Files) -> Installation:
+        """Return these options with those of the environment file on which other files depend.
+
+        A user who cannot read the file can still print a plan: that of a new installation.
+        """
+        try:
+            lines = files.read(ENVIRONMENT).splitlines()
+        except (FileNotFoundError, PermissionError):
+            return self
+        parts = (line.partition("=") for line in lines)
+        settings = {key: value.strip("\"' ") for key, _, value in parts}
+        return replace(
+            self,
+            models=settings.get("SYNERGAI_AGENT_MODELS", self.models),
+            power=settings.get("SYNERGAI_AGENT_POWER", self.power),
+        )
 
     def _environment(self) -> str:
         values = {
@@ -142,6 +168,7 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
     yield RunCommand(("systemctl", "daemon-reload"))
     if purge:
         yield RemovePath(ENVIRONMENT)
+        yield RemovePath(LOCAL_ENVIRONMENT)
         yield RemovePath(ALLOWED)
         yield RemovePath(STATE)
         yield RemovePath(SYSUSERS)

@@ -21,19 +21,19 @@ Programs = Annotated[
 ]
 
 
-def print_or_execute(steps: Iterable[Step], service: str, *, dry_run: bool) -> None:
+def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None:
     """Print the steps, or execute them.
 
     Args:
         steps: the plan.
-        service: the service that they install or remove.
+        done: what to print once they are executed.
         dry_run: print them, whether or not they could be executed here.
     """
     from synergai.runtime.installation import execute, find_problem
 
     if not dry_run:
         execute(list(steps))
-        typer.echo(f"done; see systemctl status {service}")
+        typer.echo(done)
         return
     for step in steps:
         typer.echo(str(step))

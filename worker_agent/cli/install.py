@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.runtime.paths import default_worker_class
 
+_SETTINGS: Final = ("gateway", "worker_class", "worker_id", "models", "power")
+"""The parameters of `install` that are settings of the agent."""
+
 
 def install(
+    context: typer.Context,
     gateway: Annotated[
         str, typer.Option(metavar="HOST[:PORT]", help="Address of the gateway's hub.")
     ] = "127.0.0.1",
@@ -31,7 +35,10 @@ def install(
     programs: Programs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Install the agent as a systemd service and start it. Run it again to update."""
+    """Install the agent as a systemd service and start it. Run it again to update.
+
+    Without options for the agent, an update keeps those of the installation before.
+    """
     from worker_agent.installer import MODELS, SERVICE, Installation
     from worker_agent.power.files import Files
 
@@ -42,8 +49,15 @@ def install(
         models=str(models) if models else MODELS,
         power=power,
         programs=str(programs or Path(sys.executable).parent),
+        keep_settings=not any(_is_given(context, name) for name in _SETTINGS),
     )
-    print_or_execute(installation.steps(Files()), SERVICE, dry_run=dry_run)
+    done = f"done; see systemctl status {SERVICE}"
+    print_or_execute(installation.steps(Files()), done, dry_run=dry_run)
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name != "DEFAULT"
 
 
 def uninstall(
@@ -55,4 +69,4 @@ def uninstall(
     """Stop and remove the agent's service."""
     from worker_agent.installer import SERVICE, removal_steps
 
-    print_or_execute(removal_steps(purge=purge), SERVICE, dry_run=dry_run)
+    print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)

@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli import app as gateway_app
 from synergai.errors import InvalidInput, NotSupported, Unavailable
 from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
+from worker_agent.cli.main import app
 from worker_agent.installer import ENVIRONMENT, STATE, Installation, removal_steps
 from worker_agent.power.files import Files
 from worker_agent.power.helper import ALLOWED
 
 if TYPE_CHECKING:
+    from typer import Typer
+
     from worker_agent.emulated_board.board import EmulatedBoard
 
 UNIT = "/etc/systemd/system/synergai-agent.service"
@@ -74,6 +79,37 @@ def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoar
     assert "10.0.0.2:8010" in agx.files.read(ENVIRONMENT)
     assert "10.0.0.1:8010" in agx.files.read(f"{ENVIRONMENT}.old")
     assert agx.files.read(f"{UNIT}.old") == "changed by hand"
+
+
+@pytest.mark.usefixtures("systemd")
+def test_kept_settings_determine_the_other_files(agx: EmulatedBoard) -> None:
+    put_programs(agx.root)
+    execute(list(wanted("cgroup").steps(agx.files)), agx.root)
+    settings = agx.files.read(ENVIRONMENT)
+    again = Installation(worker_class="x", gateway="gw", programs=PROGRAMS, keep_settings=True)
+    steps = list(again.steps(agx.files))
+    execute(steps, agx.root)
+    assert agx.files.read(ENVIRONMENT) == settings
+    assert any("--controller cgroup" in str(step) for step in steps)
+    assert not agx.files.exists(ALLOWED)
+
+
+def test_settings_are_kept_unless_an_option_is_given() -> None:
+    for options, kept in (([], True), (["--worker-class", "x86"], False)):
+        done = CliRunner().invoke(app, ["install", "--dry-run", *options])
+        assert done.exit_code == 0
+        assert (f"write {ENVIRONMENT} (640), unless it exists" in done.output) is kept
+
+
+@pytest.mark.parametrize("role", [app, gateway_app])
+def test_only_an_installation_refers_to_the_services_status(
+    monkeypatch: pytest.MonkeyPatch, role: Typer
+) -> None:
+    monkeypatch.setattr("synergai.runtime.installation.execute", lambda _: None)
+    installed = CliRunner().invoke(role, ["install"])
+    assert "systemctl status synergai-" in installed.output
+    removed = CliRunner().invoke(role, ["uninstall"])
+    assert removed.output.startswith("removed synergai-")
 
 
 @pytest.mark.usefixtures("systemd")
@@ -142,7 +178,8 @@ def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
 ) -> None:
     root = put_programs(tmp_path / "root")
     fields = {"gateway": "gw", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
-    steps = list(Installation(**{**fields, **change}).steps(Files(root)))
+    options = Installation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
+    steps = list(options.steps(Files(root)))
 
     problems = [found for step in steps if (found := find_problem(step, root))]
 

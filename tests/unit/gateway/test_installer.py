@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.installer import ENVIRONMENT, SERVICE, STATE, Installation, removal_steps
+from gateway.installer import (
+    ENVIRONMENT,
+    LOCAL_ENVIRONMENT,
+    SERVICE,
+    STATE,
+    Installation,
+    removal_steps,
+)
 from synergai.errors import InvalidInput, NotSupported
 from synergai.runtime import installation
-from synergai.runtime.installation import RunCommand, WriteFile, execute, find_problem
+from synergai.runtime.installation import RunCommand, WriteFile, execute, find_problem, read_unit
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
 
 if TYPE_CHECKING:
@@ -64,6 +71,29 @@ def test_installing_again_keeps_a_copy_of_changed_settings(root: Path) -> None:
     settings = root / ENVIRONMENT.lstrip("/")
     assert "8020" in settings.read_text()
     assert "8010" in settings.with_name("gateway.env.old").read_text()
+
+
+@pytest.mark.usefixtures("systemd")
+def test_installing_again_without_options_keeps_the_settings(root: Path) -> None:
+    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
+    execute(list(wanted().steps(root)), root)
+    settings = root / ENVIRONMENT.lstrip("/")
+    assert "8010" in settings.read_text()
+    assert not settings.with_name("gateway.env.old").exists()
+
+
+@pytest.mark.usefixtures("systemd")
+def test_further_settings_are_read_last_and_stay_until_purged(root: Path) -> None:
+    further = root / LOCAL_ENVIRONMENT.lstrip("/")
+    further.parent.mkdir(parents=True)
+    further.write_text("SYNERGAI_GATEWAY_POLICY=edf\n")
+    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
+    execute(list(removal_steps()), root)
+    assert further.read_text() == "SYNERGAI_GATEWAY_POLICY=edf\n"
+    files = [line for line in read_unit(SERVICE).splitlines() if line.startswith("Environment")]
+    assert files == [f"EnvironmentFile=-{ENVIRONMENT}", f"EnvironmentFile=-{LOCAL_ENVIRONMENT}"]
+    execute(list(removal_steps(purge=True)), root)
+    assert not further.exists()
 
 
 @pytest.mark.usefixtures("systemd")
