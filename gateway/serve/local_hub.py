@@ -27,10 +27,12 @@ class LocalHub:
 
     Attributes:
         target: name of the gateway in log messages.
+        joined: set once the worker has joined the fleet.
     """
 
     def __init__(self) -> None:
         self.target = "this process"
+        self.joined = asyncio.Event()
         self._gateway: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
 
     def open(self, gateway: Gateway) -> None:
@@ -41,7 +43,9 @@ class LocalHub:
     async def connect(self) -> AsyncGenerator[LocalConnection, None]:
         """Open a control stream."""
         gateway = await asyncio.shield(self._gateway)
-        connection = LocalConnection(gateway.app.hub, gateway.app.work_streams)
+        connection = LocalConnection(
+            gateway.app.hub, gateway.app.work_streams, on_joined=self.joined.set
+        )
         async with aclosing(connection.responses):
             try:
                 yield connection
@@ -54,12 +58,20 @@ class LocalHub:
 class LocalConnection:
     """A connection to a hub in this process; implements the agent's `HubConnection`.
 
+    Args:
+        hub: serves the control stream.
+        work_streams: serves the work stream.
+        on_joined: called once the worker has joined the fleet.
+
     Attributes:
         responses: control messages of the gateway, closed by the owner of the connection.
     """
 
-    def __init__(self, hub: Hub, work_streams: WorkStreams) -> None:
+    def __init__(
+        self, hub: Hub, work_streams: WorkStreams, *, on_joined: Callable[[], None]
+    ) -> None:
         self._work_streams = work_streams
+        self._on_joined = on_joined
         # Bounded by the agent's send queue, which waits for each write.
         self._requests: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue(1)
         self.responses = hub.control(self._receive(), None)
@@ -85,6 +97,7 @@ class LocalConnection:
 
         agent_end, gateway_end = open_pipe(on_message, on_report)
         self._work_streams.serve(registered.session, gateway_end)
+        self._on_joined()
         return agent_end
 
     def close(self) -> None:

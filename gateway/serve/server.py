@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 from gateway.serve.local_hub import LocalHub
+from synergai.runtime.ready_file import ready_file
 from worker_agent.app import Agent
 
 if TYPE_CHECKING:
@@ -36,9 +37,20 @@ class LocalServer:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Agent(self._settings.to_agent_config(), hub))
             gateway = await asyncio.to_thread(_import_gateway)
-            self._gateway = gateway(self._settings)
+            # The gateway alone is not ready: it does not know the engines yet.
+            settings = self._settings.model_copy(update={"ready_file": None})
+            self._gateway = gateway(settings)
             await stack.enter_async_context(self._gateway)
             hub.open(self._gateway)
+            await hub.joined.wait()
+            stack.enter_context(
+                ready_file(
+                    self._settings.ready_file,
+                    address=self._gateway.address,
+                    hub_address=self._gateway.hub_address,
+                    http_address=self._gateway.http_address,
+                )
+            )
             self._stack = stack.pop_all()
         return self
 
