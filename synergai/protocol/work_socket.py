@@ -3,7 +3,7 @@
 A gRPC message crosses two threads and several system calls at each end, which dominates the
 gateway's overhead for short queries. Gateway and agents therefore exchange the same messages over
 a socket of the event loop. Each message is a frame: its length in four bytes (little endian), then
-the serialised message. The first frame is the session of the agent's registration.
+the serialised message. The first frame is the connection id of the agent.
 """
 
 from __future__ import annotations
