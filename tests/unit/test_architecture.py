@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -177,6 +178,16 @@ def test_order_names_every_part_of_a_package(package: str) -> None:
     if package != "synergai":
         parts.discard("__init__")
     assert parts <= set(ORDER[package])
+
+
+@pytest.mark.parametrize("package", sorted(ORDER))
+def test_document_lists_every_part_in_the_same_order(package: str) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    [section] = re.findall(rf"^### `{package}`$(.*?)^##", text, re.DOTALL | re.MULTILINE)
+    # The first column of the table; the profiler has a list instead.
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) or [section]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", row)]
+    assert listed == [part for part in ORDER[package] if not part.startswith("__")]
 
 
 @pytest.mark.parametrize("part", sorted(APART))
