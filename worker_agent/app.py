@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -60,6 +61,7 @@ class Agent:
 
     def __init__(self, config: AgentConfig, hub: HubLink | None = None) -> None:
         self._config = config
+        self._instance = secrets.token_hex(8)
         self._read_tls()  # report invalid certificate files before starting anything
         # Filled on startup, like the engines.
         self._configurations: list[Configuration] = []
@@ -178,6 +180,7 @@ class Agent:
             sessions=map(converters.session_to_proto, self._hosts.resident_sessions()),
             power_mode=self._modes.mode,
             meter="" if self._meter is None else self._meter.source,
+            instance=self._instance,
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

@@ -95,6 +95,7 @@ class ConnectedWorker:
     them: sessions and power mode once its assignments have run, engines without those that failed.
 
     Attributes:
+        instance: id of the agent's process; empty from an agent that sends none.
         orders: send queue of the work stream; closed while there is none.
         control: send queue of the control stream.
         power: power mode and power draw of the machine.
@@ -117,6 +118,7 @@ class ConnectedWorker:
     configurations: tuple[Configuration, ...]
     orders: SendQueue[Order]
     last_seen_at: float
+    instance: str = ""
     power: WorkerPower = field(default_factory=WorkerPower)
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=lambda: SendQueue(0))
     engines: dict[EngineName, Engine] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, p
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.registration import worker_from_registration
 from synergai.domain import validate_name
-from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
 from synergai.scheduling.events import (
@@ -167,6 +167,11 @@ class Hub:
     def _register(self, connection: AgentConnection, message: hub_pb2.Register) -> None:
         worker = worker_from_registration(message, self._clock.now())
         if (other := self._connections.of_worker(worker.id)) is not None:
+            if other.worker is not None and _differ(worker.instance, other.worker.instance):
+                raise Conflict(
+                    f"another agent is connected as {worker.id!r}: start one of them with another "
+                    "--worker-id"
+                )
             _log.warning("worker %s registered again: closing its old connection", worker.id)
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
             self._unregister(other)
@@ -262,3 +267,8 @@ class Hub:
                 _log.warning("%s: it is lost", reason)
                 connection.close(Unavailable(reason))
                 self._unregister(connection)
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two agents are different processes; earlier versions send no instance id."""
+    return bool(one and other) and one != other

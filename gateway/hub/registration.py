@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MAX_ENGINES: Final = 10_000
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_VERSION_TEXT: Final = 128
+_MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
 
 
@@ -47,6 +48,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     if len(message.agent_version) > _MAX_VERSION_TEXT or not message.agent_version.isprintable():
         raise InvalidInput(f"{where} has an invalid agent version")
     mode = validate_name(message.power_mode, "power mode") if message.power_mode else ""
+    if len(message.instance) > _MAX_INSTANCE_TEXT:
+        raise InvalidInput(f"{where} has an instance id of more than {_MAX_INSTANCE_TEXT} bytes")
     if len(message.meter) > _MAX_METER_TEXT or not message.meter.isprintable():
         raise InvalidInput(f"{where} has an invalid power meter name")
     engines = {}
@@ -71,6 +74,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         configurations=configurations or (Configuration(),),
         orders=orders,
         last_seen_at=now,
+        instance=message.instance,
         power=WorkerPower(mode=mode, meter=message.meter),
         engines=engines,
         sessions=sessions,

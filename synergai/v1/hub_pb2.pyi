@@ -161,6 +161,7 @@ class Register(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     POWER_MODE_FIELD_NUMBER: _builtins.int
     METER_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -171,6 +172,8 @@ class Register(_message.Message):
     """current mode; empty if there is none or unknown"""
     meter: _builtins.str
     """power meter; empty if there is none"""
+    instance: _builtins.str
+    """random, the same as long as the agent's process runs"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """configurations that the worker can run"""
@@ -195,10 +198,11 @@ class Register(_message.Message):
         sessions: _abc.Iterable[_common_pb2.Session] | None = ...,
         power_mode: _builtins.str = ...,
         meter: _builtins.str = ...,
+        instance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "instance", b"instance", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

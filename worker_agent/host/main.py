@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     die_with_parent(options.parent)
     prefer_oom_kill()
-    # The agent stops its hosts; Ctrl-C in a terminal signals the whole process group.
+    # The agent stops its hosts, also when a service manager signals all processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)

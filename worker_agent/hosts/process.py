@@ -132,6 +132,8 @@ class HostProcess(asyncio.Protocol):
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=launch.inherited_fds,
+                # Ctrl-C in a terminal signals its process group; the agent stops its hosts.
+                start_new_session=True,
             )
             host._transport, _ = await loop.create_connection(
                 lambda: host, sock=launch.agent_socket

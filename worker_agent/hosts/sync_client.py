@@ -63,7 +63,10 @@ class HostClient:
         self._last_run_id = 0
         with Launch.prepare(models, session, cores) as launch:
             self._process = subprocess.Popen(
-                launch.command, stdin=subprocess.DEVNULL, pass_fds=launch.inherited_fds
+                launch.command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=launch.inherited_fds,
+                start_new_session=True,  # Ctrl-C in a terminal signals its process group
             )
         self._socket, self._arena = launch.agent_socket, launch.arena
         os.close(launch.interrupt_writer)  # runs are never interrupted

@@ -170,6 +170,25 @@ async def test_newer_registration_replaces_the_older(
         assert not agent.assignments
 
 
+async def test_second_process_under_a_live_id_is_refused_and_the_first_stays(
+    caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+) -> None:
+    first, second = new_agent("w2"), new_agent("w2")
+    first.register.instance, second.register.instance = "one", "two"
+    async with first:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await second.connect()
+        assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert "--worker-id" in (caught.value.details() or "")
+        await second.disconnect()
+        await caller.oip.ModelInfer(a_request(), timeout=5)
+        assert not first.gone
+    third = new_agent("w2")
+    third.register.instance = "three"
+    async with third:
+        assert "w2" in [worker.id for worker in await caller.workers(1)]
+
+
 async def test_reopened_work_stream_gets_the_unfinished_queries(
     agent: FakeAgent, caller: Caller
 ) -> None:
