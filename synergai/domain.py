@@ -211,7 +211,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 
     Attributes:
         qos: seconds from acceptance to the deadline; infinite for no deadline.
-        priority: 0 (default) to 9 (highest).
+        priority: 0 (default) to 9 (most urgent).
         tenant: tenant for fair sharing; empty is a tenant too.
 
     Raises:

@@ -47,7 +47,7 @@ class LoadShedder:
         """Check that a request queued now would complete in time.
 
         Args:
-            priority: 0 (lowest) to 9 (highest).
+            priority: 0 (default) to 9 (most urgent).
             left_s: seconds until its deadline; None if it has none.
             now: current time in monotonic seconds.
 

@@ -20,7 +20,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     """Options that a request's parameters set.
 
     Attributes:
-        priority: 0 (default, lowest) to 9 (highest).
+        priority: 0 (default) to 9 (most urgent).
         timeout_s: seconds within which it must complete; None for no limit.
         tenant: its tenant; empty if not given.
         timings: add timings to the response; see ``gateway.requests.timings``.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.options import AsJson, Priority, Target, TlsCa
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +27,13 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 _PREVIEW: Final = 8
 """Elements of a tensor shown in a table."""
 WITH_BACKGROUND: Final = 1001
+_TOP: Final = 5
+"""Classes shown for each row of scores, unless the user chooses."""
+_BOX: Final = ("image", "class", "score", "ymin", "xmin", "ymax", "xmax")
+_CLASS: Final = ("output", "row", "class", "score")
+_VALUES: Final = ("output", "datatype", "shape", "values")
+_SINGLE: Final = ".npy"
+"""Suffix of a file that holds one array."""
 _MAX_CLASSES: Final = 100_000
 """Longest row that is read as the scores of classes."""
 _TIMINGS: Final = (
@@ -57,10 +65,21 @@ def infer(
         float | None,
         typer.Option(metavar="SECONDS", help="Fail without a response by then."),
     ] = None,
-    priority: Annotated[int, typer.Option(help="0 to 9 (first).")] = 0,
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 5,
+    priority: Priority = 0,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="INTEGER",
+            help="Show so many best classes per row of a 2-D output. Default: 5 if the engine"
+            " classifies, and the values otherwise.",
+        ),
+    ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs to a file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the outputs to a .npz file, or a single one to a .npy file."
+        ),
     ] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Show the time spent in each stage, and the worker.")
@@ -73,11 +92,22 @@ def infer(
     # Imported here to keep NumPy out of `--help`.
     from synergai.cli.input_values import parse_inputs
 
+    if deadline is not None and not deadline > 0:
+        raise InvalidInput(f"the deadline must be positive, not {deadline:g} s")
+    if save is not None and save.suffix not in {".npz", _SINGLE}:
+        raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
+
     async def query(client: Client) -> tuple[Engine, InferResult]:
         description = await client.engine(engine)
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]
+        count = len(requested or description.outputs)
+        if save is not None and save.suffix == _SINGLE and count > 1:
+            raise InvalidInput(
+                f"--save: {save} holds one output, and there are {count}: "
+                "name a .npz file, or choose one by --output"
+            )
         result = await client.infer(
             engine,
             parse_inputs(inputs or (), description),
@@ -94,8 +124,7 @@ def infer(
     if as_json:
         print_json(_as_json(result))
         return
-    for name, array in result.outputs.items():
-        _print_output(description, name, array, top)
+    print_outputs(description, result.outputs, top)
     if timings:
         _print_timings(result.parameters)
 
@@ -113,13 +142,21 @@ def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
 
     import numpy as np
 
+    if path.suffix == _SINGLE:
+        [array] = outputs.values()
+        with path.open("wb") as file:
+            np.lib.format.write_array(file, _plain(array), allow_pickle=False)
+        return
     # Not np.savez: outputs may be called like its own arguments.
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in outputs.items():
-            # Texts are object arrays, which NumPy would pickle.
-            plain = array.astype("S") if array.dtype.hasobject else array
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, plain, allow_pickle=False)
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Convert texts, which are object arrays, to a dtype that NumPy does not pickle."""
+    return array.astype("S") if array.dtype.hasobject else array
 
 
 def _as_json(result: InferResult) -> dict[str, Any]:
@@ -151,18 +188,39 @@ def _element(element: object) -> object:
 # --- tables -----------------------------------------------------------------------------
 
 
-def _print_output(engine: Engine, name: str, array: NDArray[Any], top: int) -> None:
-    if name == "boxes" and engine.postprocess == "boxes" and array.ndim == 2:
-        columns = ("image", "class", "score", "ymin", "xmin", "ymax", "xmax")
-        print_table(columns, (_box(row) for row in array.tolist()))
-    elif name == "classes" and engine.postprocess == "classes":
-        print_table(("image", "class"), ((str(n), str(c)) for n, c in enumerate(array.ravel())))
-    elif _has_scores(array):
-        # ImageNet networks have one class more than the labels: the background, at index 0.
-        background = int(engine.postprocess == "classes" and array.shape[1] == WITH_BACKGROUND)
-        print_table(("row", "class", name), _classes(array, top, background))
-    else:
-        print_table(("output", "datatype", "shape", "values"), [_summary(name, array)])
+def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int | None) -> None:
+    """Print an answer: one table of classes, one of boxes and one of other outputs.
+
+    Args:
+        engine: description of the engine; its `postprocess` tells whether it classifies.
+        outputs: the outputs by name.
+        top: number of best classes to show for each row of a 2-D output; None means the usual
+            number for an engine that classifies, and the values for any other.
+    """
+    boxes: list[tuple[str, ...]] = []
+    classes: list[tuple[str, ...]] = []
+    values: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    classifies = engine.postprocess == "classes"
+    shown = top or _TOP
+    for name, array in outputs.items():
+        if name == "boxes" and engine.postprocess == "boxes" and array.ndim == 2:
+            boxes += map(_box, array.tolist())
+        elif name == "classes" and classifies:
+            classes += ((name, str(n), str(c), "") for n, c in enumerate(array.ravel()))
+        elif (classifies or top) and _has_scores(array):
+            # ImageNet networks have one class more than the labels: the background, at index 0.
+            background = int(classifies and array.shape[1] == WITH_BACKGROUND)
+            classes += ((name, *row) for row in _classes(array, shown, background))
+            if shown < array.shape[1]:
+                notes.append(f"{name}: top {shown} of {array.shape[1]:,}")
+        else:
+            values.append(_summary(name, array))
+    for columns, rows in ((_BOX, boxes), (_CLASS, classes), (_VALUES, values)):
+        if rows:
+            print_table(columns, rows)
+    for note in notes:
+        typer.echo(note)
 
 
 def _box(row: list[float]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.options import AsJson, Priority, Target, TlsCa
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
@@ -64,7 +64,7 @@ def submit(
             help="Time to completion. Default: no deadline.",
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(help="0 to 9 (first).")] = 0,
+    priority: Priority = 0,
     tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
     key: Annotated[
         str,

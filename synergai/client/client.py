@@ -160,7 +160,7 @@ class Client:
             inputs: a value per input of the engine. Arrays must have exactly the input's dtype and
                 shape; lists and scalars are converted if that loses nothing.
             deadline: seconds until the result is worthless; the query is then cancelled.
-            priority: 0 to 9 (first).
+            priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
             version: required version of the engine; any if empty.
             parameters: further parameters of the protocol.
@@ -242,7 +242,7 @@ class Client:
             engine: name of the engine.
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             deadline: seconds for each query, from its arrival at the gateway.
-            priority: 0 to 9 (first).
+            priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
             version: required version of the engine; any if empty.
             parameters: further parameters of the protocol.
@@ -292,7 +292,7 @@ class Client:
             engine: name of the engine.
             queries: number of queries; query *i* is sample *i* modulo the size of the sample set.
             qos: seconds from acceptance to completion; None means no deadline.
-            priority: 0 to 9 (first).
+            priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
             idempotency_key: submitting again with the same key and specification returns the
                 same job; a random key if empty.
@@ -351,7 +351,7 @@ class Client:
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             queries: number of queries; required if `inputs` has no length.
             qos: seconds from acceptance to completion; None means no deadline.
-            priority: 0 to 9 (first).
+            priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
 
         Returns:
@@ -519,6 +519,6 @@ def _job_spec(engine: str, queries: int, qos: float | None, priority: int, tenan
 
 
 def _to_protocol_priority(priority: int) -> int:
-    """Convert 0 (default) to 9 (first) to the protocol's scale: 0 is the default, 1 the first."""
+    """Convert 0 (default) to 9 (most urgent) to the protocol's 0 (default) and 1 (most urgent)."""
     validate_priority(priority)
     return MAX_PRIORITY + 1 - priority if priority else 0

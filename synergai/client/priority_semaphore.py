@@ -37,7 +37,7 @@ class PrioritySemaphore:
         """Hold a slot for the duration of the block; yield what remains of `seconds`.
 
         Args:
-            priority: 0 to 9 (first).
+            priority: 0 (default) to 9 (most urgent).
             seconds: until the deadline; None means no deadline.
 
         Yields:

@@ -178,9 +178,18 @@ def _check_shape(
     if not _shape_matches(shape, spec.shape):
         raise InvalidInput(
             f"input {tensor.name!r} must have shape {_format_shape(spec.shape)}, "
-            f"not {_format_shape(shape)}"
+            f"not {_format_shape(shape)}{_shape_hint(shape, spec.shape)}"
         )
     return math.prod(shape)
+
+
+def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Return what to change about a shape that does not match, where that is not obvious."""
+    if len(shape) == len(wanted) and 0 in shape:
+        return f": dimension {shape.index(0)} is 0, and every dimension must be at least 1"
+    if wanted[:1] in {(-1,), (1,)} and _shape_matches((1, *shape), wanted):
+        return f": add the batch dimension, shape {_format_shape((1, *shape))}"
+    return ""
 
 
 def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:

@@ -62,7 +62,7 @@ class JobSpec(_message.Message):
     qos_s: _builtins.float
     """absent: no deadline"""
     priority: _builtins.int
-    """0 (default) to 9 (highest)"""
+    """0 (default) to 9 (most urgent)"""
     tenant: _builtins.str
     def __init__(
         self,

@@ -71,7 +71,10 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
         description="Deadline in milliseconds from a request's due time, also sent to the gateway.",
     )
     priority: int = Field(
-        default=0, ge=0, le=9, description="Priority of the requests, 0 to 9 (highest)."
+        default=0,
+        ge=0,
+        le=9,
+        description="Priority of the requests, 0 (default) to 9 (most urgent).",
     )
     late_ms: float = Field(
         default=10.0, gt=0, description="Delay in milliseconds beyond which a request is sent late."

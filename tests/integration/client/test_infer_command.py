@@ -61,6 +61,16 @@ async def test_outputs_are_saved_on_request(
         assert outputs["y"].tolist() == [1.0]
 
 
+async def test_single_output_is_saved_as_npy(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    saved = tmp_path / "y.npy"
+    options = ("--save", str(saved), "--target", gateway.address)
+    ran = await run("infer", "identity", "--input", "[1]", *options)
+    assert ran.code == 0
+    assert np.load(saved).tolist() == [1.0]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

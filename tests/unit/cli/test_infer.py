@@ -1,0 +1,72 @@
+"""Output and arguments of ``synergai infer``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from synergai.cli.infer import app, print_outputs
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def an_engine(postprocess: str = "") -> Engine:
+    return Engine(
+        name=EngineName("digits"),
+        version="1",
+        backend="onnxruntime",
+        inputs=(TensorSpec("x", "FP32", (-1,)),),
+        outputs=(TensorSpec("y", "FP32", (-1, -1)),),
+        postprocess=postprocess,
+    )
+
+
+def test_scores_are_sorted_only_for_an_engine_that_classifies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sums = {"y": np.array([[1, 3, 2], [6, 5, 4]], np.float32)}
+    print_outputs(an_engine(), sums, None)
+    values = capsys.readouterr().out
+    assert "1.0, 3.0, 2.0, 6.0, 5.0, 4.0" in values
+    assert "class" not in values
+
+    print_outputs(an_engine("classes"), sums, None)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows[0] == ["y", "0", "1", "3"]
+    assert rows[3] == ["y", "1", "0", "6"]
+
+
+def test_cut_scores_say_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"y": np.arange(1001, dtype=np.float32)[None]}
+    print_outputs(an_engine("classes"), scores, None)
+    assert capsys.readouterr().out.splitlines()[-1] == "y: top 5 of 1,001"
+    print_outputs(an_engine(), scores, 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["y", "0", "1000", "1000"]
+    assert lines[-1] == "y: top 2 of 1,001"
+
+
+def test_several_outputs_share_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    one = np.ones((1, 2), np.float32)
+    print_outputs(an_engine(), {"a": one, "b": one, "c": np.ones(1, np.int64)}, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "─" not in line] == ["output", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("deadline", ["0", "-1", "nan"])
+def test_deadline_must_be_positive(deadline: str) -> None:
+    result = CliRunner().invoke(app, ["digits", "--deadline", deadline])
+    assert isinstance(result.exception, InvalidInput)
+    assert f"the deadline must be positive, not {deadline} s" in str(result.exception)
+
+
+def test_outputs_are_saved_to_npz_or_npy_only(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["digits", "--save", str(tmp_path / "y.json")])
+    assert isinstance(result.exception, InvalidInput)
+    assert "must end in .npz" in str(result.exception)
