@@ -162,7 +162,7 @@ class Gateway:
         stack.callback(inference.stop_streams)
         stack.push_async_callback(app.hub.close)
         _log.info(
-            "listening for clients on %s, agents on %s and work port %d, HTTP on %s; "
+            "listening for clients on %s, agents on %s and work port %d, HTTP on http://%s/; "
             "restored %d unfinished jobs",
             self.address,
             self.hub_address,
@@ -238,10 +238,11 @@ class Gateway:
     async def _shut_down(self) -> None:
         admission = self.app.admission
         async with self._stopped:
+            if admission.open:
+                _log.info("stopping: draining %d requests", admission.requests)
             admission.close()
             self.app.held.close()
             if admission.requests:
-                _log.info("shutting down: draining %d requests", admission.requests)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.drain_s):
                         await admission.wait_idle()

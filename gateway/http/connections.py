@@ -26,10 +26,17 @@ RESERVED_CONNECTIONS: Final = 32
 """Connections beyond them, for health checks and metrics only."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Limit on a request line and its headers. A head that arrives in one piece may exceed it."""
+MAX_PIPELINED: Final = 32
+"""Unanswered requests per connection: one read may hold a thousand small ones, each of which takes
+kilobytes until it is answered."""
 IDLE_S: Final = 10.0
 """Time to send a head. A response has to be read at `MIN_BYTES_PER_S` on average over this time."""
 SURPLUS: Final = "surplus"
 """Key of the request's state: true if the connection is one of the reserved ones."""
+
+
+class TooManyPipelined(Exception):
+    """A client sends more requests than it may before it gets responses."""
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -99,7 +106,17 @@ class LimitedConnection(HttpToolsProtocol):
         state[SURPLUS] = self._surplus
 
     def on_headers_complete(self) -> None:
-        """Handle a request whose head is complete."""
+        """Handle a request whose head is complete.
+
+        Raises:
+            TooManyPipelined: the connection has too many unanswered requests; the parser stops.
+        """
+        if len(self._unfinished) >= MAX_PIPELINED:
+            self._refuse(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{MAX_PIPELINED} requests of this connection are unanswered, the limit; wait",
+            )
+            raise TooManyPipelined
         self._in_head = False
         self._stop_waiting()
         super().on_headers_complete()

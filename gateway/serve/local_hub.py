@@ -26,17 +26,18 @@ class LocalHub:
     connection that ends then is not reported, which keeps the agent from connecting again.
 
     Attributes:
-        target: name of the gateway in log messages.
+        target: address of the hub for other agents, for log messages.
         joined: set once the worker has joined the fleet.
     """
 
     def __init__(self) -> None:
-        self.target = "this process"
+        self.target = ""
         self.joined = asyncio.Event()
         self._gateway: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
 
     def open(self, gateway: Gateway) -> None:
         """Let the agent connect to `gateway`, which has started."""
+        self.target = gateway.hub_address
         self._gateway.set_result(gateway)
 
     @asynccontextmanager

@@ -261,6 +261,18 @@ async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
+async def test_pipelined_requests_are_limited_and_those_before_are_answered(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(gateway) as connection:
+        connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        for _ in range(connections.MAX_PIPELINED):
+            assert (await connection.answer()).status == 200
+        assert (await connection.answer()).status == 429
+        assert await connection.reader.read() == b""
+    assert "Traceback" not in caplog.text
+
+
 async def test_connection_serves_request_after_request(gateway: Gateway, agent: FakeAgent) -> None:
     async with connected(gateway) as connection:
         for _ in range(3):

@@ -50,7 +50,8 @@ class FakeHub:
 
 def gateway_of(fake: FakeHub, *, stopping: bool = False) -> Gateway:
     app = SimpleNamespace(hub=fake, work_streams=fake)
-    return cast("Gateway", SimpleNamespace(app=app, stopping=stopping))
+    gateway = SimpleNamespace(app=app, stopping=stopping, hub_address="127.0.0.1:8010")
+    return cast("Gateway", gateway)
 
 
 def open_hub(fake: FakeHub, *, stopping: bool = False) -> LocalHub:
