@@ -6,6 +6,11 @@ line prints the message. A message states what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class SynergaiError(Exception):
     """Base class of all errors that this project raises deliberately."""
@@ -24,10 +29,16 @@ class NotFound(SynergaiError):
 
 
 class EngineNotFound(NotFound):
-    """No worker has an engine of this name."""
+    """No worker has an engine of this name.
 
-    def __init__(self, engine: str) -> None:
-        super().__init__(f"no worker serves engine {engine!r}")
+    Args:
+        engine: the name that was asked for.
+        similar: existing names that may have been meant.
+    """
+
+    def __init__(self, engine: str, similar: Sequence[str] = ()) -> None:
+        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        super().__init__(f"no worker serves engine {engine!r}{hint}")
         self.engine = engine
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +20,16 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Set
 
     from synergai.domain import Engine, WorkerId
+
+_MAX_COMPARED: Final = 200
+_MAX_COMPARED_LENGTH: Final = 100
+"""Names, and characters of a name, that are compared to suggest engines for an unknown one."""
 
 
 class Catalogue:
@@ -82,7 +89,7 @@ class Catalogue:
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
-        raise EngineNotFound(name)
+        raise self._not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
         """Wait until an engine is not pending any more; see `find_usable`.
@@ -124,6 +131,24 @@ class Catalogue:
         except Unavailable:
             return
 
+    def check_samples(self, name: str) -> None:
+        """Check that a job for a known engine has samples to draw its queries from.
+
+        An engine that no connected worker has, or that one is still inspecting, passes.
+
+        Raises:
+            EngineUnusable: every worker that has it found no input that it accepts.
+        """
+        reported = self._reported.get(EngineName(name), {}).values()
+        without = [each for each in reported if each.unverified and not each.samples]
+        if reported and len(without) == len(reported):
+            raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
+
+    def _not_found(self, name: str) -> EngineNotFound:
+        # Bounded: any client may ask for any name.
+        candidates = self.known_engines() if len(name) <= _MAX_COMPARED_LENGTH else ()
+        return EngineNotFound(name, get_close_matches(name, islice(candidates, _MAX_COMPARED)))
+
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""
         self._known.update(names)
@@ -148,7 +173,7 @@ class Catalogue:
             EngineNotFound: no worker has ever had it.
         """
         if name not in self._known:
-            raise EngineNotFound(name)
+            raise self._not_found(name)
         engine = EngineName(name)
         self._unloaded.add(engine)
         self._in_service.pop(engine, None)

@@ -208,7 +208,7 @@ class SubmittedJobs:
 
         Raises:
             InvalidInput: the key is too long or not printable.
-            EngineNotFound, EngineUnusable: see `Catalogue.check_known`.
+            EngineNotFound, EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
             Overloaded: too many jobs are unfinished.
             Unavailable: the gateway is stopping.
@@ -309,6 +309,7 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         self._catalogue.check_known(spec.engine)
+        self._catalogue.check_samples(spec.engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from synergai.cli.errors import exit_on_error
 from synergai.errors import NotSupported
@@ -129,6 +129,23 @@ def _suggesting_extra(command: str) -> Iterator[None]:
             f"'synergai {command}' needs {module}, which is not installed; run "
             f"pip install 'synergai[{APPLICATIONS[command].extra}]'"
         ) from None
+
+
+_TYPE_NAMES: Final = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT", "path": "PATH"}
+
+
+def _display_type(parameter: Any, _ctx: Any) -> str:
+    """Name an option's type as `settings_command` does; empty for a flag, which takes no value."""
+    if isinstance(parameter, TyperArgument) or getattr(parameter, "is_flag", False):
+        return ""
+    if parameter.type_descriptor.is_path:
+        return "PATH"
+    return _TYPE_NAMES.get(parameter.bare_type(), "TEXT")
+
+
+# typer's own names, such as `<bool>` for a flag, have no setting. Options with a metavar keep it.
+TyperOption.display_type = _display_type  # type: ignore[assignment, method-assign]  # see above
+TyperArgument.display_type = _display_type  # type: ignore[assignment, method-assign]  # see above
 
 
 class _LazyGroup(TyperGroup):

@@ -100,6 +100,15 @@ def test_help_names_every_option_in_full_on_80_columns(
     assert not re.search(r"--[\w-]*…", out)
 
 
+@pytest.mark.parametrize("name", ["", *sorted(cli.APPLICATIONS)])
+def test_help_names_types_alike_and_none_for_flags(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run([name, "--help"] if name else ["--help"], capsys)
+    assert not re.search(r"<(bool|int|str|path|float|list)", out)
+    assert re.search(r"--help +Show", out)
+
+
 @pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
 def test_shared_options_are_consistent_across_commands(name: str) -> None:
     module, _, attribute = cli.APPLICATIONS[name].entry_point.partition(":")

@@ -171,3 +171,26 @@ async def test_nothing_is_waited_for_unless_an_engine_is_pending(engine: Engine)
     await catalogue.wait_inspected("echo")
     catalogue.update(W1, engine)
     await catalogue.wait_inspected("echo")
+
+
+def test_unknown_engine_suggests_close_names() -> None:
+    catalogue = Catalogue([EngineName("onnx_digits"), EngineName("resnet50")])
+    with pytest.raises(EngineNotFound, match=r"'resnet5'; did you mean 'resnet50'\?$"):
+        catalogue.find("resnet5")
+    with pytest.raises(EngineNotFound, match=r"no worker serves engine 'nothing'$"):
+        catalogue.find("nothing")
+    with pytest.raises(EngineNotFound, match=r"'$"):
+        catalogue.find("resnet50" * 1000)
+
+
+def test_engine_without_samples_takes_no_jobs(engine: Engine) -> None:
+    catalogue = Catalogue([EngineName("echo")])
+    catalogue.check_samples("echo")
+    catalogue.update(W1, pending(engine))
+    catalogue.check_samples("echo")
+    unverified = replace(engine, samples=0, unverified="it fails on synthetic inputs")
+    catalogue.update(W1, unverified)
+    with pytest.raises(EngineUnusable, match=r"has no samples; .*warmup"):
+        catalogue.check_samples("echo")
+    catalogue.update(W2, replace(unverified, samples=8))
+    catalogue.check_samples("echo")

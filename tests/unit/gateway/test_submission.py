@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from synergai.domain import EngineName, JobSpec
-from synergai.errors import IdempotencyConflict, Overloaded
+from synergai.errors import EngineUnusable, IdempotencyConflict, Overloaded
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import GatewayHarness
@@ -34,3 +34,11 @@ async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
     assert (await harness.jobs.submit(SPEC, "key")).id == first.id
     with pytest.raises(IdempotencyConflict):
         await harness.jobs.submit(replace(SPEC, queries=11), "key")
+
+
+async def test_job_without_samples_is_refused(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    unverified = replace(worker.engines[SPEC.engine], samples=0, unverified="it fails")
+    harness.catalogue.update(worker.id, unverified)
+    with pytest.raises(EngineUnusable, match="no samples"):
+        await harness.jobs.submit(SPEC)
