@@ -93,7 +93,7 @@ def show(
     metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
     figures = ("QPS", "T_pre", "p50", *energy)
-    columns = ("engine", "class", "configuration", *figures, "label", "age")
+    columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
     paced = ("pace",) if target is not None else ()
     now = datetime.now(UTC)
     print_table(
@@ -197,6 +197,7 @@ def _row(entry: ProfileEntry, now: datetime, *, metered: bool) -> tuple[str, ...
         format_seconds(entry.t_pre_s),
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
+        f"{entry.queries:,}" if entry.queries else "",
         entry.label,
         format_age(entry.measured_at, now),
     )

@@ -37,7 +37,22 @@ FailOnViolation = Annotated[
         help=f"Wait for the job to end, and exit with {VIOLATED} if it missed its QoS.",
     ),
 ]
-JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+JobIdArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job's id, or at least 4 characters that only it begins with."
+    ),
+]
+
+_MIN_PREFIX: Final = 4
+_ID_LENGTH: Final = 16
+"""Characters of a whole id, which needs no list of jobs to be found."""
+_MAX_LISTED: Final = 1000
+"""Newest jobs among which the beginning of an id is looked up."""
+_MAX_NAMED: Final = 8
+"""Ids named in an error."""
+_MAX_REASON: Final = 60
+"""Characters of a reason in the table of jobs; `jobs show` has all of it."""
 
 _STYLES: Final = {
     JobState.QUEUED: "dim",
@@ -48,6 +63,9 @@ _STYLES: Final = {
     JobState.REJECTED: "red",
     JobState.EXPIRED: "red",
 }
+
+_UNSUCCESSFUL: Final = (JobState.FAILED, JobState.REJECTED)
+"""States whose reason the table of jobs shows."""
 
 
 @submit_app.command(
@@ -122,7 +140,12 @@ def list_jobs(
         print_json(jobs)
         return
     columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
-    print_table(columns, map(_table_row, jobs))
+    rows = [_table_row(job) for job in jobs]
+    # Without a failure the column of reasons is left out, to leave room for the others.
+    reasons = any(row[-1] for row in rows)
+    print_table(
+        (*columns, "reason") if reasons else columns, rows if reasons else [r[:-1] for r in rows]
+    )
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
@@ -133,8 +156,11 @@ def show(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a job and which worker ran which of its queries."""
-    status = call_gateway(target, tls_ca, lambda client: client.job(job).status())
-    _print_status(status, as_json=as_json)
+
+    async def run(client: Client) -> JobStatus:
+        return await (await _find(client, job)).status()
+
+    _print_status(call_gateway(target, tls_ca, run), as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
@@ -146,13 +172,12 @@ def watch(
     tls_ca: TlsCa = None,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
-    call_gateway(
-        target,
-        tls_ca,
-        lambda client: _follow(
-            client.job(job), as_json=as_json, fail_on_violation=fail_on_violation
-        ),
-    )
+
+    async def run(client: Client) -> None:
+        found = await _find(client, job)
+        await _follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
+
+    call_gateway(target, tls_ca, run)
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
@@ -163,7 +188,14 @@ def cancel(
     tls_ca: TlsCa = None,
 ) -> None:
     """Stop a job at its next query; completed queries are kept."""
-    status = call_gateway(target, tls_ca, lambda client: client.job(job).cancel())
+
+    async def run(client: Client) -> tuple[JobStatus, JobStatus]:
+        handle = await _find(client, job)
+        return await handle.status(), await handle.cancel()
+
+    before, status = call_gateway(target, tls_ca, run)
+    if before.state.ended:
+        typer.echo(f"the job had already ended ({before.state.name.lower()})", err=True)
     _print_status(status, as_json=as_json)
 
 
@@ -177,6 +209,22 @@ def _jobs(
     """List, show, watch and cancel jobs. Without a command, list the newest."""
     if context.invoked_subcommand is None:
         list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
+
+
+async def _find(client: Client, job: str) -> JobHandle:
+    """Return the job with this id, or the only listed one whose id begins with it.
+
+    Raises:
+        InvalidInput: several ids begin with it.
+        SynergaiError: a call failed.
+    """
+    if len(job) < _MIN_PREFIX or len(job) >= _ID_LENGTH:
+        return client.job(job)
+    ids = [each.id for each in await client.jobs(limit=_MAX_LISTED) if each.id.startswith(job)]
+    if len(ids) > 1 and job not in ids:
+        more = ", …" if len(ids) > _MAX_NAMED else ""
+        raise InvalidInput(f"several jobs begin with {job!r}: {', '.join(ids[:_MAX_NAMED])}{more}")
+    return client.job(ids[0] if len(ids) == 1 else job)
 
 
 async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
@@ -250,7 +298,14 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
         format_seconds(job.estimated_s),
         format_seconds(job.actual_s),
         Text(", ").join(text for text in (_state_text(job), deadline_text(job)) if text),
+        _short(job.reason) if job.state in _UNSUCCESSFUL else "",
     )
+
+
+def _short(reason: str) -> str:
+    """Return the beginning of a reason, on one line."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
 
 def _state_text(job: JobStatus) -> Text:

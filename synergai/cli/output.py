@@ -74,7 +74,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     if not console.is_terminal:
         options = console.options.update(max_width=_MAX_WIDTH)
         console.width = max(console.width, Measurement.get(console, options, table).maximum)
+        _print_unpadded(console, table)
+        return
     console.print(table)
+
+
+def _print_unpadded(console: Console, table: Table) -> None:
+    """Print a table without the spaces that pad its last column, for programs that read it."""
+    with console.capture() as capture:
+        console.print(table)
+    lines = capture.get().splitlines()
+    typer.echo("\n".join(line.rstrip() for line in lines))
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:

@@ -24,6 +24,7 @@ ENTRY = ProfileEntry(
     worker_class=WorkerClass("cloud"),
     configuration=Configuration(2),
     qps=100.0,
+    queries=1234,
     label=DISTURBED,
     measured_at=(datetime.now(UTC) - timedelta(hours=5)).isoformat(),
 )
@@ -52,7 +53,7 @@ def test_label_and_age_are_shown_without_a_gateway(tmp_path: Path) -> None:
         dictionary.app, ["show", "--dictionary", str(tmp_path / "d.db")], env={"COLUMNS": "200"}
     )
     assert result.exit_code == 0
-    assert result.output.splitlines()[-1].split()[-3:] == ["disturbed", "5", "h"]
+    assert result.output.splitlines()[-1].split()[-4:] == ["1,234", "disturbed", "5", "h"]
     assert "pace" not in result.output
 
 

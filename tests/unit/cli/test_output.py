@@ -79,3 +79,10 @@ def test_fault_is_cut_at_the_terminals_width_and_whole_in_a_pipe(
 
 def test_unknown_count_is_a_dash() -> None:
     assert (format_count(None), format_count(0), format_count(1234567)) == ("-", "0", "1,234,567")
+
+
+def test_piped_table_has_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("engine", "state"), [("a", "running, will miss its QoS"), ("b", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in (lines[0], *lines[2:])] == ["engine", "a", "b"]
+    assert all(line == line.rstrip() for line in lines)
