@@ -28,6 +28,7 @@ becomes a definition with a fault, without affecting the other engines.
 from __future__ import annotations
 
 import os
+import shlex
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,9 +177,11 @@ class ModelDirectory:
     def _load_engine(self, name: EngineName, folder: Path) -> EngineDefinition:
         self._check_confined(folder)
         if not folder.is_dir():
+            own = folder.with_suffix("") if folder.suffix else folder.with_name("NAME")
+            loose, target = shlex.quote(str(folder)), shlex.quote(str(own))
             raise InvalidInput(
                 f"{folder.name} is a file in the model directory; move it into a folder of its "
-                f"own, for example with 'synergai engines add {folder}'"
+                f"own: mkdir -p {target} && mv {loose} {target}/"
             )
         keys = read_definition(self._check_confined(folder / DEFINITION_FILE))
         if keys.name not in ("", name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,7 +178,7 @@ def test_empty_or_oversized_model_is_a_fault(
 
 
 def test_folder_with_an_invalid_name_is_listed_under_a_valid_one(tmp_path: Path) -> None:
-    put(tmp_path, "my model")
+    put(tmp_path, "my_model")
     put(tmp_path, "my  model")
 
     first, second = ModelDirectory(tmp_path).engines()
@@ -185,12 +186,6 @@ def test_folder_with_an_invalid_name_is_listed_under_a_valid_one(tmp_path: Path)
     assert first.name != second.name
     assert "'my  model' is not a valid engine name" in first.fault
     assert ModelDirectory(tmp_path).get(second.name) == second
-
-
-def test_model_outside_a_folder_is_a_fault_with_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "resnet.onnx").write_bytes(b"model")
-
-    assert "synergai engines add" in fault(tmp_path, "resnet.onnx")
 
 
 def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
@@ -319,3 +314,13 @@ def test_saved_model_without_its_graph_at_verification_is_unusable(tmp_path: Pat
 
     with pytest.raises(EngineUnusable, match=r"no saved_model\.pb"):
         definition.verified_digest()
+
+
+def test_loose_file_is_told_how_to_become_an_engine(tmp_path: Path) -> None:
+    loose = tmp_path / "my_model.onnx"
+    loose.write_bytes(b"model")
+    (engine,) = ModelDirectory(tmp_path).engines()
+    command = engine.fault.partition("of its own: ")[2]
+    subprocess.run(command or "false", shell=True, check=True)
+    assert (tmp_path / "my_model" / "my_model.onnx").exists()
+    assert not loose.exists()
