@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +22,7 @@ from worker_agent.power.nvpmodel import NvpmodelController
 from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from worker_agent.emulated_board.board import EmulatedBoard
@@ -40,14 +40,20 @@ def mode_of(board: EmulatedBoard) -> str:
     return NvpmodelController(board.files).read().mode
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that is not ignored, as SIGHUP is under nohup."""
+    previous = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, previous)
+
+
 def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
     nx: EmulatedBoard, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         assert mode_of(nx) == MODES[0]
         os.kill(os.getpid(), number)
-        time.sleep(10.0)  # another thread may receive the signal; the handler ends this
 
     monkeypatch.setattr("profiler.measurement.measure", interrupted)
     zoo.build("onnx_identity", tmp_path / "models")
