@@ -138,7 +138,7 @@ async def test_watching_survives_an_unexpected_error_and_tries_again(
             return load()
 
         monkeypatch.setattr(profiles._store, "load", load_at_last)
-    watching = asyncio.create_task(profiles.watch(use, interval_s=0.0))
+    watching = asyncio.create_task(profiles.watch(use, interval_s=0.01))
     await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
     [entry] = await asyncio.wait_for(reported.get(), 10.0)
     assert entry.qps == 11.0
