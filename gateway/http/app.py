@@ -102,7 +102,7 @@ def _check_allowed(scope: Scope) -> None:
 
     Raises:
         HTTPException: there are too many connections; or a page of another site sent the request,
-            which could unload the engines of whoever opens it, as there is no authentication.
+            which could unload engines through the browser of a visitor: there is no authentication.
     """
     if scope.get("state", {}).get(SURPLUS) and scope["path"] not in _ALWAYS_SERVED:
         raise HTTPException(

@@ -58,7 +58,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._unfinished: deque[RequestResponseCycle] = deque()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
         super().connection_made(transport)
         count = len(self.connections)

@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.ready.set()
 
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # wider than uvicorn's generator
         """Leave the signals alone."""
         return nullcontext()
 

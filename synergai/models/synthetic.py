@@ -84,7 +84,7 @@ class Synthesiser:
         """Yield the inputs to try, the most usual ones first."""
         dynamic = any(each.is_dynamic for each in self._inputs)
         for size in _SIZES if dynamic else _SIZES[:1]:
-            # A single query usually has a batch of one, whatever its other sizes.
+            # A single query usually has a batch of one.
             for leading in dict.fromkeys((1, size)):
                 candidate = Candidate(size, leading)
                 limit = MAX_BYTES if size == 1 else _MAX_BYTES_BEYOND_FIRST

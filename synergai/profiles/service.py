@@ -89,7 +89,7 @@ class ProfileService:
     ) -> NoReturn:
         """Report the entries that other processes change in the file, until cancelled.
 
-        Whatever fails is logged, and tried again with the next look at the file.
+        A failure is logged, and the next look at the file tries again.
 
         Args:
             on_change: called with all new or changed entries of one look at the file.

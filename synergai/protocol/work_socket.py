@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.protocol.work_transport import set_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -173,10 +174,4 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     def _set_closed(self, error: SynergaiError | None) -> None:
         self._writable.set()
-        if self.closed.done():
-            return
-        if error is None:
-            self.closed.set_result(None)
-        else:
-            self.closed.set_exception(error)
-            self.closed.exception()  # mark as retrieved: the owner may not look at it
+        set_closed(self.closed, error)

@@ -44,6 +44,17 @@ class WorkTransport(Protocol):
         """Close the transport at once, with `error` as the reason if given."""
 
 
+def set_closed(closed: asyncio.Future[None], error: SynergaiError | None) -> None:
+    """Complete the `closed` future of a transport, with `error` if given; idempotent."""
+    if closed.done():
+        return
+    if error is None:
+        closed.set_result(None)
+    else:
+        closed.set_exception(error)
+        closed.exception()  # mark as retrieved: the owner may not look at it
+
+
 class WorkPipe:
     """One end of a work stream within a process; implements `WorkTransport`.
 
@@ -80,13 +91,7 @@ class WorkPipe:
 
     def set_closed(self, error: SynergaiError | None) -> None:
         """Mark this end as closed."""
-        if self.closed.done():
-            return
-        if error is None:
-            self.closed.set_result(None)
-        else:
-            self.closed.set_exception(error)
-            self.closed.exception()  # mark as retrieved: the owner may not look at it
+        set_closed(self.closed, error)
 
 
 def open_pipe(

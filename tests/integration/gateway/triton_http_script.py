@@ -46,13 +46,13 @@ def describe(client: InferenceServerClient) -> None:
     assert client.is_model_ready("echo")
     assert client.is_model_ready("echo", "1")
     assert not client.is_model_ready("echo", "2")
-    assert not client.is_model_ready("nobody")
+    assert not client.is_model_ready("absent")
     metadata = client.get_server_metadata()
     assert metadata["name"] == "synergai"
     assert "binary_tensor_data" in metadata["extensions"]
     tensor = {"name": "x", "datatype": "FP32", "shape": [-1]}
     assert client.get_model_metadata("echo")["inputs"] == [tensor]
-    check_status(404, failure(lambda: client.get_model_metadata("nobody")))
+    check_status(404, failure(lambda: client.get_model_metadata("absent")))
 
 
 def infer(client: InferenceServerClient) -> None:
@@ -88,7 +88,7 @@ def infer(client: InferenceServerClient) -> None:
 
 
 def fail(client: InferenceServerClient) -> None:
-    check_status(404, failure(lambda: client.infer("nobody", inputs())))
+    check_status(404, failure(lambda: client.infer("absent", inputs())))
     check_status(501, failure(lambda: client.infer("echo", inputs(), sequence_id=7)))
     for options in ({"timeout": 200_000}, {"headers": {"synergai-timeout-ms": "200"}}):
         began = time.monotonic()
@@ -115,7 +115,7 @@ def control(client: InferenceServerClient) -> None:
     check_status(409, failure(lambda: client.infer("echo", inputs())))
     client.load_model("echo")
     assert client.is_model_ready("echo")
-    check_status(404, failure(lambda: client.load_model("nobody")))
+    check_status(404, failure(lambda: client.load_model("absent")))
     check_status(501, failure(lambda: client.load_model("echo", config="{}")))
     (statistics,) = client.get_inference_statistics("echo")["model_stats"]
     assert statistics["inference_stats"]["success"]["count"] == statistics["inference_count"] > 0
