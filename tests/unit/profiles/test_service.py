@@ -84,7 +84,7 @@ async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Pa
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
     reported: asyncio.Queue[Sequence[ProfileEntry]] = asyncio.Queue()
-    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.0))
+    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     profiles.record(make_entry(5.0, "observed", threads=8))
     profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
     await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
@@ -103,7 +103,7 @@ async def test_a_large_import_is_one_change(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
     reported: asyncio.Queue[Sequence[ProfileEntry]] = asyncio.Queue()
-    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.0))
+    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     entries = [make_entry(10.0, threads=threads) for threads in range(1, 1000)]
     await asyncio.to_thread(add_to_dictionary, path, entries)
     assert len(await reported.get()) == len(entries)
