@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -149,8 +150,12 @@ def usage(models: Path, session: Session) -> tuple[float, float]:
 
 
 def _processor_s(pid: int) -> dict[str, float]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
+    """Processor time of each thread; a thread that ends meanwhile is left out."""
+    spent = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            spent[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return spent
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "tflite", "tensorflow"])
