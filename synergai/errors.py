@@ -107,6 +107,14 @@ class EnginePending(Unavailable):
         self.engine = engine
 
 
+class Unauthenticated(SynergaiError):
+    """The caller's credentials are missing, unknown, expired or revoked."""
+
+
+class PermissionDenied(SynergaiError):
+    """The caller is known but not allowed to do this."""
+
+
 class NotSupported(SynergaiError):
     """The operation is part of the protocol but not implemented."""
 

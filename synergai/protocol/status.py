@@ -25,6 +25,8 @@ CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.Cancelled: grpc.StatusCode.CANCELLED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
@@ -49,6 +51,8 @@ HTTP_STATUSES: Final[dict[grpc.StatusCode, int]] = {
     grpc.StatusCode.CANCELLED: 499,  # not registered, but what proxies use for it
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.NOT_IMPLEMENTED,
     grpc.StatusCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
 }

@@ -53,6 +53,7 @@ ORDER = {
     ),
     "gateway": (
         "settings",
+        "access",
         "fleet",
         "monitoring",
         "dispatch",

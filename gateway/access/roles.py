@@ -1,0 +1,73 @@
+"""Roles, and the grants that give them to callers."""
+
+from __future__ import annotations
+
+import enum
+import re
+from fnmatch import translate
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Role(enum.StrEnum):
+    """What a caller may do. No role includes another one."""
+
+    INFER = "infer"
+    """Run single requests."""
+    SUBMIT = "submit"
+    """Submit and stream jobs; follow and cancel those of the tenants in scope."""
+    OBSERVE = "observe"
+    """Read engines, workers, statistics, metrics and the dictionary; follow jobs."""
+    OPERATE = "operate"
+    """Load and unload engines, and cancel jobs."""
+    ADMIN = "admin"
+    """Change the configuration dictionary."""
+
+
+ANY: Final = "*"
+"""Pattern that every name matches."""
+
+
+class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row of the access table: roles, and where they apply.
+
+    Attributes:
+        to: patterns of callers' names; ``group:NAME`` means all members of a group.
+        roles: the roles.
+        engines: patterns of engines to which they apply.
+        tenants: patterns of tenants to which they apply besides the caller's own.
+    """
+
+    to: tuple[str, ...]
+    roles: frozenset[Role]
+    engines: tuple[str, ...] = (ANY,)
+    tenants: tuple[str, ...] = ()
+
+    def is_for(self, name: str, groups: frozenset[str]) -> bool:
+        """Return whether the row is for a caller of this name and these groups."""
+        return any(
+            pattern.removeprefix("group:") in groups
+            if pattern.startswith("group:")
+            else matches(pattern, name)
+            for pattern in self.to
+        )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether `name` matches a shell-style pattern; case counts."""
+    return pattern == ANY or _matcher(pattern)(name) is not None
+
+
+def matches_any(patterns: tuple[str, ...], name: str) -> bool:
+    """Return whether `name` matches one of the patterns."""
+    return any(matches(pattern, name) for pattern in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(translate(pattern)).match

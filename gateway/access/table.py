@@ -1,0 +1,175 @@
+"""The access table: a TOML file with clients, grants, tenants and workers.
+
+See docs/access.md for its format. It is validated as a whole, so that a mistake cannot half apply.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import datetime  # noqa: TC003  # msgspec needs the types of fields
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.access.roles import Grant  # noqa: TC001  # as above
+from synergai.domain import MAX_PRIORITY, validate_name
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANONYMOUS: Final = "anonymous"
+"""Name of callers without credentials, for use in grants."""
+
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Limit = Annotated[int, Meta(ge=0)]
+Rate = Annotated[float, Meta(gt=0)]
+
+
+class Client(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A client with a token or a certificate.
+
+    Attributes:
+        name: its name, for grants and logs.
+        tenant: its tenant; by default, its name.
+        groups: groups for grants.
+        token_sha256: SHA-256 of its bearer token, in hexadecimal digits.
+        certificate: common name or subject alternative name of its certificate.
+        expires: time after which it is refused; None for never.
+    """
+
+    name: str
+    tenant: str = ""
+    groups: frozenset[str] = frozenset()
+    token_sha256: Sha256 | None = None
+    certificate: str | None = None
+    expires: Annotated[datetime, Meta(tz=True)] | None = None
+
+    def __post_init__(self) -> None:
+        validate_name(self.name, "client name")
+        if self.name == ANONYMOUS:
+            raise ValueError(f"the name {self.name!r} is reserved")
+        if self.tenant:
+            validate_name(self.tenant, "tenant name")
+        if (self.token_sha256 is None) == (self.certificate is None):
+            raise ValueError(f"client {self.name!r} needs either token_sha256 or certificate")
+
+
+class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An issuer of JSON web tokens. Its clients are named ``jwt:SUBJECT``.
+
+    Attributes:
+        issuer: required value of the claim ``iss``.
+        audience: required value of the claim ``aud``.
+        keys: URL or file of the issuer's key set (JWKS).
+        tenant_claim: claim with the client's tenant; without it, the subject is the tenant.
+        groups_claim: claim with the client's groups.
+    """
+
+    issuer: str
+    audience: str
+    keys: str
+    tenant_claim: str = "tenant"
+    groups_claim: str = "groups"
+
+
+class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a tenant; None stands for no limit.
+
+    Attributes:
+        max_priority: highest priority of requests and jobs.
+        requests_per_s: requests per second, with bursts of one second.
+        bytes_per_s: bytes of requests per second, with bursts of one second.
+        requests_in_flight: accepted requests that have not ended.
+        streams: open streams.
+        connections: connections with open calls.
+        unfinished_jobs: submitted and streamed jobs that have not ended.
+        queries_per_job: queries of one job.
+    """
+
+    max_priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
+    requests_per_s: Rate | None = None
+    bytes_per_s: Rate | None = None
+    requests_in_flight: Limit | None = None
+    streams: Limit | None = None
+    connections: Limit | None = None
+    unfinished_jobs: Limit | None = None
+    queries_per_job: Limit | None = None
+
+
+class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Workers that may join, and what they may serve.
+
+    Attributes:
+        id: pattern of worker ids.
+        worker_class: pattern of worker classes.
+        engines: patterns of engines that they may serve.
+        digests: digests that each of these engines may have; engines that are not listed may have
+            any.
+        certificate: pattern of the subject alternative name of the agent's certificate; None
+            requires an enrolment token instead.
+    """
+
+    id: str
+    worker_class: str = "*"
+    engines: tuple[str, ...] = ("*",)
+    digests: dict[str, frozenset[Sha256]] = {}
+    certificate: str | None = None
+
+
+class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Content of the file.
+
+    Attributes:
+        clients: known clients.
+        grants: roles of clients; without a grant, a client may do nothing.
+        jwt: trusted issuers of JSON web tokens.
+        tenants: quotas by tenant; ``default`` applies to those that are not listed.
+        workers: workers that may join; None leaves the agents' port as it is without a table.
+    """
+
+    clients: tuple[Client, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    jwt: tuple[Jwt, ...] = ()
+    tenants: dict[str, Quota] = {}
+    workers: tuple[Worker, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_unique("name", [client.name for client in self.clients])
+        _check_unique("token_sha256", [c.token_sha256 for c in self.clients])
+        _check_unique("certificate", [c.certificate for c in self.clients])
+
+    def grants_of(self, name: str, groups: frozenset[str] = frozenset()) -> tuple[Grant, ...]:
+        """Return the grants of a caller."""
+        return tuple(grant for grant in self.grants if grant.is_for(name, groups))
+
+    def quota_of(self, tenant: str) -> Quota:
+        """Return the quota of a tenant."""
+        return self.tenants.get(tenant) or self.tenants.get("default") or _NO_QUOTA
+
+
+_NO_QUOTA: Final = Quota()
+
+
+def read_access_table(path: Path) -> AccessTable:
+    """Read an access table.
+
+    Raises:
+        InvalidInput: the file cannot be read or is invalid.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+        return msgspec.convert(content, AccessTable)
+    except OSError as error:
+        raise InvalidInput(f"access table {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        # TOMLDecodeError, UnicodeDecodeError and ValidationError are ValueErrors.
+        raise InvalidInput(f"access table {path}: {error}") from None
+
+
+def _check_unique(key: str, values: list[str] | list[str | None]) -> None:
+    given = [value for value in values if value is not None]
+    for value in given:
+        if given.count(value) > 1:
+            raise ValueError(f"two clients have the {key} {value!r}")

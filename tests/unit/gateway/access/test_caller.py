@@ -1,0 +1,74 @@
+"""What callers may do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED, Caller, current_caller
+from gateway.access.roles import Grant, Role
+from synergai.errors import PermissionDenied
+
+CAMERA = Caller(
+    "camera",
+    "vision",
+    (
+        Grant(to=("camera",), roles=frozenset({Role.INFER}), engines=("resnet*",)),
+        Grant(to=("camera",), roles=frozenset({Role.OBSERVE}), tenants=("lab-?",)),
+    ),
+    max_priority=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("role", "engine", "tenant", "allowed"),
+    [
+        (Role.INFER, "resnet50", None, True),
+        (Role.INFER, "resnet50", "vision", True),
+        (Role.INFER, "resnet50", "lab-1", False),
+        (Role.INFER, "Resnet50", None, False),
+        (Role.INFER, "bert", None, False),
+        (Role.INFER, None, None, True),
+        (Role.OBSERVE, "bert", "lab-1", True),
+        (Role.OBSERVE, None, "lab-10", False),
+        (Role.OBSERVE, None, "", False),
+        (Role.SUBMIT, None, None, False),
+    ],
+)
+def test_roles_apply_to_the_engines_and_tenants_of_their_grant(
+    role: Role, engine: str | None, tenant: str | None, allowed: bool
+) -> None:
+    for _ in range(2):  # the second answer is remembered
+        assert CAMERA.may(role, engine=engine, tenant=tenant) is allowed
+
+
+def test_remembered_decisions_are_bounded() -> None:
+    for number in range(10_000):
+        CAMERA.may(Role.INFER, engine=f"engine-{number}")
+    assert len(CAMERA._decisions) <= 1024
+    assert CAMERA.may(Role.INFER, engine="resnet50")
+
+
+def test_error_names_the_role_the_engine_and_the_tenant() -> None:
+    with pytest.raises(
+        PermissionDenied, match="'camera' does not have the role 'submit' for engine 'e' in tenant"
+    ):
+        CAMERA.check(Role.SUBMIT, engine="e", tenant="other")
+
+
+def test_work_belongs_to_the_callers_tenant_unless_it_may_act_for_another() -> None:
+    assert CAMERA.tenant_of("", Role.INFER, engine="resnet50") == "vision"
+    with pytest.raises(PermissionDenied):
+        CAMERA.tenant_of("lab-1", Role.INFER, engine="resnet50")
+    assert CAMERA.tenant_of("lab-1", Role.OBSERVE, engine="resnet50") == "lab-1"
+
+
+def test_priority_above_the_limit_is_refused() -> None:
+    CAMERA.check_priority(5)
+    with pytest.raises(PermissionDenied, match="priority 6 exceeds the limit of 'camera'"):
+        CAMERA.check_priority(6)
+
+
+def test_without_an_access_table_every_caller_may_do_everything() -> None:
+    assert current_caller() is UNRESTRICTED
+    for role in Role:
+        assert UNRESTRICTED.may(role, engine="any", tenant="any")

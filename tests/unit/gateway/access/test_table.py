@@ -1,0 +1,131 @@
+"""The access table's file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.access.roles import Role
+from gateway.access.table import Quota, read_access_table
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "0" * 64
+TABLE = f"""
+[[clients]]
+name = "camera-7"
+tenant = "vision"
+token_sha256 = "{TOKEN}"
+expires = 2027-06-30T12:00:00Z
+
+[[clients]]
+name = "dashboards"
+groups = ["operators"]
+certificate = "spiffe://example.org/dashboards"
+
+[[grants]]
+to = ["camera-*"]
+roles = ["infer"]
+engines = ["resnet*"]
+
+[[grants]]
+to = ["group:operators"]
+roles = ["observe", "operate"]
+tenants = ["*"]
+
+[[jwt]]
+issuer = "https://login.example.org"
+audience = "synergai"
+keys = "https://login.example.org/jwks.json"
+
+[tenants.vision]
+max_priority = 5
+requests_per_s = 200
+
+[tenants.default]
+streams = 1
+
+[[workers]]
+id = "xavier-*"
+worker_class = "agx-xavier"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "access.toml"
+
+
+def test_table_has_every_section(path: Path) -> None:
+    path.write_text(TABLE)
+    table = read_access_table(path)
+    assert [client.name for client in table.clients] == ["camera-7", "dashboards"]
+    assert table.jwt[0].tenant_claim == "tenant"
+    assert table.workers is not None
+    assert table.workers[0].engines == ("*",)
+
+
+def test_grants_are_found_by_name_and_by_group(path: Path) -> None:
+    path.write_text(TABLE)
+    table = read_access_table(path)
+    [infer] = table.grants_of("camera-7")
+    assert infer.roles == {Role.INFER}
+    [operate] = table.grants_of("dashboards", frozenset({"operators"}))
+    assert Role.OPERATE in operate.roles
+    # A client cannot become a member of a group by its name.
+    assert table.grants_of("group:operators") == ()
+
+
+def test_tenant_without_a_row_has_the_default_quota(path: Path) -> None:
+    path.write_text(TABLE)
+    table = read_access_table(path)
+    assert table.quota_of("vision") == Quota(max_priority=5, requests_per_s=200)
+    assert table.quota_of("other") == Quota(streams=1)
+
+
+def test_empty_table_grants_nothing(path: Path) -> None:
+    path.write_text("")
+    table = read_access_table(path)
+    assert table.grants_of("anonymous") == ()
+    assert table.quota_of("any") == Quota()
+    assert table.workers is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clients = 1", "Expected `array`"),
+        ("[[client]]", "unknown field `client`"),
+        ('[[grants]]\nto = ["a"]\nroles = ["root"]', "Invalid enum value 'root'"),
+        ('[[clients]]\nname = "a"', "client 'a' needs either token_sha256 or certificate"),
+        ('[[clients]]\nname = "a b"\ncertificate = "x"', "'a b' is not a valid client name"),
+        ('[[clients]]\nname = "anonymous"\ncertificate = "x"', "'anonymous' is reserved"),
+        ('[[clients]]\nname = "a"\ntoken_sha256 = "ab"', "token_sha256"),
+        (
+            2 * '[[clients]]\nname = "a"\ncertificate = "x"\n',
+            "two clients have the name 'a'",
+        ),
+        ("[tenants.a]\nrequests_per_s = 0", "> 0"),
+        ("[tenants.a]\nmax_priority = 10", "<= 9"),
+        (
+            '[[clients]]\nname = "a"\ncertificate = "x"\nexpires = 2027-06-30T12:00:00',
+            "timezone",
+        ),
+        ("x = ", "Invalid value"),
+    ],
+)
+def test_mistake_in_the_table_is_reported_with_its_place(
+    path: Path, text: str, message: str
+) -> None:
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=message) as error:
+        read_access_table(path)
+    assert "access.toml" in str(error.value)
+
+
+def test_missing_table_is_an_error(path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+        read_access_table(path)
