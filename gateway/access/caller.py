@@ -6,12 +6,13 @@ with `current_caller` and pass it on explicitly: everything behind them takes it
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar
 from typing import Final
 
-from gateway.access.roles import ANY, Grant, Role, matches_any
+from gateway.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
 from synergai.domain import MAX_PRIORITY
-from synergai.errors import PermissionDenied
+from synergai.errors import PermissionDenied, Unauthenticated
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
@@ -20,14 +21,27 @@ _MAX_DECISIONS: Final = 1024
 class Caller:
     """An authenticated client, or an anonymous one.
 
+    Streams keep their caller for as long as they are open. A change of the access table therefore
+    changes the caller itself, by `update` or `revoke`.
+
     Args:
         name: name under which it is logged.
         tenant: its tenant; empty is the default tenant.
         grants: the rows of the access table that are for it.
         max_priority: highest priority that its requests and jobs may have.
+        expires_at: Unix time after which its credentials are invalid; None for never.
     """
 
-    __slots__ = ("_decisions", "_grants", "max_priority", "name", "tenant")
+    __slots__ = (
+        "__weakref__",
+        "_decisions",
+        "_grants",
+        "_revoked",
+        "expires_at",
+        "max_priority",
+        "name",
+        "tenant",
+    )
 
     def __init__(
         self,
@@ -36,47 +50,106 @@ class Caller:
         grants: tuple[Grant, ...],
         *,
         max_priority: int = MAX_PRIORITY,
+        expires_at: float | None = None,
     ) -> None:
+        self._revoked = ""
+        self._decisions: dict[tuple[tuple[Role, ...], str | None, str | None], bool] = {}
         self.name = name
-        self.tenant = tenant
-        self.max_priority = max_priority
-        self._grants = grants
-        self._decisions: dict[tuple[Role, str | None, str | None], bool] = {}
+        self.update(tenant, grants, max_priority=max_priority, expires_at=expires_at)
 
     def __repr__(self) -> str:
         return f"Caller({self.name!r}, tenant={self.tenant!r})"
 
-    def may(self, role: Role, *, engine: str | None = None, tenant: str | None = None) -> bool:
-        """Return whether the caller has a role.
+    def update(
+        self,
+        tenant: str,
+        grants: tuple[Grant, ...],
+        *,
+        max_priority: int = MAX_PRIORITY,
+        expires_at: float | None = None,
+    ) -> None:
+        """Replace what the access table says about the caller; for the arguments see the class."""
+        self.tenant = tenant
+        self.max_priority = max_priority
+        self.expires_at = expires_at
+        self._grants = grants
+        self._decisions.clear()
+
+    def revoke(self, reason: str) -> None:
+        """Make the caller's credentials invalid, for calls that are still open.
 
         Args:
-            role: the role.
+            reason: why, for the error message.
+        """
+        self._revoked = reason
+        self._grants = ()
+        self._decisions.clear()
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it has no credentials."""
+        return self.name == ANONYMOUS
+
+    @property
+    def has_grants(self) -> bool:
+        """Whether it may do anything at all."""
+        return any(grant.roles for grant in self._grants)
+
+    def may(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
+        """Return whether the caller has one of some roles.
+
+        Args:
+            roles: the roles.
             engine: the engine concerned; None asks whether it has the role for any engine.
             tenant: the tenant concerned; None stands for the caller's own.
         """
-        key = role, engine, tenant
+        key = roles, engine, tenant
         decision = self._decisions.get(key)
         if decision is None:
             if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions.clear()
             decision = self._decisions[key] = any(
-                role in grant.roles
+                not grant.roles.isdisjoint(roles)
                 and (engine is None or matches_any(grant.engines, engine))
                 and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
                 for grant in self._grants
             )
         return decision
 
-    def check(self, role: Role, *, engine: str | None = None, tenant: str | None = None) -> None:
-        """Check that the caller has a role; see `may`.
+    def check_valid(self) -> None:
+        """Check that the credentials are still valid.
 
         Raises:
-            PermissionDenied: it has not.
+            Unauthenticated: they have been revoked or have expired.
         """
-        if not self.may(role, engine=engine, tenant=tenant):
-            where = "" if engine is None else f" for engine {engine!r}"
-            where += "" if tenant in (None, self.tenant) else f" in tenant {tenant!r}"
-            raise PermissionDenied(f"{self.name!r} does not have the role {role.value!r}{where}")
+        if self._revoked:
+            raise Unauthenticated(self._revoked)
+        if self.expires_at is not None and time.time() >= self.expires_at:
+            raise Unauthenticated(f"the credentials of {self.name!r} have expired; get new ones")
+
+    def check(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> None:
+        """Check that the caller has one of some roles; see `may`.
+
+        Raises:
+            Unauthenticated: its credentials are no longer valid, or it has none.
+            PermissionDenied: it has none of the roles.
+        """
+        if self.expires_at is not None or self._revoked:
+            self.check_valid()
+        if self.may(*roles, engine=engine, tenant=tenant):
+            return
+        where = "" if engine is None else f" for engine {engine!r}"
+        where += "" if tenant in (None, self.tenant) else f" in tenant {tenant!r}"
+        needed = " or ".join(repr(role.value) for role in roles)
+        if self.anonymous:
+            raise Unauthenticated(
+                f"this needs the role {needed}{where}: send credentials, such as the header "
+                "'authorization: Bearer TOKEN'"
+            )
+        raise PermissionDenied(
+            f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "
+            "would have to grant it"
+        )
 
     def tenant_of(self, requested: str, role: Role, *, engine: str) -> str:
         """Return the tenant of a request or job.
@@ -87,7 +160,7 @@ class Caller:
             engine: its engine.
 
         Raises:
-            PermissionDenied: the caller lacks the role for this engine and tenant.
+            Unauthenticated, PermissionDenied: see `check`.
         """
         tenant = requested or self.tenant
         self.check(role, engine=engine, tenant=tenant)
@@ -107,7 +180,7 @@ class Caller:
 
 
 UNRESTRICTED: Final = Caller(
-    "anonymous", "", (Grant(to=(ANY,), roles=frozenset(Role), tenants=(ANY,)),)
+    ANONYMOUS, "", (Grant(to=(ANONYMOUS,), roles=frozenset(Role), tenants=(ANY,)),)
 )
 """Every caller, where no access table is configured."""
 

@@ -31,6 +31,9 @@ class Role(enum.StrEnum):
 
 ANY: Final = "*"
 """Pattern that every name matches."""
+ANONYMOUS: Final = "anonymous"
+"""Name of callers without credentials. Only a grant with exactly this name is for them: patterns
+such as ``*`` mean clients that are known."""
 
 
 class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +53,8 @@ class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def is_for(self, name: str, groups: frozenset[str]) -> bool:
         """Return whether the row is for a caller of this name and these groups."""
+        if name == ANONYMOUS:
+            return ANONYMOUS in self.to
         return any(
             pattern.removeprefix("group:") in groups
             if pattern.startswith("group:")

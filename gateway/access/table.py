@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.access.roles import Grant  # noqa: TC001  # as above
+from gateway.access.roles import ANONYMOUS, Grant
 from synergai.domain import MAX_PRIORITY, validate_name
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-ANONYMOUS: Final = "anonymous"
-"""Name of callers without credentials, for use in grants."""
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Limit = Annotated[int, Meta(ge=0)]

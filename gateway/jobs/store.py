@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
@@ -42,5 +42,16 @@ class JobStore(Protocol):
     def unfinished_jobs(self) -> Future[list[JobRecord]]:
         """Return the jobs that have not ended, in order of acceptance."""
 
-    def ended_jobs(self, states: Collection[JobState], limit: int) -> Future[list[JobRecord]]:
-        """Return the newest jobs that ended in one of `states`, newest first."""
+    def ended_jobs(
+        self,
+        states: Collection[JobState],
+        limit: int,
+        wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
+    ) -> Future[list[JobRecord]]:
+        """Return the newest jobs that ended in one of `states`, newest first.
+
+        Args:
+            states: the states.
+            limit: maximum number of jobs.
+            wanted: whether to include jobs of an engine and tenant; called from another thread.
+        """

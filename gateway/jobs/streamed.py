@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from gateway.jobs.permissions import in_tenant
 from gateway.jobs.submitted import execution_so_far, new_job_record, record_job_end, scheduler_job
 from gateway.jobs.tracker import JobTracker
 from synergai.errors import InvalidInput
@@ -20,6 +21,7 @@ from synergai.scheduling.events import QueriesReady
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+    from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -169,12 +171,17 @@ class StreamedJobs:
         self._window_bytes = window_bytes
 
     async def run(
-        self, spec: JobSpec, budget_s: float | None, queries: AsyncIterator[Query]
+        self,
+        caller: Caller,
+        spec: JobSpec,
+        budget_s: float | None,
+        queries: AsyncIterator[Query],
     ) -> AsyncGenerator[Answer, None]:
         """Run a job; closing the generator cancels it.
 
         Args:
-            spec: specification of the job.
+            caller: who runs it; checked again for each query.
+            spec: specification of the job; without a tenant, it is the caller's.
             budget_s: time until the call's deadline, in seconds; None if it has none.
             queries: requests of its queries, in order.
 
@@ -182,11 +189,13 @@ class StreamedJobs:
             The initial status, results in any order, and the final status.
 
         Raises:
+            Unauthenticated, PermissionDenied: see `Caller.check`.
             InvalidInput: queries are out of order, missing, or do not match the engine.
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
             DeadlineExceeded: the engine was still being inspected at the deadline.
             Overloaded: too many requests or bytes are in flight.
         """
+        spec = in_tenant(caller, spec)
         await self._catalogue.wait_inspected(spec.engine, budget_s)
         engine = self._catalogue.find(spec.engine)
         self._admission.acquire(self._window_bytes)
@@ -199,7 +208,7 @@ class StreamedJobs:
             deadline = min(scheduled.deadline, scheduled.arrival + budget_s)
             scheduled = replace(scheduled, deadline=deadline)
         self._dispatcher.submit(scheduled, job, ready=0)
-        reader = asyncio.create_task(self._read(job, queries))
+        reader = asyncio.create_task(self._read(caller, job, queries))
         reader.add_done_callback(job.reader_ended)
         try:
             yield tracker.snapshot()
@@ -214,9 +223,10 @@ class StreamedJobs:
             self._admission.release(self._window_bytes)
             await asyncio.wait([reader])
 
-    async def _read(self, job: StreamedJob, queries: AsyncIterator[Query]) -> None:
+    async def _read(self, caller: Caller, job: StreamedJob, queries: AsyncIterator[Query]) -> None:
         tracker = job.tracker
         async for query in queries:
+            in_tenant(caller, tracker.spec)
             await job.put(query)
             self._dispatcher.tell(QueriesReady(tracker.id, job.arrived))
         expected = tracker.spec.queries

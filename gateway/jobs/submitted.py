@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.record import JobRecord
 from gateway.jobs.tracker import JobTracker
 from gateway.monitoring.outcomes import job_outcome
@@ -20,6 +21,7 @@ from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Sequence
 
+    from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -198,15 +200,17 @@ class SubmittedJobs:
             self._start(self._tracker(record))
         return len(unfinished)
 
-    async def submit(self, spec: JobSpec, key: str = "") -> JobStatus:
+    async def submit(self, caller: Caller, spec: JobSpec, key: str = "") -> JobStatus:
         """Accept a job; return once the journal has recorded it.
 
         Args:
-            spec: specification of the job.
+            caller: who submits it.
+            spec: specification of the job; without a tenant, it is the caller's.
             key: idempotency key; submitting the same specification again under it returns the
                 same job.
 
         Raises:
+            Unauthenticated, PermissionDenied: see `Caller.check`.
             InvalidInput: the key is too long or not printable.
             EngineNotFound, EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
@@ -217,6 +221,7 @@ class SubmittedJobs:
             raise InvalidInput(
                 f"an idempotency key has at most {_MAX_KEY} characters, all of them printable"
             )
+        spec = in_tenant(caller, spec)
         try:
             self._check_capacity(spec)
         except SynergaiError:
@@ -224,17 +229,97 @@ class SubmittedJobs:
             known = await self._journal.find_accepted(spec, key) if key else None
             if known is None:
                 raise
-            return await self.get(known)
+            return await self._status(known)
         tracker = self._tracker(new_job_record(spec, self._clock))
         self._accepting += 1
         accepted = self._journal.accept(tracker.record, key)
         accepted.add_done_callback(partial(self._accepted, tracker))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
-        return await self.get(job_id)
+        return await self._status(job_id)
 
-    async def get(self, job_id: str) -> JobStatus:
+    async def get(self, caller: Caller, job_id: str) -> JobStatus:
         """Return the status of a job as of now.
+
+        Raises:
+            JobNotFound: the id is unknown, or the job is not for the caller to see.
+        """
+        status = await self._status(job_id)
+        check_visible(caller, status)
+        return status
+
+    async def list(
+        self, caller: Caller, states: Collection[JobState], limit: int
+    ) -> list[JobStatus]:
+        """Return the jobs that a caller may see, newest first.
+
+        Args:
+            caller: who asks.
+            states: states to include; empty for all.
+            limit: maximum number of jobs, at most `MAX_LISTED`.
+        """
+        limit = min(limit, MAX_LISTED)
+        wanted = frozenset(states) or frozenset(JobState)
+        found = []
+        if ended := wanted & _ENDED:
+            found = await self._journal.ended_jobs(ended, limit, partial(may_see, caller))
+        seen = {record.id for record in found}
+        unfinished = (job.tracker.record for job in self._unfinished.values())
+        found += [
+            r
+            for r in unfinished
+            if r.state in wanted
+            and r.id not in seen
+            and may_see(caller, r.spec.engine, r.spec.tenant)
+        ]
+        found.sort(key=lambda record: record.submitted_at, reverse=True)
+        now = self._unix_now()
+        return [
+            job.tracker.snapshot() if (job := self._unfinished.get(r.id)) else r.status(now)
+            for r in found[:limit]
+        ]
+
+    async def watch(self, caller: Caller, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """Yield the status of a job now and after every change, until it has ended.
+
+        Raises:
+            JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.
+            Unauthenticated: the caller was revoked meanwhile.
+        """
+        job = self._unfinished.get(JobId(job_id))
+        if job is None:
+            yield await self.get(caller, job_id)
+            return
+        async with aclosing(job.tracker.watch()) as statuses:
+            async for status in statuses:
+                check_visible(caller, status)
+                yield status
+
+    async def cancel(self, caller: Caller, job_id: str) -> JobStatus:
+        """Cancel a job before its next query, unless it has ended; return its final status.
+
+        Raises:
+            JobNotFound: the id is unknown, or the job is not for the caller to see.
+            PermissionDenied: the caller may see the job, but not cancel it.
+        """
+        status = await self._status(job_id)
+        check_cancel(caller, status)
+        job = self._unfinished.get(JobId(job_id))
+        if job is not None:
+            self._dispatcher.cancel(JobId(job_id))
+            async with aclosing(job.tracker.watch()) as statuses:
+                async for status in statuses:
+                    if status.state.ended:
+                        return status
+        return await self._status(job_id)
+
+    def on_job_ended(self, tracker: JobTracker) -> None:
+        """Remove a job whose end the journal has recorded."""
+        del self._unfinished[tracker.id]
+        record_job_end(self._metrics, tracker)
+
+    async def _status(self, job_id: str) -> JobStatus:
+        """Return the status of a job, whoever asks.
 
         Raises:
             JobNotFound: the id is unknown.
@@ -246,62 +331,6 @@ class SubmittedJobs:
         if record is None:
             raise JobNotFound(job_id)
         return record.status(self._unix_now())
-
-    async def list(self, states: Collection[JobState], limit: int) -> list[JobStatus]:
-        """Return jobs, newest first.
-
-        Args:
-            states: states to include; empty for all.
-            limit: maximum number of jobs, at most `MAX_LISTED`.
-        """
-        limit = min(limit, MAX_LISTED)
-        wanted = frozenset(states) or frozenset(JobState)
-        found = []
-        if ended := wanted & _ENDED:
-            found = await self._journal.ended_jobs(ended, limit)
-        seen = {record.id for record in found}
-        unfinished = (job.tracker.record for job in self._unfinished.values())
-        found += [r for r in unfinished if r.state in wanted and r.id not in seen]
-        found.sort(key=lambda record: record.submitted_at, reverse=True)
-        now = self._unix_now()
-        return [
-            job.tracker.snapshot() if (job := self._unfinished.get(r.id)) else r.status(now)
-            for r in found[:limit]
-        ]
-
-    async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """Yield the status of a job now and after every change, until it has ended.
-
-        Raises:
-            JobNotFound: the id is unknown.
-        """
-        job = self._unfinished.get(JobId(job_id))
-        if job is None:
-            yield await self.get(job_id)
-            return
-        async with aclosing(job.tracker.watch()) as statuses:
-            async for status in statuses:
-                yield status
-
-    async def cancel(self, job_id: str) -> JobStatus:
-        """Cancel a job before its next query, unless it has ended; return its final status.
-
-        Raises:
-            JobNotFound: the id is unknown.
-        """
-        job = self._unfinished.get(JobId(job_id))
-        if job is not None:
-            self._dispatcher.cancel(JobId(job_id))
-            async with aclosing(job.tracker.watch()) as statuses:
-                async for status in statuses:
-                    if status.state.ended:
-                        return status
-        return await self.get(job_id)
-
-    def on_job_ended(self, tracker: JobTracker) -> None:
-        """Remove a job whose end the journal has recorded."""
-        del self._unfinished[tracker.id]
-        record_job_end(self._metrics, tracker)
 
     def _tracker(self, record: JobRecord) -> JobTracker:
         return JobTracker(record, self._clock, self._dispatcher.expected_completion)

@@ -164,10 +164,15 @@ class Journal:
         return self._enqueue(operations.unfinished_jobs)
 
     def ended_jobs(
-        self, states: Collection[JobState], limit: int
+        self,
+        states: Collection[JobState],
+        limit: int,
+        wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
     ) -> asyncio.Future[list[JobRecord]]:
-        """Return the newest jobs that ended in one of `states`, newest first."""
-        return self._enqueue(partial(operations.ended_jobs, states=tuple(states), limit=limit))
+        """Return the newest jobs that ended in one of `states`; see `JobStore.ended_jobs`."""
+        return self._enqueue(
+            partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)
+        )
 
     def after_pending(self, callback: Callable[[], None]) -> None:
         """Call `callback` once all earlier operations are done; at once if there are none."""

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
+import msgspec
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
@@ -25,6 +26,8 @@ from synergai.domain import (
 from synergai.errors import IdempotencyConflict, InternalError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from synergai.domain import AssignmentId
 
 Row: TypeAlias = tuple[Any, ...]
@@ -181,6 +184,9 @@ _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
     "dispatched_at, finished_at, estimated_s, reason FROM jobs "
 )
+_ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
+_IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
+_NEWEST: Final = "ORDER BY sequence DESC LIMIT ?"
 
 
 def find_job(connection: apsw.Connection, job_id: JobId) -> JobRecord | None:
@@ -196,15 +202,28 @@ def unfinished_jobs(connection: apsw.Connection) -> list[JobRecord]:
 
 
 def ended_jobs(
-    connection: apsw.Connection, states: tuple[JobState, ...], limit: int
+    connection: apsw.Connection,
+    states: tuple[JobState, ...],
+    limit: int,
+    wanted: Callable[[str, str], bool],
 ) -> list[JobRecord]:
-    """Return the newest ended jobs."""
-    placeholders = ", ".join("?" * len(states))
+    """Return the newest ended jobs whose engine and tenant are wanted."""
+    numbers = [state.value for state in states]
+    rows = connection.execute(_JOB + _ENDED + _NEWEST, (_json(numbers), limit)).fetchall()
+    records = [_to_record(connection, row) for row in rows]
+    if all(wanted(record.spec.engine, record.spec.tenant) for record in records):
+        return records
+    # Few pairs stand for many jobs; asking about each job would hold up the writer.
+    pairs = connection.execute("SELECT DISTINCT engine, tenant FROM jobs WHERE state > 2")
+    scope = [pair for pair in pairs if wanted(*pair)]
     rows = connection.execute(
-        _JOB + f"WHERE state > 2 AND state IN ({placeholders}) ORDER BY sequence DESC LIMIT ?",
-        (*(state.value for state in states), limit),
+        _JOB + _ENDED + _IN_SCOPE + _NEWEST, (_json(numbers), _json(scope), limit)
     ).fetchall()
     return [_to_record(connection, row) for row in rows]
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:

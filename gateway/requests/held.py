@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gateway.access.roles import Role
 from gateway.requests.parameters import parse_options
 from synergai.errors import SynergaiError, Unavailable
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
+    from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.fleet.catalogue import Catalogue
     from gateway.requests.inference import Inference
@@ -56,11 +58,12 @@ class HeldRequests:
             waiting.cancel()
 
     def hold(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+        self, caller: Caller, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
     ) -> HeldRequest:
         """Accept a request whose engine is pending; for the arguments see `Inference.begin`.
 
         Raises:
+            Unauthenticated, PermissionDenied: see `Caller.check`.
             InvalidInput, NotSupported: a parameter is invalid.
             Unavailable: the gateway is stopping.
             Overloaded: a limit is reached.
@@ -68,20 +71,23 @@ class HeldRequests:
         options = parse_options(raw.parsed.message.parameters)
         if options.timeout_s is not None:
             budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
+        engine = raw.parsed.message.model_name
+        tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=engine)
         try:
             self._admission.acquire(len(raw.data))
         except SynergaiError as error:
-            self._count_rejected(raw, options.tenant or tenant, error)
+            self._count_rejected(raw, tenant, error)
             raise
         room = ExitStack()
         room.callback(self._admission.release, len(raw.data))
-        held = HeldRequest(self._run(raw, budget_s, options.tenant or tenant, room))
+        held = HeldRequest(self._run(caller, raw, budget_s, tenant, room))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
         return held
 
     async def _run(
         self,
+        caller: Caller,
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
@@ -97,7 +103,7 @@ class HeldRequests:
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
-        request = self._inference.begin(raw, remaining_s, tenant)
+        request = self._inference.begin(caller, raw, remaining_s, tenant)
         try:
             return await request.result
         except asyncio.CancelledError:

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from gateway.access.roles import Role
 from gateway.admission.load_shedding import LoadShedder
 from gateway.dispatch.job_handler import job_error
 from gateway.monitoring.outcomes import request_outcome
@@ -19,6 +20,7 @@ from synergai.protocol.validation import check_header
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -174,16 +176,22 @@ class Inference:
         self._shedders: defaultdict[EngineName, LoadShedder] = defaultdict(LoadShedder)
 
     def begin(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str = ""
+        self,
+        caller: Caller,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str = "",
     ) -> Request:
         """Accept and enqueue a request.
 
         Args:
+            caller: who sends it.
             raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
 
         Raises:
+            Unauthenticated, PermissionDenied: see `Caller.check`.
             InvalidInput: it does not match its engine, or a parameter is invalid.
             NotFound, Unavailable, EnginePending, EngineUnusable: see `Catalogue.find`.
             NotSupported: it needs a stateful model.
@@ -191,6 +199,8 @@ class Inference:
             Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
         header, data = raw.parsed, raw.data
+        # Before the engine is looked up: its absence is not for everyone to know.
+        tenant = caller.tenant_of(tenant, Role.INFER, engine=header.message.model_name)
         try:
             engine = self._catalogue.find(header.message.model_name)
         except EnginePending:
@@ -205,6 +215,8 @@ class Inference:
             check_header(header, engine)
             if parameters := header.message.parameters:
                 options = parse_options(parameters)
+                if options.tenant:
+                    tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
             timeout_s = options.timeout_s
             if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
                 budget_s = timeout_s
@@ -217,7 +229,7 @@ class Inference:
                 self._check_feasible(engine.name, options.priority, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
-            self.count_rejected(engine.name, options.tenant or tenant, error)
+            self.count_rejected(engine.name, tenant, error)
             raise
         self._count += 1
         job = Job(
@@ -227,7 +239,7 @@ class Inference:
             arrival=now,
             deadline=math.inf if budget_s is None else now + budget_s,
             priority=options.priority,
-            tenant=options.tenant or tenant,
+            tenant=tenant,
             perishable=True,
             with_tensors=True,
         )

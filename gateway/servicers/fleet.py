@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from gateway.access.caller import current_caller
+from gateway.access.roles import Role
 from synergai.protocol import rpc
 from synergai.protocol.converters import (
     configuration_to_proto,
@@ -18,6 +20,7 @@ from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
+    from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
@@ -51,21 +54,32 @@ class FleetServicer:
     async def list_workers(
         self, _request: fleet_pb2.ListWorkersRequest, _context: Context
     ) -> fleet_pb2.ListWorkersResponse:
-        """Return the connected workers."""
+        """Return the connected workers, with the engines that the caller may observe.
+
+        A worker of which it may observe no engine is left out.
+        """
+        caller = current_caller()
         return fleet_pb2.ListWorkersResponse(
-            workers=[self._worker(worker) for worker in self._dispatcher.workers()]
+            workers=[
+                self._worker(worker, caller)
+                for worker in self._dispatcher.workers()
+                if not worker.engines
+                or any(caller.may(Role.OBSERVE, engine=name) for name in worker.engines)
+            ]
         )
 
     async def get_dictionary(
         self, request: fleet_pb2.GetDictionaryRequest, _context: Context
     ) -> fleet_pb2.Dictionary:
-        """Return the dictionary entries of an engine or worker class, or all."""
+        """Return the dictionary entries of an engine or worker class, or all that are visible."""
+        caller = current_caller()
         return fleet_pb2.Dictionary(
             entries=[
                 profile_entry_to_proto(self._profiles.dated(entry))
                 for entry in self._profiles.dictionary
                 if request.engine in ("", entry.engine)
                 and request.worker_class in ("", entry.worker_class)
+                and caller.may(Role.OBSERVE, engine=entry.engine)
             ]
         )
 
@@ -74,12 +88,18 @@ class FleetServicer:
     ) -> fleet_pb2.PutDictionaryResponse:
         """Add or replace entries atomically."""
         entries = [profile_entry_from_proto(entry) for entry in request.entries]
+        caller = current_caller()
+        for entry in entries:
+            caller.check(Role.ADMIN, engine=entry.engine)
         await self._profiles.store(entries)
         self._catalogue.add_known(entry.engine for entry in entries)
         self._dispatcher.tell(ProfilesAdded(tuple(entries)))
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
-    def _worker(self, worker: ConnectedWorker) -> fleet_pb2.Worker:
+    def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
+        def visible(engine: str) -> bool:
+            return caller.may(Role.OBSERVE, engine=engine)
+
         if worker.draining:
             state = fleet_pb2.WORKER_STATE_DRAINING
         elif worker.in_flight:
@@ -93,11 +113,19 @@ class FleetServicer:
             cores=worker.cores,
             memory_bytes=worker.memory_bytes,
             configurations=map(configuration_to_proto, worker.configurations),
-            engines=[engine_to_proto(engine) for _, engine in sorted(worker.engines.items())],
-            sessions=map(session_to_proto, sorted(worker.sessions)),
+            engines=[
+                engine_to_proto(engine)
+                for name, engine in sorted(worker.engines.items())
+                if visible(name)
+            ],
+            sessions=[
+                session_to_proto(session)
+                for session in sorted(worker.sessions)
+                if visible(session.engine)
+            ],
             queries_done=worker.queries_done,
             last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
-            unprofiled=self._dispatcher.unprofiled(worker),
+            unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
             power_mode=worker.power.mode,
             switch_s=worker.power.switch_s,
             meter=worker.power.meter,
@@ -108,5 +136,6 @@ class FleetServicer:
                     entry=profile_entry_to_proto(self._profiles.dated(entry)), pace=pace
                 )
                 for entry, pace in self._dispatcher.profiles(worker)
+                if visible(entry.engine)
             ],
         )

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from grpc_health.v1 import health_pb2
 
+from gateway.access.caller import current_caller
+from gateway.access.engines import visible_engines
+from synergai.domain import EngineName
 from synergai.errors import NotFound, SynergaiError
 from synergai.protocol import rpc
 
@@ -43,8 +46,13 @@ class HealthServicer:
         )
 
     def status(self, service: str) -> int:
-        """Return the protocol's status number of the gateway or of an engine."""
+        """Return the protocol's status number of the gateway or of an engine.
+
+        An engine that the caller may not see is as unknown as one that does not exist.
+        """
         if service:
+            if not visible_engines(current_caller(), [EngineName(service)]):
+                return _SERVICE_UNKNOWN
             try:
                 self._catalogue.find(service)
             except NotFound:

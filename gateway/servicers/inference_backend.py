@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.access.caller import current_caller
+from gateway.access.engines import READERS, visible_engines
+from gateway.access.roles import Role
 from synergai.errors import EnginePending
 
 if TYPE_CHECKING:
@@ -57,26 +60,29 @@ class GatewayBackend:
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
     ) -> Request | HeldRequest:
         """Accept and enqueue a request, or hold it while its engine is being inspected."""
+        caller = current_caller()
         try:
-            return self._inference.begin(raw, budget_s, tenant)
+            return self._inference.begin(caller, raw, budget_s, tenant)
         except EnginePending:
-            return self._held.hold(raw, budget_s, tenant)
+            return self._held.hold(caller, raw, budget_s, tenant)
 
     async def wait_inspected(self, name: str, budget_s: float | None) -> None:
         """Wait until an engine has been inspected; see `Catalogue.wait_inspected`."""
+        current_caller().check(*READERS, engine=name)
         await self._catalogue.wait_inspected(name, budget_s)
 
     def find_engine(self, name: str) -> Engine:
         """Return the engine in service under `name`; see `Catalogue.find`."""
+        current_caller().check(*READERS, engine=name)
         return self._catalogue.find(name)
 
     def engines_in_service(self) -> Iterable[EngineName]:
-        """Return the names of the engines that accept requests, sorted."""
-        return self._catalogue.in_service()
+        """Return the names of the engines that accept requests and the caller may see, sorted."""
+        return visible_engines(current_caller(), self._catalogue.in_service())
 
     def known_engines(self) -> Iterable[EngineName]:
-        """Return the names of all engines that any worker has ever had, sorted."""
-        return self._catalogue.known_engines()
+        """Return the names of all engines ever known that the caller may see, sorted."""
+        return visible_engines(current_caller(), self._catalogue.known_engines())
 
     def state_out_of_service(self, name: EngineName) -> str:
         """Return whether the engine is being loaded or unloaded, or else unavailable."""
@@ -92,8 +98,10 @@ class GatewayBackend:
 
     async def load(self, name: str, budget_s: float | None) -> None:
         """Load an engine on the workers that have it; see `ModelControl.load`."""
+        current_caller().check(Role.OPERATE, engine=name)
         await self._model_control.load(name, budget_s)
 
     async def unload(self, name: str) -> None:
         """Take an engine out of service; see `ModelControl.unload`."""
+        current_caller().check(Role.OPERATE, engine=name)
         await self._model_control.unload(name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from gateway.access.caller import current_caller
 from gateway.jobs.streamed import Query, Result
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
@@ -48,19 +49,20 @@ class JobsServicer:
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
-        return job_status_to_proto(await self._jobs.submit(spec, request.idempotency_key))
+        key = request.idempotency_key
+        return job_status_to_proto(await self._jobs.submit(current_caller(), spec, key))
 
     async def watch(
         self, request: jobs_pb2.WatchRequest, _context: Context
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
         """Yield a job's status, and again at every change."""
-        async with aclosing(self._jobs.watch(request.job_id)) as statuses:
+        async with aclosing(self._jobs.watch(current_caller(), request.job_id)) as statuses:
             async for status in statuses:
                 yield job_status_to_proto(status)
 
     async def get(self, request: jobs_pb2.GetRequest, _context: Context) -> jobs_pb2.Job:
         """Return a job's current status."""
-        return job_status_to_proto(await self._jobs.get(request.job_id))
+        return job_status_to_proto(await self._jobs.get(current_caller(), request.job_id))
 
     async def list(self, request: jobs_pb2.ListRequest, _context: Context) -> jobs_pb2.ListResponse:
         """Return the newest jobs, of given states if any are named."""
@@ -68,12 +70,13 @@ class JobsServicer:
             states = [JobState(state) for state in request.states]
         except ValueError:
             raise InvalidInput(f"states must be from 1 to {len(JobState)}") from None
-        found = await self._jobs.list(states, request.limit or DEFAULT_LISTED)
+        limit = request.limit or DEFAULT_LISTED
+        found = await self._jobs.list(current_caller(), states, limit)
         return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
 
     async def cancel(self, request: jobs_pb2.CancelRequest, _context: Context) -> jobs_pb2.Job:
         """Cancel a job at its next query boundary."""
-        return job_status_to_proto(await self._jobs.cancel(request.job_id))
+        return job_status_to_proto(await self._jobs.cancel(current_caller(), request.job_id))
 
     async def run(
         self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Context
@@ -84,7 +87,8 @@ class JobsServicer:
         if opening is None or opening.WhichOneof("message") != "open":
             raise InvalidInput("the first message must be `open`")
         spec = job_spec_from_proto(opening.open)
-        async with aclosing(self._streamed.run(spec, budget_s, _queries(requests))) as responses:
+        answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests))
+        async with aclosing(answers) as responses:
             async for item in responses:
                 match item:
                     case Result(index, response):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from synergai.errors import SynergaiError
+from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.oip_server import calls
@@ -86,6 +86,8 @@ class InferenceServicer:
         """Report whether the engine is in service; an unknown one is not."""
         try:
             engine = self._backend.find_engine(request.name)
+        except (Unauthenticated, PermissionDenied):
+            raise
         except SynergaiError:
             return oip.ModelReadyResponse(ready=False)
         return oip.ModelReadyResponse(ready=request.version in ("", engine.version))

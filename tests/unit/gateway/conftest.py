@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import pytest
 
+from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
@@ -118,7 +119,7 @@ class GatewayHarness:
         message = oip.ModelInferRequest(**(usual | fields))
         message.inputs.add(name="x", datatype="FP32", shape=[1])
         data = message.SerializeToString()
-        return self.inference.begin(RawRequest(data, parse_header(data)), budget_s)
+        return self.inference.begin(UNRESTRICTED, RawRequest(data, parse_header(data)), budget_s)
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
         """Return the orders sent to the worker since the last call."""

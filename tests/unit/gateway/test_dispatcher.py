@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import StopAssignment
 from synergai.domain import EngineName, JobSpec, JobState
@@ -183,7 +184,7 @@ async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarnes
     with pytest.raises(Unavailable):
         harness.begin_request()
     with pytest.raises(Unavailable):
-        await harness.jobs.submit(SPEC)
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
 
 
 async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
@@ -267,13 +268,13 @@ async def test_progress_counts_only_once_the_journal_has_recorded_it(
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(SPEC)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
     (assignment,) = harness.assignments(worker)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4, labelled=4, correct=2)
     harness.intake.apply_progress(worker, report)
-    assert (await harness.jobs.get(status.id)).queries_done == 0
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
     await harness.flush_journal()
-    now = await harness.jobs.get(status.id)
+    now = await harness.jobs.get(UNRESTRICTED, status.id)
     assert (now.state, now.queries_done, now.correct) == (JobState.RUNNING, 4, 2)
 
 
@@ -281,7 +282,7 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
     harness: GatewayHarness,
 ) -> None:
     first = harness.add_worker("first")
-    await harness.jobs.submit(SPEC)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
     (assignment,) = harness.assignments(first)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
     harness.intake.apply_progress(first, report)
@@ -294,40 +295,40 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
 
 async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(SPEC)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
     (assignment,) = harness.assignments(worker)
     harness.complete(worker, assignment, done=10, labelled=10, correct=9)
-    statuses = [s async for s in harness.jobs.watch(status.id)]
+    statuses = [s async for s in harness.jobs.watch(UNRESTRICTED, status.id)]
     last = statuses[-1]
     assert (last.state, last.queries_done, last.correct) == (JobState.SUCCEEDED, 10, 9)
     assert last.estimated_s == pytest.approx(0.1, rel=0.01)
-    assert await harness.jobs.get(status.id) == last
+    assert await harness.jobs.get(UNRESTRICTED, status.id) == last
     assert harness.metric("jobs_total", engine="echo", outcome="ok") == 1
 
 
 async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(SPEC)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
     (assignment,) = harness.assignments(worker)
-    cancelled = await harness.jobs.cancel(status.id)
+    cancelled = await harness.jobs.cancel(UNRESTRICTED, status.id)
     assert cancelled.state is JobState.CANCELLED
     assert harness.orders(worker) == [StopAssignment(assignment.id)]
     harness.complete(worker, assignment, done=10)
     await harness.flush_journal()
-    assert (await harness.jobs.get(status.id)).queries_done == 0
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
 
 
 async def test_jobs_beyond_the_limit_are_shed(harness: GatewayHarness) -> None:
     harness.add_worker()
     for _ in range(2):
-        await harness.jobs.submit(SPEC)
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
     with pytest.raises(Overloaded):
-        await harness.jobs.submit(SPEC)
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
 
 
 async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(SPEC)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
     (assignment,) = harness.assignments(worker)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
     harness.intake.apply_progress(worker, report)

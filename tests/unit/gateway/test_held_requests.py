@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
+from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.requests.held import HeldRequests
@@ -18,6 +19,7 @@ from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
+    from gateway.access.caller import Caller
     from gateway.requests.inference import Inference, Request
     from synergai.domain import Engine
     from synergai.errors import SynergaiError
@@ -49,7 +51,9 @@ class FakeInference:
     def count_rejected(self, _engine: str, _tenant: str, error: SynergaiError) -> None:
         self.rejected.append(error)
 
-    def begin(self, raw: RawRequest[RequestHeader], _budget_s: float | None, _: str) -> Request:
+    def begin(
+        self, _: Caller, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
+    ) -> Request:
         self._catalogue.find(raw.parsed.message.model_name)
         self._admission.acquire(len(raw.data))
         self.begun.append(BegunRequest())
@@ -89,7 +93,7 @@ async def turns() -> None:
 
 
 async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     await turns()
     assert harness.inference.begun == []
     harness.catalogue.update(BOX, harness.engine)
@@ -100,9 +104,9 @@ async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> 
 
 
 async def test_request_holds_room_once(harness: Harness) -> None:
-    harness.held.hold(harness.raw, None, "")
+    harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     with pytest.raises(Overloaded):
-        harness.held.hold(harness.raw, None, "")
+        harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     assert harness.admission.requests == 1
@@ -110,7 +114,7 @@ async def test_request_holds_room_once(harness: Harness) -> None:
 
 
 async def test_cancelled_request_frees_its_room_and_never_begins(harness: Harness) -> None:
-    harness.held.hold(harness.raw, None, "").abandon()
+    harness.held.hold(UNRESTRICTED, harness.raw, None, "").abandon()
     await turns()
     assert harness.admission.requests == 0
     harness.catalogue.update(BOX, harness.engine)
@@ -119,7 +123,7 @@ async def test_cancelled_request_frees_its_room_and_never_begins(harness: Harnes
 
 
 async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harness) -> None:
-    request = harness.held.hold(harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     harness.catalogue.update(BOX, harness.engine)
     await turns()
     request.abandon()
@@ -128,7 +132,7 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
 
 
 async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(harness.raw, 0.0, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, 0.0, "")
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
     assert harness.admission.requests == 0
@@ -138,13 +142,13 @@ async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) 
 async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
     harness: Harness,
 ) -> None:
-    request = harness.held.hold(harness.request(timeout_us=1), 60.0, "")
+    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "")
     with pytest.raises(DeadlineExceeded, match="still being inspected"):
         await request.result
 
 
 async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
-    request = harness.held.hold(harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     await turns()
     harness.held.close()
     with pytest.raises(Unavailable, match="is stopping"):
@@ -155,7 +159,7 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
 async def test_request_fails_if_the_worker_that_inspects_its_engine_leaves(
     harness: Harness,
 ) -> None:
-    request = harness.held.hold(harness.raw, None, "")
+    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     await turns()
     harness.catalogue.remove_worker(BOX)
     with pytest.raises(Unavailable, match="no worker that serves engine 'echo'"):

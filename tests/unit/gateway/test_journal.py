@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
@@ -151,6 +153,20 @@ async def test_oldest_ended_jobs_are_purged_and_unfinished_ones_never(
     assert [status.id for status in kept] == ["j255", "j254", "j253", "j252"]
     assert [s.id for s in await journal.unfinished_jobs()] == ["unfinished"]
     assert await journal.accept(a_record("again"), "k0") == "again"
+
+
+async def test_listing_skips_jobs_that_are_not_wanted_however_many_there_are(
+    journal: Journal,
+) -> None:
+    for number in range(6):
+        record = a_record(f"j{number}")
+        tenant = "own" if number in (0, 2) else "other"
+        record = dataclasses.replace(record, spec=replace(record.spec, tenant=tenant))
+        await journal.accept(record)
+        await journal.record_end(ended(record))
+    found = await journal.ended_jobs([JobState.SUCCEEDED], 2, lambda _, tenant: tenant == "own")
+    assert [record.id for record in found] == ["j2", "j0"]
+    assert await journal.ended_jobs([JobState.SUCCEEDED], 2, lambda _engine, _tenant: False) == []
 
 
 async def test_second_gateway_on_the_directory_is_refused(journal: Journal, tmp_path: Path) -> None:

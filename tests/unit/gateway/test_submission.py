@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from gateway.access.caller import UNRESTRICTED
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import EngineUnusable, IdempotencyConflict, Overloaded
 
@@ -19,7 +20,9 @@ SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 async def test_job_submitted_twice_concurrently_is_one(harness: GatewayHarness) -> None:
     harness.add_worker()
-    statuses = await asyncio.gather(*(harness.jobs.submit(SPEC, "key") for _ in range(2)))
+    statuses = await asyncio.gather(
+        *(harness.jobs.submit(UNRESTRICTED, SPEC, "key") for _ in range(2))
+    )
     assert len({status.id for status in statuses}) == 1
 
 
@@ -27,13 +30,13 @@ async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
     harness: GatewayHarness,
 ) -> None:
     harness.add_worker()
-    first = await harness.jobs.submit(SPEC, "key")
-    await harness.jobs.submit(SPEC)
+    first = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
     with pytest.raises(Overloaded):
-        await harness.jobs.submit(SPEC, "another key")
-    assert (await harness.jobs.submit(SPEC, "key")).id == first.id
+        await harness.jobs.submit(UNRESTRICTED, SPEC, "another key")
+    assert (await harness.jobs.submit(UNRESTRICTED, SPEC, "key")).id == first.id
     with pytest.raises(IdempotencyConflict):
-        await harness.jobs.submit(replace(SPEC, queries=11), "key")
+        await harness.jobs.submit(UNRESTRICTED, replace(SPEC, queries=11), "key")
 
 
 async def test_job_without_samples_is_refused(harness: GatewayHarness) -> None:
@@ -41,4 +44,4 @@ async def test_job_without_samples_is_refused(harness: GatewayHarness) -> None:
     unverified = replace(worker.engines[SPEC.engine], samples=0, unverified="it fails")
     harness.catalogue.update(worker.id, unverified)
     with pytest.raises(EngineUnusable, match="no samples"):
-        await harness.jobs.submit(SPEC)
+        await harness.jobs.submit(UNRESTRICTED, SPEC)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller, current_caller
-from gateway.access.roles import Grant, Role
-from synergai.errors import PermissionDenied
+from gateway.access.roles import ANONYMOUS, Grant, Role
+from synergai.errors import PermissionDenied, Unauthenticated
 
 CAMERA = Caller(
     "camera",
@@ -66,6 +68,38 @@ def test_priority_above_the_limit_is_refused() -> None:
     CAMERA.check_priority(5)
     with pytest.raises(PermissionDenied, match="priority 6 exceeds the limit of 'camera'"):
         CAMERA.check_priority(6)
+
+
+def test_one_of_several_roles_is_enough() -> None:
+    assert CAMERA.may(Role.SUBMIT, Role.INFER, engine="resnet50")
+    with pytest.raises(PermissionDenied, match="the role 'submit' or 'operate'; the gateway's"):
+        CAMERA.check(Role.SUBMIT, Role.OPERATE)
+
+
+def test_anonymous_caller_is_asked_for_credentials() -> None:
+    with pytest.raises(Unauthenticated, match="'infer' for engine 'e': send credentials"):
+        Caller(ANONYMOUS, "", ()).check(Role.INFER, engine="e")
+
+
+def test_change_of_the_table_reaches_callers_of_open_streams() -> None:
+    grant = Grant(to=("a",), roles=frozenset({Role.INFER}), engines=("e",))
+    caller = Caller("a", "a", (grant,))
+    caller.check(Role.INFER, engine="e")
+    caller.update("b", ())
+    assert caller.tenant == "b"
+    assert not caller.has_grants
+    with pytest.raises(PermissionDenied):
+        caller.check(Role.INFER, engine="e")
+    caller.revoke("'a' was removed")
+    with pytest.raises(Unauthenticated, match="'a' was removed"):
+        caller.check(Role.INFER, engine="e")
+
+
+def test_expiry_is_checked_with_every_decision() -> None:
+    grant = Grant(to=("a",), roles=frozenset({Role.INFER}))
+    Caller("a", "a", (grant,), expires_at=time.time() + 60).check(Role.INFER)
+    with pytest.raises(Unauthenticated, match="'a' have expired"):
+        Caller("a", "a", (grant,), expires_at=time.time() - 1).check(Role.INFER)
 
 
 def test_without_an_access_table_every_caller_may_do_everything() -> None:

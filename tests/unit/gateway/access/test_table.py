@@ -79,6 +79,13 @@ def test_grants_are_found_by_name_and_by_group(path: Path) -> None:
     assert table.grants_of("group:operators") == ()
 
 
+def test_pattern_does_not_stand_for_anonymous_callers(path: Path) -> None:
+    path.write_text('[[grants]]\nto = ["*", "anon*"]\nroles = ["infer"]')
+    assert read_access_table(path).grants_of("anonymous") == ()
+    path.write_text('[[grants]]\nto = ["anonymous"]\nroles = ["infer"]')
+    assert len(read_access_table(path).grants_of("anonymous")) == 1
+
+
 def test_tenant_without_a_row_has_the_default_quota(path: Path) -> None:
     path.write_text(TABLE)
     table = read_access_table(path)

@@ -1,0 +1,21 @@
+"""Which engines a caller may see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.access.roles import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.access.caller import Caller
+    from synergai.domain import EngineName
+
+READERS: Final = (Role.INFER, Role.SUBMIT, Role.OBSERVE)
+"""Roles that may read an engine's metadata, which clients of these roles need."""
+
+
+def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
+    """Return those of some engines that a caller may see."""
+    return [engine for engine in engines if caller.may(*READERS, engine=engine)]

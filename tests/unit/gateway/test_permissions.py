@@ -1,0 +1,111 @@
+"""What callers may do with requests and jobs of engines and tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED, Caller
+from gateway.access.roles import Grant, Role
+from synergai.domain import EngineName, JobSpec, JobState
+from synergai.errors import JobNotFound, PermissionDenied, Unauthenticated
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.rpc import RawRequest
+
+if TYPE_CHECKING:
+    from synergai.protocol.request_codec import RequestHeader
+    from tests.unit.gateway.conftest import GatewayHarness
+
+SPEC = JobSpec(engine=EngineName("echo"), queries=10)
+
+
+def client(name: str, *roles: Role, engines: tuple[str, ...] = ("echo",), **scope: str) -> Caller:
+    tenants = (scope["tenants"],) if "tenants" in scope else ()
+    grant = Grant(to=(name,), roles=frozenset(roles), engines=engines, tenants=tenants)
+    return Caller(name, name, (grant,))
+
+
+def infer_request(engine: str = "echo", tenant: str = "") -> RawRequest[RequestHeader]:
+    message = oip.ModelInferRequest(model_name=engine, raw_input_contents=[b"\0" * 4])
+    message.inputs.add(name="x", datatype="FP32", shape=[1])
+    if tenant:
+        message.parameters["synergai_tenant"].string_param = tenant
+    data = message.SerializeToString()
+    return RawRequest(data, RequestDecoder().parse(data))
+
+
+async def test_request_and_job_belong_to_the_callers_tenant(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    camera = client("camera", Role.INFER, Role.SUBMIT)
+    assert harness.inference.begin(camera, infer_request(), None).job.tenant == "camera"
+    assert (await harness.jobs.submit(camera, SPEC)).spec.tenant == "camera"
+
+
+async def test_request_for_another_tenant_is_refused_however_it_is_named(
+    harness: GatewayHarness,
+) -> None:
+    harness.add_worker()
+    camera = client("camera", Role.INFER)
+    with pytest.raises(PermissionDenied, match="in tenant 'lab'"):
+        harness.inference.begin(camera, infer_request(), None, "lab")
+    with pytest.raises(PermissionDenied, match="in tenant 'lab'"):
+        harness.inference.begin(camera, infer_request(tenant="lab"), None)
+
+
+@pytest.mark.parametrize("engine", ["bert", "missing"])
+async def test_refusal_does_not_tell_whether_an_engine_exists(
+    harness: GatewayHarness, engine: str
+) -> None:
+    harness.add_worker()
+    with pytest.raises(PermissionDenied, match=f"'infer' for engine '{engine}'"):
+        harness.inference.begin(client("camera", Role.INFER), infer_request(engine), None)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        client("stranger", Role.SUBMIT, Role.OBSERVE, Role.OPERATE),
+        client("wrong-engine", Role.SUBMIT, engines=("bert",), tenants="*"),
+        client("wrong-role", Role.INFER, tenants="*"),
+    ],
+    ids=lambda caller: caller.name,
+)
+async def test_job_outside_a_callers_scope_does_not_exist_for_it(
+    harness: GatewayHarness, stranger: Caller
+) -> None:
+    harness.add_worker()
+    job = await harness.jobs.submit(client("owner", Role.SUBMIT), SPEC)
+    jobs = harness.jobs
+    with pytest.raises(JobNotFound):
+        await jobs.get(stranger, job.id)
+    with pytest.raises(JobNotFound):
+        await jobs.cancel(stranger, job.id)
+    with pytest.raises(JobNotFound):
+        await anext(jobs.watch(stranger, job.id))
+    assert await jobs.list(stranger, [], 10) == []
+    assert (await jobs.get(UNRESTRICTED, job.id)).state is not JobState.CANCELLED
+
+
+async def test_observer_sees_but_does_not_cancel(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    job = await harness.jobs.submit(client("owner", Role.SUBMIT), SPEC)
+    observer = client("observer", Role.OBSERVE, tenants="owner")
+    assert [found.id for found in await harness.jobs.list(observer, [], 10)] == [job.id]
+    with pytest.raises(PermissionDenied, match="'submit' or 'operate'"):
+        await harness.jobs.cancel(observer, job.id)
+
+
+async def test_watch_ends_when_its_caller_is_revoked(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    owner = client("owner", Role.SUBMIT)
+    job = await harness.jobs.submit(owner, SPEC)
+    statuses = harness.jobs.watch(owner, job.id)
+    await anext(statuses)
+    owner.revoke("'owner' was removed from the access table")
+    [assignment] = harness.assignments(worker)
+    harness.complete(worker, assignment, done=assignment.count)
+    await harness.flush_journal()
+    with pytest.raises(Unauthenticated, match="removed from the access table"):
+        await anext(statuses)
