@@ -10,18 +10,21 @@ that has ended.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import queue
 import threading
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
 from gateway.journal import operations, schema
-from synergai.errors import InternalError, SynergaiError, Unavailable
+from gateway.journal.database import describe
+from gateway.journal.errors import JournalBroken
+from gateway.journal.files import lock
+from gateway.journal.opening import open_journal
+from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -38,10 +41,6 @@ T = TypeVar("T")
 KEPT_JOBS: Final = 100_000
 """Default number of ended jobs to keep; older ones are deleted."""
 _PURGE_EVERY: Final = 256
-
-
-class JournalBroken(InternalError):
-    """The journal cannot be written; the gateway must not acknowledge anything."""
 
 
 class _QueuedOperation(NamedTuple):
@@ -62,6 +61,7 @@ class Journal:
 
     Raises:
         Unavailable: another gateway uses the directory, or it cannot be written.
+        JournalDamaged: it lacks something that was acknowledged, or its content is corrupt.
         JournalBroken: the file is not a journal of this version.
     """
 
@@ -72,14 +72,10 @@ class Journal:
         self._ended = 0
         self._pending = 0
         self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
-        path = directory / "journal.db"
         with ExitStack() as stack:
-            stack.callback(os.close, _lock(directory))
-            try:
-                self._connection = stack.enter_context(closing(schema.open_database(path)))
-                self.epoch = schema.next_epoch(self._connection)
-            except (apsw.Error, schema.WrongVersion) as error:
-                raise JournalBroken(f"{path} cannot be used: {error}") from error
+            stack.callback(os.close, lock(directory))
+            opened = open_journal(directory, stack)
+            self._connection, self._marker, self.epoch, self._commits = opened
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()
@@ -220,18 +216,25 @@ class Journal:
         outcomes: list[object] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
+            unchanged = self._connection.total_changes()
             for item in batch:
                 try:
                     outcomes.append(item.operation(self._connection))
                 except SynergaiError as error:  # raised before any change
                     outcomes.append(error)
+            changed = self._connection.total_changes() != unchanged
+            if changed:
+                schema.count_commit(self._connection, self._commits + 1)
             self._connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - every future must be resolved
             with suppress(apsw.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-            broken = JournalBroken(f"the journal cannot be written: {error}")
+            broken = JournalBroken(f"the journal cannot be written: {describe(error)}")
             return [broken] * len(batch)
+        if changed:
+            self._commits += 1
+            self._marker.advance(self._commits)
         return outcomes
 
     def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object]) -> None:
@@ -246,19 +249,3 @@ class Journal:
                     item.future.exception()  # reported once, by `broken`
             else:
                 item.future.set_result(outcome)
-
-
-def _lock(directory: Path) -> int:
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise Unavailable(
-            f"another gateway uses the state directory {directory}; choose another one (--state)"
-        ) from None
-    return descriptor

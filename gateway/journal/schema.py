@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Final
-
-import apsw
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import apsw
 
-VERSION: Final = 2
+VERSION: Final = 3
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
-CREATE TABLE gateway (epoch INTEGER NOT NULL) STRICT;
-INSERT INTO gateway VALUES (0);
+CREATE TABLE gateway (
+  epoch   INTEGER NOT NULL,
+  commits INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO gateway (epoch) VALUES (0);
 
 CREATE TABLE engines (
   name     TEXT PRIMARY KEY,
@@ -64,9 +64,22 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_by_job ON executions (job, first);
 """
 
-_FROM_VERSION_1: Final = """
+_UPGRADES: Final = {
+    1: """
 ALTER TABLE engines ADD COLUMN unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1));
+""",
+    2: """
+ALTER TABLE gateway ADD COLUMN commits INTEGER NOT NULL DEFAULT 0;
+""",
+}
+"""By version, the statements that upgrade a journal to the next one.
+
+Keep `_TABLES` in step: an upgraded journal has the same tables as a new one, columns in the same
+order.
 """
+
+FIRST_WITH_COMMITS: Final = 3
+"""First version that counts commits, whose pages have checksums, and beside which is a marker."""
 
 # Ranges of a job never overlap, so of those that begin before a new one ends, the last to begin is
 # also the last to end: checking one row is enough.
@@ -88,45 +101,80 @@ class WrongVersion(Exception):
     """The file is not a journal, or has another version."""
 
 
-def open_database(path: Path) -> apsw.Connection:
-    """Open the journal at `path`, migrating or creating it if necessary.
+class Counters(NamedTuple):
+    """Counters of the journal: epoch, and number of commits."""
+
+    epoch: int
+    commits: int
+
+
+def read_version(connection: apsw.Connection) -> int:
+    """Return the version of the journal; 0 if the database has no tables.
+
+    Raises:
+        WrongVersion: the file is not a journal, or of an unsupported version.
+        apsw.Error: it cannot be read.
+    """
+    application, version = (connection.pragma(name) for name in ("application_id", "user_version"))
+    if application == APPLICATION_ID and 1 <= version <= VERSION:
+        return int(version)
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() == [(0,)]:
+        return 0
+    found = f"version {version}" if application == APPLICATION_ID else "of another program"
+    raise WrongVersion(f"it is {found}; this gateway needs version {VERSION}")
+
+
+def create_or_upgrade(connection: apsw.Connection) -> None:
+    """Bring the tables to the current version.
 
     Raises:
         WrongVersion: the file is not a journal, or of an unsupported version.
         apsw.Error: it cannot be read or written.
     """
-    with ExitStack() as stack:
-        connection = stack.enter_context(closing(apsw.Connection(str(path))))
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "full")
-        connection.pragma("foreign_keys", True)
-        with connection:
-            _create_or_check(connection)
-        stack.pop_all()
-    return connection
+    with connection:
+        version = read_version(connection)
+        if version == 0:
+            connection.execute(_TABLES)
+            connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
+            connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
+            connection.pragma("application_id", APPLICATION_ID)
+        for earlier in range(version or VERSION, VERSION):
+            connection.execute(_UPGRADES[earlier])
+        if version != VERSION:
+            connection.pragma("user_version", VERSION)
 
 
-def _create_or_check(connection: apsw.Connection) -> None:
-    application, version = (connection.pragma(name) for name in ("application_id", "user_version"))
-    if (application, version) == (APPLICATION_ID, VERSION):
-        return
-    if (application, version) == (APPLICATION_ID, 1):
-        connection.execute(_FROM_VERSION_1)
-        connection.pragma("user_version", VERSION)
-        return
-    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() != [(0,)]:
-        found = f"version {version}" if application == APPLICATION_ID else "of another program"
-        raise WrongVersion(f"it is {found}; this gateway needs version {VERSION}")
-    connection.execute(_TABLES)
-    connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
-    connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
-    connection.pragma("application_id", APPLICATION_ID)
-    connection.pragma("user_version", VERSION)
+def read_counters(connection: apsw.Connection) -> Counters:
+    """Return the counters of a journal of any version; earlier ones count no commits.
 
-
-def next_epoch(connection: apsw.Connection) -> int:
-    """Increment the epoch, durably, and return it."""
-    row = connection.execute("UPDATE gateway SET epoch = epoch + 1 RETURNING epoch").fetchone()
+    Raises:
+        WrongVersion: there are none.
+        apsw.Error: they cannot be read.
+    """
+    counted = read_version(connection) >= FIRST_WITH_COMMITS
+    row = connection.execute(
+        f"SELECT epoch, {'commits' if counted else '0'} FROM gateway"  # noqa: S608  # a column of ours
+    ).fetchone()
     if row is None:
         raise WrongVersion("it has no epoch")
-    return int(row[0])
+    return Counters(*row)
+
+
+def next_epoch(connection: apsw.Connection) -> Counters:
+    """Increment the epoch, durably, and return the counters.
+
+    Raises:
+        WrongVersion: there are none.
+        apsw.Error: they cannot be written.
+    """
+    row = connection.execute(
+        "UPDATE gateway SET epoch = epoch + 1, commits = commits + 1 RETURNING epoch, commits"
+    ).fetchone()
+    if row is None:
+        raise WrongVersion("it has no epoch")
+    return Counters(*row)
+
+
+def count_commit(connection: apsw.Connection, commits: int) -> None:
+    """Record the number of commits, the current one included."""
+    connection.execute("UPDATE gateway SET commits = ?", (commits,))

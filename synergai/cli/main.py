@@ -66,6 +66,12 @@ APPLICATIONS: Final = {
         _SERVE,
         "agent",
     ),
+    "journal": Application(
+        "gateway.journal.cli:app",
+        "Check, back up and restore a gateway's journal.",
+        _SERVE,
+        "gateway",
+    ),
     "infer": Application(
         "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "cli,client"
     ),

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,9 @@ from msgspec.structs import replace
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
-from gateway.journal.journal import Journal, JournalBroken
+from gateway.journal.database import connect, has_checksums
+from gateway.journal.errors import JournalBroken
+from gateway.journal.journal import Journal
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 QUERIES = 20
+OLD_JOURNALS = Path(__file__).with_name("journals")
 
 
 def a_record(job_id: str = "a", queries: int = QUERIES, qos: float = math.inf) -> JobRecord:
@@ -184,20 +186,48 @@ async def test_epoch_increments_with_every_start(tmp_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
-async def test_journal_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    await journal.add_engines([EngineName("echo")])
-    await journal.accept(a_record())
-    await journal.close()
-    connection = apsw.Connection(str(tmp_path / "journal.db"))
-    connection.execute("ALTER TABLE engines DROP COLUMN unloaded; PRAGMA user_version = 1")
-    connection.close()
-    for _ in range(2):
+@pytest.mark.parametrize(("version", "unloaded"), [(1, set[str]()), (2, {"digits"})])
+async def test_journal_of_an_earlier_version_is_upgraded(
+    tmp_path: Path, version: int, unloaded: set[str]
+) -> None:
+    shutil.copy(OLD_JOURNALS / f"version_{version}.db", tmp_path / "journal.db")
+    for epoch in (2, 3):
         journal = Journal(tmp_path)
-        assert await journal.unloaded_engines() == set()
-        assert await journal.engines() == {"echo"}
-        assert [s.id for s in await journal.unfinished_jobs()] == ["a"]
+        assert journal.epoch == epoch
+        assert await journal.engines() == {"echo", "digits"}
+        assert await journal.unloaded_engines() == unloaded
+        waiting, running = await journal.unfinished_jobs()
+        assert (waiting.id, waiting.executions) == ("waiting", ())
+        assert (running.id, running.state) == ("running", JobState.RUNNING)
+        [execution] = running.executions
+        assert (execution.first, execution.count, execution.correct) == (0, 5, 4)
+        ended_job = await journal.find_job(JobId("ended"))
+        assert ended_job is not None
+        assert (ended_job.state, ended_job.reason) == (JobState.FAILED, "because")
+        assert await journal.find_accepted(waiting.spec, "key-1") == "waiting"
         await journal.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
+    tmp_path: Path, version: int
+) -> None:
+    (tmp_path / "old").mkdir()
+    shutil.copy(OLD_JOURNALS / f"version_{version}.db", tmp_path / "old" / "journal.db")
+    columns = []
+    for name in ("old", "new"):
+        await Journal(tmp_path / name).close()
+        connection = connect(tmp_path / name / "journal.db")
+        tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+        columns.append(
+            {
+                table: list(connection.execute(f"PRAGMA table_info({table})"))
+                for (table,) in connection.execute(tables).fetchall()
+            }
+        )
+        assert has_checksums(connection)
+        connection.close()
+    assert columns[0] == columns[1]
 
 
 async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) -> None:
@@ -224,13 +254,11 @@ async def test_journal_of_another_version_is_refused(
     tmp_path: Path, pragma: str, text: str
 ) -> None:
     await Journal(tmp_path).close()
-    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection = connect(tmp_path / "journal.db")
     connection.execute(f"PRAGMA {pragma}")
     connection.close()
     with pytest.raises(JournalBroken, match=text):
         Journal(tmp_path)
-    connection = apsw.Connection(str(tmp_path / "journal.db"))
-    connection.close()
 
 
 async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
@@ -241,12 +269,12 @@ async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
 
 async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
     await Journal(tmp_path).close()
-    connection = apsw.Connection(str(tmp_path / "journal.db"))
+    connection = connect(tmp_path / "journal.db")
     connection.execute("DELETE FROM gateway")
     for _ in range(2):
         with pytest.raises(JournalBroken, match="no epoch"):
             Journal(tmp_path)
-    connection.execute("INSERT INTO gateway VALUES (7)")
+    connection.execute("INSERT INTO gateway VALUES (7, 1)")
     connection.close()
     journal = Journal(tmp_path)
     assert journal.epoch == 8
@@ -334,7 +362,7 @@ def test_journal_after_crashes_equals_the_model(
 def crashed(directory: Path, copy: Path) -> Path:
     """Copy the files of an open journal, as a power cut would leave them."""
     copy.mkdir()
-    for name in ("journal.db", "journal.db-wal"):
+    for name in ("journal.db", "journal.db-wal", "journal.marker"):
         shutil.copy(directory / name, copy / name)
     return copy
 

@@ -1,0 +1,280 @@
+"""Checks, backups and restores of a journal, from a process of their own.
+
+Checks and backups read a journal that a gateway has open like any second reader of the database.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from gateway.journal import schema
+from gateway.journal.database import connect, describe, find_faults, has_checksums
+from gateway.journal.errors import JournalBroken, JournalDamaged
+from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, is_empty, lock, sync_directory
+from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
+from gateway.journal.opening import check_content, check_files
+from synergai.errors import InvalidInput, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_BUSY_TIMEOUT_MS: Final = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Figures of a journal's content.
+
+    Attributes:
+        version: version of its tables.
+        checksums: whether its pages have checksums.
+        epoch: latest epoch.
+        commits: number of commits.
+        unfinished: number of jobs that have not ended.
+        ended: number of jobs that have.
+    """
+
+    version: int
+    checksums: bool
+    epoch: int
+    commits: int
+    unfinished: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """State of a journal.
+
+    Attributes:
+        path: its database.
+        running: whether a gateway has it open.
+        fault: what is wrong; empty if nothing is.
+        content: figures of its content; None if they cannot be read.
+    """
+
+    path: Path
+    running: bool
+    fault: str = ""
+    content: Content | None = None
+
+
+def check(directory: Path) -> Report:
+    """Read all of a journal and report its state; changes nothing.
+
+    Raises:
+        NotFound: there is no journal.
+    """
+    path = _existing(directory)
+    with _perhaps_locked(directory) as running:
+        content = None
+        try:
+            # First, so that a running gateway is not ahead of it.
+            mark = check_files(directory)
+            with closing(_reader(path)) as connection:
+                content = _read_content(connection)
+                check_content(connection, path, mark, thorough=True)
+        except JournalDamaged as error:
+            return Report(path=path, running=running, fault=error.fault, content=content)
+        except (apsw.Error, schema.WrongVersion) as error:
+            return Report(path=path, running=running, fault=describe(error), content=content)
+    return Report(path=path, running=running, content=content)
+
+
+def back_up(directory: Path, target: Path) -> Report:
+    """Copy a journal to a new file, atomically; return the state of the copy.
+
+    The copy has everything that can be read. It may therefore lack what the marker knows of.
+
+    Raises:
+        NotFound: there is no journal.
+        InvalidInput: the target exists, or cannot be written.
+        JournalBroken: the journal cannot be read, or a page of it is corrupt.
+    """
+    path = _existing(directory)
+    if target.exists():
+        raise InvalidInput(f"{target} already exists; back up to a new file")
+    with _perhaps_locked(directory) as running, _temporary(target) as copy:
+        try:
+            with closing(_reader(path)) as connection:
+                content = _copy(connection, path, copy)
+            copy.chmod(0o600)
+            copy.rename(target)
+            sync_directory(target.parent)
+        except (apsw.Error, schema.WrongVersion) as error:
+            raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
+        except OSError as error:
+            raise InvalidInput(f"cannot write {target}: {error.strerror}") from error
+    return Report(path=target, running=running, content=content)
+
+
+def restore(directory: Path, source: Path) -> Report:
+    """Replace a journal by a backup; the files before it move to a folder of their own.
+
+    The gateway continues in a new epoch, so that no report on an earlier assignment is taken for
+    one on a new assignment.
+
+    Raises:
+        Unavailable: a gateway uses the directory, or it cannot be written.
+        NotFound: there is no backup.
+        InvalidInput: the file is not a backup, or is damaged.
+    """
+    path = directory / DATABASE
+    if not source.is_file():
+        raise NotFound(f"there is no backup {source}")
+    if source.absolute().parent == directory.absolute():
+        raise InvalidInput(f"{source} is in the state directory itself; move it elsewhere first")
+    with ExitStack() as stack:
+        stack.callback(os.close, _lock_stopped(directory))
+        copy = stack.enter_context(_temporary(path))
+        try:
+            with closing(_reader(source)) as connection:
+                content = _copy(connection, source, copy)
+        except JournalDamaged as error:
+            raise InvalidInput(f"{source} is damaged: {error.fault}") from error
+        except (apsw.Error, schema.WrongVersion) as error:
+            raise InvalidInput(f"{source} cannot be restored: {describe(error)}") from error
+        try:
+            mark = Mark(max(content.epoch, _latest_epoch(directory)), content.commits)
+            _set_epoch(copy, mark.epoch)
+            _own_like(directory, copy)
+            write_marker(directory / MARKER, mark._replace(restoring=True))
+            _set_aside(directory)
+            copy.rename(path)
+            sync_directory(directory)
+            write_marker(directory / MARKER, mark)
+            _own_like(directory, directory / MARKER)
+        except (OSError, apsw.Error) as error:
+            raise Unavailable(f"cannot write to {directory}: {error}") from error
+    return Report(path=path, running=False, content=replace(content, epoch=mark.epoch))
+
+
+def _existing(directory: Path) -> Path:
+    """Return the database of a directory that has a journal, even if only its marker is left."""
+    path = directory / DATABASE
+    if not any((directory / name).exists() for name in (DATABASE, MARKER, LOG)):
+        raise NotFound(f"there is no journal in {directory}; name its directory with --state")
+    return path
+
+
+@contextmanager
+def _perhaps_locked(directory: Path) -> Iterator[bool]:
+    """Keep a gateway from starting; yields whether one runs already."""
+    try:
+        descriptor = lock(directory)
+    except Unavailable:
+        yield True
+        return
+    try:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _lock_stopped(directory: Path) -> int:
+    try:
+        return lock(directory)
+    except Unavailable as error:
+        raise Unavailable(f"{error}, or stop that gateway first") from error
+
+
+def _reader(path: Path) -> apsw.Connection:
+    connection = connect(path)
+    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    return connection
+
+
+def _read_content(connection: apsw.Connection) -> Content:
+    """Return the figures of a report.
+
+    Raises:
+        WrongVersion: it is not a journal.
+        apsw.Error: it cannot be read.
+    """
+    version = schema.read_version(connection)
+    if version == 0:
+        raise schema.WrongVersion("it has no tables")
+    counters = schema.read_counters(connection)
+    [(unfinished, ended)] = connection.execute(
+        "SELECT count(*) FILTER (WHERE state <= 2), count(*) FILTER (WHERE state > 2) FROM jobs"
+    )
+    return Content(
+        version=version,
+        checksums=has_checksums(connection),
+        epoch=counters.epoch,
+        commits=counters.commits,
+        unfinished=unfinished,
+        ended=ended,
+    )
+
+
+def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
+    """Copy a database in one step, as of one commit; return the figures of the copy.
+
+    Raises:
+        JournalDamaged: it is corrupt.
+        WrongVersion: it is not a journal.
+        apsw.Error: it cannot be read, or the copy not written.
+    """
+    with closing(connect(copy, create=True)) as target:
+        with target.backup("main", connection, "main") as backup:
+            backup.step()
+        target.pragma("journal_mode", "delete")  # one file, without a log
+        content = _read_content(target)
+        if faults := find_faults(target, thorough=True):
+            raise JournalDamaged(path, "; ".join(faults))
+    with copy.open("rb") as file:
+        os.fsync(file.fileno())
+    return content
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """Yield the path of a file to write beside `target`; removes it unless it was renamed."""
+    path = target.with_name(f".{target.name}-{os.getpid()}")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _latest_epoch(directory: Path) -> int:
+    try:
+        mark = read_marker(directory / MARKER)
+    except InvalidMarker:
+        return 0
+    return 0 if mark is None else mark.epoch
+
+
+def _set_epoch(path: Path, epoch: int) -> None:
+    with closing(connect(path)) as connection:
+        connection.execute("UPDATE gateway SET epoch = ?", (epoch,))
+
+
+def _set_aside(directory: Path) -> None:
+    """Move the files of the journal to a new folder; a later look at them may still help."""
+    (directory / INDEX).unlink(missing_ok=True)
+    files = [directory / name for name in (DATABASE, LOG) if not is_empty(directory / name)]
+    if files:
+        folder = directory / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        folder.mkdir(mode=0o700)
+        _own_like(directory, folder)
+        for file in files:
+            file.rename(folder / file.name)
+        sync_directory(folder)
+    for name in (DATABASE, LOG):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _own_like(directory: Path, path: Path) -> None:
+    """Give a file that root has made to the owner of the directory."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)

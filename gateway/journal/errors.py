@@ -1,0 +1,26 @@
+"""Failures of the journal."""
+
+from __future__ import annotations
+
+from synergai.errors import InternalError
+
+
+class JournalBroken(InternalError):
+    """The journal cannot be written; the gateway must not acknowledge anything."""
+
+
+class JournalDamaged(JournalBroken):
+    """The journal lacks something that was acknowledged, or its content is corrupt.
+
+    Args:
+        path: the database.
+        fault: what is wrong with it.
+    """
+
+    def __init__(self, path: object, fault: str) -> None:
+        super().__init__(
+            f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai journal "
+            "check' for details, and 'synergai journal restore FILE' with a backup; "
+            "docs/operating.md has the other ways out"
+        )
+        self.fault = fault

@@ -1,0 +1,53 @@
+"""The journal's files in the state directory, and its lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATABASE: Final = "journal.db"
+LOG: Final = "journal.db-wal"
+INDEX: Final = "journal.db-shm"
+"""Index of the log, which SQLite rebuilds."""
+MARKER: Final = "journal.marker"
+
+
+def lock(directory: Path) -> int:
+    """Create the state directory if it is missing, and lock it; return the descriptor to close.
+
+    Raises:
+        Unavailable: a gateway uses the directory, or it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Unavailable(
+            f"another gateway uses the state directory {directory}; choose another one (--state)"
+        ) from None
+    return descriptor
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and removed files of `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file is missing or has no content."""
+    return not path.exists() or path.stat().st_size == 0

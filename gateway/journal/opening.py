@@ -1,0 +1,136 @@
+"""Opening of the journal: refuses one that lacks what was acknowledged.
+
+The marker is written first when a journal is created or upgraded, so a current journal without a
+marker is not an interrupted creation.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, NamedTuple
+
+import apsw
+
+from gateway.journal import schema
+from gateway.journal.database import add_checksums, connect, describe, find_faults, has_checksums
+from gateway.journal.errors import JournalBroken, JournalDamaged
+from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
+from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
+from synergai.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class OpenedJournal(NamedTuple):
+    """A checked journal of the current version.
+
+    Attributes:
+        connection: its database.
+        marker: its marker.
+        epoch: the new epoch.
+        commits: number of commits so far.
+    """
+
+    connection: apsw.Connection
+    marker: Marker
+    epoch: int
+    commits: int
+
+
+def open_journal(directory: Path, stack: ExitStack) -> OpenedJournal:
+    """Open the journal in a locked state directory, upgrading or creating it if necessary.
+
+    Args:
+        directory: the state directory.
+        stack: closes the journal.
+
+    Raises:
+        JournalDamaged: the journal is damaged; nothing was changed.
+        JournalBroken: the file cannot be used, or is not a journal of a known version.
+        Unavailable: the directory cannot be written.
+    """
+    path = directory / DATABASE
+    try:
+        mark = check_files(directory)
+        new = is_empty(path)
+        if new and mark is None:
+            write_marker(directory / MARKER, Mark())
+        connection = stack.enter_context(closing(connect(path, create=new)))
+        check_content(connection, path, mark)
+        if mark is None and not new:
+            write_marker(directory / MARKER, Mark())
+        add_checksums(connection)
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "full")
+        connection.pragma("foreign_keys", True)
+        schema.create_or_upgrade(connection)
+        counters = schema.next_epoch(connection)
+        marker = Marker(directory / MARKER, Mark(*counters))
+    except (apsw.Error, schema.WrongVersion) as error:
+        raise JournalBroken(f"{path} cannot be used: {describe(error)}") from error
+    except OSError as error:
+        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
+    stack.callback(marker.close)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    return OpenedJournal(connection, marker, *counters)
+
+
+def check_files(directory: Path) -> Mark | None:
+    """Check the files before SQLite opens them; return the mark, None if there is none.
+
+    Raises:
+        JournalDamaged: the database is missing or empty, or the marker is damaged.
+        OSError: they cannot be read.
+    """
+    path = directory / DATABASE
+    try:
+        mark = read_marker(directory / MARKER)
+    except InvalidMarker:
+        raise JournalDamaged(path, f"{directory / MARKER} is not a marker") from None
+    if mark is not None and mark.restoring:
+        raise JournalDamaged(path, "a restore was interrupted; run it again")
+    if is_empty(path):
+        if mark is not None and mark.commits:
+            raise JournalDamaged(path, "the file is missing or empty, but jobs were recorded in it")
+        if not is_empty(directory / LOG):
+            raise JournalDamaged(path, f"the file is missing or empty, but {LOG} is not")
+    return mark
+
+
+def check_content(
+    connection: apsw.Connection, path: Path, mark: Mark | None, *, thorough: bool = False
+) -> None:
+    """Check the content of a database against the mark and its checksums.
+
+    Args:
+        connection: the database.
+        path: its file, for messages.
+        mark: what it contains at least; None if there is no marker.
+        thorough: whether to check more than a start needs.
+
+    Raises:
+        JournalDamaged: something is wrong.
+        WrongVersion: the file is not a journal, or of an unsupported version.
+        apsw.Error: the file cannot be read.
+    """
+    try:
+        version = schema.read_version(connection)
+        commits = schema.read_counters(connection).commits if version else 0
+    except (apsw.CorruptError, apsw.IOError, apsw.NotADBError) as error:
+        if mark is None and isinstance(error, apsw.NotADBError):
+            raise  # perhaps it never was one
+        raise JournalDamaged(path, describe(error)) from error
+    if mark is None and version >= schema.FIRST_WITH_COMMITS:
+        raise JournalDamaged(path, f"the file {MARKER} beside it is missing")
+    if mark is not None and commits < mark.commits:
+        raise JournalDamaged(
+            path,
+            f"the last {mark.commits - commits:,} of {mark.commits:,} commits are lost; {LOG} is "
+            "missing or damaged, or another journal took its place",
+        )
+    unchecked = version < schema.FIRST_WITH_COMMITS
+    if not (unchecked or has_checksums(connection)):
+        raise JournalDamaged(path, "its pages have lost their checksums")
+    if faults := find_faults(connection, thorough=thorough or unchecked):
+        raise JournalDamaged(path, "; ".join(faults))

@@ -1,0 +1,245 @@
+"""A journal that lacks what was acknowledged is refused, and one that does not never is."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.jobs.record import JobRecord
+from gateway.journal import archive
+from gateway.journal.errors import JournalDamaged
+from gateway.journal.journal import Journal
+from gateway.journal.marker import Mark, read_marker, write_marker
+from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.errors import InvalidInput, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+JOBS = 40
+FILES = ("journal.db", "journal.db-wal", "journal.marker")
+
+
+def a_record(job_id: str) -> JobRecord:
+    return JobRecord(
+        id=JobId(job_id),
+        spec=JobSpec(engine=EngineName("echo"), queries=1, qos=math.inf),
+        state=JobState.QUEUED,
+        submitted_at=100.0,
+    )
+
+
+async def accepted(journal: Journal, jobs: int = JOBS) -> None:
+    for number in range(jobs):
+        await journal.accept(a_record(f"job-{number}"), f"key-{number}")
+
+
+def copied(directory: Path, copy: Path) -> Path:
+    """Copy the files of an open journal, as a crash of the gateway leaves them."""
+    copy.mkdir()
+    for name in FILES:
+        if (directory / name).exists():
+            shutil.copy(directory / name, copy / name)
+    return copy
+
+
+@pytest.fixture
+async def stopped(tmp_path: Path) -> Path:
+    """Return the directory of a gateway that was stopped."""
+    journal = Journal(tmp_path / "stopped")
+    await accepted(journal)
+    await journal.close()
+    return tmp_path / "stopped"
+
+
+@pytest.fixture
+async def crashed(tmp_path: Path) -> Path:
+    """Return the directory of a gateway that was killed."""
+    journal = Journal(tmp_path / "live")
+    await accepted(journal)
+    copy = copied(tmp_path / "live", tmp_path / "crashed")
+    await journal.close()
+    return copy
+
+
+async def jobs_in(directory: Path) -> int:
+    journal = Journal(directory)
+    try:
+        return len(await journal.unfinished_jobs())
+    finally:
+        await journal.close()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the contents of the files; SQLite may have added empty ones."""
+    read = {name: (directory / name).read_bytes() for name in FILES if (directory / name).exists()}
+    return {name: content for name, content in read.items() if content}
+
+
+async def test_journal_of_a_stopped_or_killed_gateway_is_complete(
+    stopped: Path, crashed: Path
+) -> None:
+    for directory in (stopped, crashed):
+        assert not archive.check(directory).fault
+        assert await jobs_in(directory) == JOBS
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [emptied, lambda path: path.unlink()])
+@pytest.mark.parametrize("name", ["journal.db", "journal.db-wal"])
+async def test_lost_file_is_noticed_and_nothing_is_changed(
+    crashed: Path, damage: Callable[[Path], None], name: str
+) -> None:
+    damage(crashed / name)
+    before = contents(crashed)
+    with pytest.raises(JournalDamaged, match="journal restore"):
+        Journal(crashed)
+    assert archive.check(crashed).fault
+    assert contents(crashed) == before
+
+
+async def test_lost_database_of_a_stopped_gateway_is_noticed(stopped: Path) -> None:
+    (stopped / "journal.db").unlink()
+    with pytest.raises(JournalDamaged, match="missing or empty"):
+        Journal(stopped)
+
+
+async def test_lost_marker_is_noticed(stopped: Path) -> None:
+    (stopped / "journal.marker").unlink()
+    with pytest.raises(JournalDamaged, match=r"journal\.marker"):
+        Journal(stopped)
+
+
+async def test_earlier_copy_of_the_database_is_noticed(tmp_path: Path, stopped: Path) -> None:
+    earlier = copied(stopped, tmp_path / "earlier")
+    journal = Journal(stopped)
+    await journal.accept(a_record("later"))
+    await journal.close()
+    shutil.copy(earlier / "journal.db", stopped / "journal.db")
+    with pytest.raises(JournalDamaged, match="commits are lost"):
+        Journal(stopped)
+
+
+@pytest.mark.parametrize("state", ["stopped", "crashed"])
+async def test_flipped_bit_is_noticed_or_harmless(
+    stopped: Path, crashed: Path, tmp_path: Path, state: str
+) -> None:
+    directory = {"stopped": stopped, "crashed": crashed}[state]
+    noticed = 0
+    for name in FILES:
+        if not (directory / name).exists():
+            continue
+        size = (directory / name).stat().st_size
+        for number, position in enumerate(range(7, size, max(1, size // 40))):
+            copy = copied(directory, tmp_path / f"{name}-{number}")
+            damaged = bytearray((copy / name).read_bytes())
+            damaged[position] ^= 1 << number % 8
+            (copy / name).write_bytes(damaged)
+            try:
+                assert await jobs_in(copy) == JOBS
+            except JournalDamaged:
+                noticed += 1
+            shutil.rmtree(copy)
+    assert noticed > 30
+
+
+async def test_truncated_log_of_a_killed_gateway_is_noticed(crashed: Path) -> None:
+    log = crashed / "journal.db-wal"
+    content = log.read_bytes()
+    log.write_bytes(content[: len(content) // 2])
+    with pytest.raises(JournalDamaged, match="commits are lost"):
+        Journal(crashed)
+
+
+@pytest.mark.parametrize("left", [(), ("journal.db",)])
+async def test_interrupted_creation_is_not_damage(tmp_path: Path, left: tuple[str, ...]) -> None:
+    write_marker(tmp_path / "journal.marker", Mark())
+    for name in left:
+        (tmp_path / name).touch()
+    assert await jobs_in(tmp_path) == 0
+
+
+async def test_torn_progress_of_the_marker_is_ignored(crashed: Path) -> None:
+    marker = crashed / "journal.marker"
+    content = marker.read_bytes()
+    marker.write_bytes(content[:512] + content[512:540] + bytes(484))
+    assert read_marker(marker) == Mark(epoch=1, commits=1)
+    assert await jobs_in(crashed) == JOBS
+
+
+async def test_marker_counts_every_commit_and_no_reads(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    await accepted(journal, 3)
+    await journal.unfinished_jobs()
+    assert read_marker(tmp_path / "journal.marker") == Mark(epoch=1, commits=4)
+    await journal.close()
+    assert read_marker(tmp_path / "journal.marker") == Mark(epoch=1, commits=4)
+
+
+async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    journal = Journal(state)
+    await accepted(journal, 3)
+    report = archive.back_up(state, backup)
+    assert report.running
+    assert report.content is not None
+    assert report.content.unfinished == 3
+    await journal.accept(a_record("later"))
+    with pytest.raises(Unavailable, match="stop that gateway"):
+        archive.restore(state, backup)
+    await journal.close()
+    await Journal(state).close()
+    archive.restore(state, backup)
+    journal = Journal(state)
+    assert journal.epoch == 3
+    assert len(await journal.unfinished_jobs()) == 3
+    await journal.close()
+    [replaced] = state.glob("replaced-*/journal.db")
+    assert replaced.stat().st_size
+
+
+async def test_what_can_be_read_of_a_damaged_journal_can_be_restored(
+    crashed: Path, tmp_path: Path
+) -> None:
+    (crashed / "journal.db-wal").write_bytes((crashed / "journal.db-wal").read_bytes()[:-9000])
+    archive.back_up(crashed, tmp_path / "rest.db")
+    archive.restore(crashed, tmp_path / "rest.db")
+    assert 0 < await jobs_in(crashed) < JOBS
+
+
+async def test_interrupted_restore_is_refused_until_it_is_repeated(
+    stopped: Path, tmp_path: Path
+) -> None:
+    archive.back_up(stopped, tmp_path / "backup.db")
+    write_marker(stopped / "journal.marker", Mark(1, 2, restoring=True))
+    with pytest.raises(JournalDamaged, match="restore was interrupted"):
+        Journal(stopped)
+    archive.restore(stopped, tmp_path / "backup.db")
+    assert await jobs_in(stopped) == JOBS
+
+
+async def test_damaged_or_foreign_backup_is_not_restored(stopped: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup.db"
+    archive.back_up(stopped, backup)
+    with pytest.raises(InvalidInput, match="already exists"):
+        archive.back_up(stopped, backup)
+    content = bytearray(backup.read_bytes())
+    content[5000] ^= 1
+    backup.write_bytes(content)
+    with pytest.raises(InvalidInput, match="checksum"):
+        archive.restore(stopped, backup)
+    backup.write_text("nothing of the kind" * 100)
+    with pytest.raises(InvalidInput, match="cannot be restored"):
+        archive.restore(stopped, backup)
+    with pytest.raises(NotFound):
+        archive.restore(stopped, tmp_path / "missing.db")
+    with pytest.raises(NotFound, match="--state"):
+        archive.check(tmp_path)
+    assert await jobs_in(stopped) == JOBS
