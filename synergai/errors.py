@@ -95,6 +95,34 @@ class Overloaded(SynergaiError):
     """The work was shed: a queue is full, or no worker can meet the deadline."""
 
 
+class QuotaExceeded(Overloaded):
+    """A tenant has used up one of its quotas.
+
+    Args:
+        tenant: the tenant; empty is the default one.
+        quota: name of the quota, as in the access table.
+        limit: its limit.
+        retry_after_s: seconds after which there is room again; None if that is unknown.
+
+    Attributes:
+        tenant: as given.
+        quota: name of the quota.
+        retry_after_s: as given.
+    """
+
+    def __init__(
+        self, tenant: str, quota: str, limit: float, retry_after_s: float | None = None
+    ) -> None:
+        later = "later" if retry_after_s is None else f"in {max(retry_after_s, 0.001):.3g} s"
+        super().__init__(
+            f"tenant {tenant or 'default'!r} has used up its quota {quota} = {limit:g}; "
+            f"try again {later}"
+        )
+        self.tenant = tenant
+        self.quota = quota
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(SynergaiError):
     """No server or worker is available; retrying may help."""
 

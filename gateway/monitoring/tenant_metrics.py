@@ -19,6 +19,27 @@ OTHER: Final = "other"
 """Label of all tenants beyond `MAX_TENANTS`."""
 
 
+class TenantLabels:
+    """Labels of tenants, of which there are a bounded number.
+
+    Args:
+        limit: number of tenants with labels of their own, the first ones seen.
+    """
+
+    def __init__(self, limit: int = MAX_TENANTS) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+
+    def of(self, tenant: str) -> str:
+        """Return the label of a tenant; an empty tenant is the default one."""
+        label = tenant or DEFAULT
+        if label not in self._known:
+            if label == OTHER or len(self._known) >= self._limit:
+                return OTHER
+            self._known.add(label)
+        return label
+
+
 class TenantState(NamedTuple):
     """Counts of one tenant, by outcome."""
 
@@ -35,9 +56,8 @@ class TenantMetrics(SnapshotCollector[dict[str, TenantState]]):
 
     def __init__(self, limit: int = MAX_TENANTS) -> None:
         super().__init__()
-        self._limit = limit
+        self._labels = TenantLabels(limit)
         self._tenants: dict[str, TenantState] = {}
-        self._other = TenantState({}, {})
 
     def count_request(self, tenant: str, outcome: str) -> None:
         """Count an ended request; an empty tenant is the default one."""
@@ -50,11 +70,9 @@ class TenantMetrics(SnapshotCollector[dict[str, TenantState]]):
         counts[outcome] = counts.get(outcome, 0) + 1
 
     def _of(self, tenant: str) -> TenantState:
-        label = tenant or DEFAULT
+        label = self._labels.of(tenant)
         state = self._tenants.get(label)
         if state is None:
-            if label == OTHER or len(self._tenants) >= self._limit:
-                return self._other
             state = self._tenants[label] = TenantState({}, {})
         return state
 
@@ -62,7 +80,7 @@ class TenantMetrics(SnapshotCollector[dict[str, TenantState]]):
         """Return a snapshot of all tenants."""
         return {
             tenant: TenantState(state.requests.copy(), state.jobs.copy())
-            for tenant, state in (*self._tenants.items(), (OTHER, self._other))
+            for tenant, state in self._tenants.items()
         }
 
     def families(self, state: dict[str, TenantState]) -> Iterator[Metric]:

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.status import MAX_DETAILS, RETRY_AFTER_MS, RETRY_METADATA, status_code
+from synergai.protocol.status import MAX_DETAILS, RETRY_METADATA, retry_after_ms, status_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -109,10 +109,9 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     The message is truncated, as it may quote the client's input, and gRPC drops oversized metadata
     altogether. If retrying may help, the trailers carry the delay.
     """
-    code = status_code(error)
-    after_ms = RETRY_AFTER_MS.get(code)
+    after_ms = retry_after_ms(error)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
-    await context.abort(code, str(error)[:MAX_DETAILS], trailers)
+    await context.abort(status_code(error), str(error)[:MAX_DETAILS], trailers)
 
 
 def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:

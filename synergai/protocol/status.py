@@ -42,6 +42,9 @@ RETRY_AFTER_MS: Final[dict[grpc.StatusCode, int]] = {
 }
 """Retry delays of the status codes for which retrying may help."""
 
+MAX_RETRY_AFTER_MS: Final = 3_600_000
+"""Longest retry delay; gRPC clients read 32 bits of it."""
+
 HTTP_STATUSES: Final[dict[grpc.StatusCode, int]] = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -77,9 +80,16 @@ def http_status(error: errors.SynergaiError) -> int:
     return HTTP_STATUSES[status_code(error)]
 
 
+def retry_after_ms(error: errors.SynergaiError) -> int | None:
+    """Return the retry delay in milliseconds; None if retrying does not help."""
+    if isinstance(error, errors.QuotaExceeded) and error.retry_after_s is not None:
+        return min(math.ceil(error.retry_after_s * 1000), MAX_RETRY_AFTER_MS)
+    return RETRY_AFTER_MS.get(status_code(error))
+
+
 def retry_after_s(error: errors.SynergaiError) -> int | None:
     """Return the retry delay for HTTP, in whole seconds; None if retrying does not help."""
-    after_ms = RETRY_AFTER_MS.get(status_code(error))
+    after_ms = retry_after_ms(error)
     return None if after_ms is None else math.ceil(after_ms / 1000)
 
 

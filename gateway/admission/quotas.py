@@ -1,0 +1,341 @@
+"""Quotas: what each tenant may use of the gateway at a time and per second.
+
+A quota limits a tenant; the limits of `gateway.admission.limits` protect the gateway as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.admission.token_bucket import TokenBucket
+from gateway.monitoring.tenant_metrics import TenantLabels
+from synergai.errors import Overloaded, QuotaExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import NoReturn
+
+    from gateway.access.table import Quota
+
+MAX_TENANTS: Final = 10_000
+"""Tenants whose usage is tracked at a time. Clients may be allowed to choose the names."""
+_SWEEP_FROM: Final = 64
+_SWEEP_EVERY_S: Final = 1.0
+
+
+class QuotaTable(Protocol):
+    """The quotas of all tenants; the access table is one."""
+
+    def quota_of(self, tenant: str) -> Quota:
+        """Return the quota of a tenant; empty is the default tenant."""
+
+
+class Clock(Protocol):
+    """Source of time."""
+
+    def now(self) -> float:
+        """Return monotonic seconds."""
+
+
+class TenantUsage:
+    """What one tenant uses, and its quota.
+
+    Args:
+        tenant: its name; empty is the default tenant.
+        quota: its quota.
+        now: current time in monotonic seconds.
+        on_rejection: called with every refusal.
+
+    Attributes:
+        tenant: its name; empty is the default tenant.
+        quota: its current quota.
+        in_flight: accepted requests that have not ended.
+        streams: open streams.
+        jobs: unfinished jobs.
+        connections: open calls by connection.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_on_rejection",
+        "_requests",
+        "connections",
+        "in_flight",
+        "jobs",
+        "quota",
+        "streams",
+        "tenant",
+    )
+
+    def __init__(
+        self, tenant: str, quota: Quota, now: float, on_rejection: Callable[[QuotaExceeded], None]
+    ) -> None:
+        self.tenant = tenant
+        self._on_rejection = on_rejection
+        self.quota = quota
+        self.in_flight = self.streams = self.jobs = 0
+        self.connections: dict[str, int] = {}
+        self._requests = _bucket(None, quota.requests_per_s, now)
+        self._bytes = _bucket(None, quota.bytes_per_s, now)
+
+    def change_quota(self, quota: Quota, now: float) -> None:
+        """Apply other limits; what is in use stays in use."""
+        self.quota = quota
+        self._requests = _bucket(self._requests, quota.requests_per_s, now)
+        self._bytes = _bucket(self._bytes, quota.bytes_per_s, now)
+
+    def start_request(self, size_bytes: int, now: float) -> None:
+        """Count a request.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+        """
+        quota = self.quota
+        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight)
+        requests, data = self._requests, self._bytes
+        if requests is not None and (wait_s := requests.wait_s(1.0, now)):
+            self._refuse("requests_per_s", quota.requests_per_s, wait_s)
+        if data is not None:
+            if wait_s := data.wait_s(size_bytes, now):
+                self._refuse("bytes_per_s", quota.bytes_per_s, wait_s)
+            data.take(size_bytes, now)
+        if requests is not None:
+            requests.take(1.0, now)
+        self.in_flight += 1
+
+    def end_request(self) -> None:
+        """Free the room of a request."""
+        self.in_flight -= 1
+
+    def start_stream(self) -> None:
+        """Count a stream.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+        """
+        self._check("streams", self.streams, self.quota.streams)
+        self.streams += 1
+
+    def end_stream(self) -> None:
+        """Free the room of a stream."""
+        self.streams -= 1
+
+    def start_call(self, connection: str) -> None:
+        """Count a call on a connection.
+
+        Raises:
+            QuotaExceeded: it is on a further connection, for which there is no room.
+        """
+        calls = self.connections.get(connection, 0)
+        if not calls:
+            self._check("connections", len(self.connections), self.quota.connections)
+        self.connections[connection] = calls + 1
+
+    def end_call(self, connection: str) -> None:
+        """Free the room of a call, and with the last one that of its connection."""
+        self.connections[connection] -= 1
+        if not self.connections[connection]:
+            del self.connections[connection]
+
+    def start_job(self, queries: int) -> None:
+        """Count a job.
+
+        Raises:
+            QuotaExceeded: it has too many queries, or there is no room for it.
+        """
+        if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
+            self._refuse("queries_per_job", self.quota.queries_per_job)
+        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs)
+        self.jobs += 1
+
+    def end_job(self) -> None:
+        """Free the room of a job."""
+        self.jobs -= 1
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing would be lost by forgetting the usage."""
+        return not (
+            self.in_flight
+            or self.streams
+            or self.jobs
+            or self.connections
+            or (self._requests is not None and self._requests.used(now) > 0)
+            or (self._bytes is not None and self._bytes.used(now) > 0)
+        )
+
+    def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
+        """Yield name, usage and limit of each quota that has a limit."""
+        quota = self.quota
+        for name, used, limit in (
+            ("requests_per_s", self._requests and self._requests.used(now), quota.requests_per_s),
+            ("bytes_per_s", self._bytes and self._bytes.used(now), quota.bytes_per_s),
+            ("requests_in_flight", self.in_flight, quota.requests_in_flight),
+            ("streams", self.streams, quota.streams),
+            ("connections", len(self.connections), quota.connections),
+            ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
+        ):
+            if limit is not None:
+                yield name, float(used or 0.0), float(limit)
+
+    def _check(self, name: str, used: int, limit: int | None) -> None:
+        if limit is not None and used >= limit:
+            self._refuse(name, limit)
+
+    def _refuse(
+        self, name: str, limit: float | None, retry_after_s: float | None = None
+    ) -> NoReturn:
+        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s)
+        self._on_rejection(error)
+        raise error
+
+
+class TenantQuotas:
+    """The usage of all tenants.
+
+    Without a table there are no quotas, and nothing is tracked. Tenants are forgotten while they
+    use nothing.
+
+    Args:
+        clock: source of time.
+        table: the quotas; None for none.
+        max_tenants: tenants tracked at a time; further ones are refused.
+
+    Attributes:
+        rejections: number of rejections by tenant's label and quota.
+    """
+
+    def __init__(
+        self, clock: Clock, table: QuotaTable | None = None, *, max_tenants: int = MAX_TENANTS
+    ) -> None:
+        self._clock = clock
+        self._table = table
+        self._max_tenants = max_tenants
+        self._usages: dict[str, TenantUsage] = {}
+        self._sweep_at = min(_SWEEP_FROM, max_tenants)
+        self._swept_at = -math.inf
+        self.labels = TenantLabels()
+        self.rejections: dict[tuple[str, str], int] = {}
+
+    def use_table(self, table: QuotaTable) -> None:
+        """Apply the quotas of another table at once; what is in use stays in use."""
+        self._table = table
+        now = self._clock.now()
+        for usage in self._usages.values():
+            usage.change_quota(table.quota_of(usage.tenant), now)
+
+    def start_request(self, tenant: str, size_bytes: int) -> TenantUsage | None:
+        """Count a request; return the usage on which to end it, or None if it has no limit.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+            Overloaded: too many tenants are active.
+        """
+        table = self._table
+        if table is None:
+            return None
+        usage = self._usages.get(tenant)
+        if usage is None:
+            quota = table.quota_of(tenant)
+            if quota.requests_per_s is quota.bytes_per_s is quota.requests_in_flight is None:
+                return None
+            usage = self._add(tenant, quota)
+        usage.start_request(size_bytes, self._clock.now())
+        return usage
+
+    def start_job(self, tenant: str, queries: int) -> TenantUsage | None:
+        """Count a job; return the usage on which to end it, or None without quotas.
+
+        Raises:
+            QuotaExceeded: it has too many queries, or there is no room for it.
+            Overloaded: too many tenants are active.
+        """
+        usage = self._usage_of(tenant)
+        if usage is not None:
+            usage.start_job(queries)
+        return usage
+
+    def restore_job(self, tenant: str) -> TenantUsage | None:
+        """Count a job that was accepted before the gateway's start, whatever the quota."""
+        if self._table is None:
+            return None
+        usage = self._usages.get(tenant) or self._create(tenant, self._table.quota_of(tenant))
+        usage.jobs += 1
+        return usage
+
+    def start_stream(self, tenant: str) -> TenantUsage | None:
+        """Count a stream; return the usage on which to end it, or None without quotas.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+            Overloaded: too many tenants are active.
+        """
+        usage = self._usage_of(tenant)
+        if usage is not None:
+            usage.start_stream()
+        return usage
+
+    def start_call(self, tenant: str, connection: str) -> TenantUsage | None:
+        """Count a call; return the usage on which to end it, or None without quotas.
+
+        Args:
+            tenant: the caller's tenant.
+            connection: address of the connection's other end.
+
+        Raises:
+            QuotaExceeded: there is no room for a further connection.
+            Overloaded: too many tenants are active.
+        """
+        usage = self._usage_of(tenant)
+        if usage is not None:
+            usage.start_call(connection)
+        return usage
+
+    def usages(self) -> Iterator[TenantUsage]:
+        """Return the usage of the tenants that are tracked."""
+        return iter(self._usages.values())
+
+    def now(self) -> float:
+        """Return the current time of the quotas' clock, in monotonic seconds."""
+        return self._clock.now()
+
+    def _usage_of(self, tenant: str) -> TenantUsage | None:
+        if self._table is None:
+            return None
+        return self._usages.get(tenant) or self._add(tenant, self._table.quota_of(tenant))
+
+    def _add(self, tenant: str, quota: Quota) -> TenantUsage:
+        if len(self._usages) >= self._sweep_at:
+            self._sweep(self._clock.now())
+        if len(self._usages) >= self._max_tenants:
+            raise Overloaded(f"{self._max_tenants:,} tenants are active, the limit; try later")
+        return self._create(tenant, quota)
+
+    def _create(self, tenant: str, quota: Quota) -> TenantUsage:
+        usage = TenantUsage(tenant, quota, self._clock.now(), self._count)
+        self._usages[tenant] = usage
+        return usage
+
+    def _sweep(self, now: float) -> None:
+        """Forget the tenants that use nothing; a full table is searched once a second only."""
+        if self._sweep_at == self._max_tenants and now - self._swept_at < _SWEEP_EVERY_S:
+            return
+        self._swept_at = now
+        self._usages = {
+            tenant: usage for tenant, usage in self._usages.items() if not usage.is_idle(now)
+        }
+        self._sweep_at = min(max(_SWEEP_FROM, 2 * len(self._usages)), self._max_tenants)
+
+    def _count(self, error: QuotaExceeded) -> None:
+        key = self.labels.of(error.tenant), error.quota
+        self.rejections[key] = self.rejections.get(key, 0) + 1
+
+
+def _bucket(bucket: TokenBucket | None, rate: float | None, now: float) -> TokenBucket | None:
+    """Return a bucket for a rate, which goes on from an earlier one."""
+    if rate is None:
+        return None
+    if bucket is None:
+        return TokenBucket(rate, now)
+    bucket.change_rate(rate, now)
+    return bucket

@@ -1,0 +1,277 @@
+"""Quotas of tenants: what is counted, what is refused, and what is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.access.table import AccessTable, Quota
+from gateway.admission.quota_metrics import QuotaCollector
+from gateway.admission.quotas import TenantQuotas
+from gateway.admission.token_bucket import TokenBucket
+from synergai.errors import Overloaded, QuotaExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.admission.quotas import TenantUsage
+
+
+class FakeClock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def quotas_of(clock: FakeClock, **tenants: Quota) -> TenantQuotas:
+    return TenantQuotas(clock, AccessTable(tenants=tenants))
+
+
+def refusal(start: Callable[[], object]) -> QuotaExceeded:
+    with pytest.raises(QuotaExceeded) as caught:
+        start()
+    return caught.value
+
+
+def test_burst_of_a_second_passes_and_then_the_rate(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_per_s=10.0))
+    for _ in range(10):
+        quotas.start_request("lab", 1)
+    error = refusal(lambda: quotas.start_request("lab", 1))
+    assert (error.quota, error.retry_after_s) == ("requests_per_s", pytest.approx(0.1))
+    assert str(error) == (
+        "tenant 'lab' has used up its quota requests_per_s = 10; try again in 0.1 s"
+    )
+    clock.time += 0.1
+    quotas.start_request("lab", 1)
+    with pytest.raises(QuotaExceeded):
+        quotas.start_request("lab", 1)
+
+
+def test_rate_below_one_a_second_lets_single_requests_pass(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_per_s=0.5))
+    quotas.start_request("lab", 1)
+    assert refusal(lambda: quotas.start_request("lab", 1)).retry_after_s == pytest.approx(2.0)
+    clock.time += 2.0
+    quotas.start_request("lab", 1)
+
+
+def test_request_larger_than_a_second_of_bytes_delays_the_next_one(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(bytes_per_s=100.0))
+    quotas.start_request("lab", 250)
+    error = refusal(lambda: quotas.start_request("lab", 100))
+    assert (error.quota, error.retry_after_s) == ("bytes_per_s", pytest.approx(2.5))
+    clock.time += 2.5
+    quotas.start_request("lab", 100)
+
+
+def test_refused_request_uses_nothing(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_per_s=5.0, bytes_per_s=10.0))
+    quotas.start_request("lab", 10)
+    for _ in range(100):
+        assert refusal(lambda: quotas.start_request("lab", 10)).quota == "bytes_per_s"
+    clock.time += 1.0
+    usage = quotas.start_request("lab", 10)
+    assert usage is not None
+    assert usage.in_flight == 2
+    assert dict((name, used) for name, used, _ in usage.figures(clock.time)) == {
+        "requests_per_s": 1.0,
+        "bytes_per_s": 10.0,
+    }
+
+
+@given(
+    rate=st.floats(0.1, 1e4),
+    steps=st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.1, 100.0)), max_size=60),
+)
+def test_bucket_never_passes_more_than_its_rate_and_a_burst(
+    rate: float, steps: list[tuple[float, float]]
+) -> None:
+    now, taken, largest = 0.0, 0.0, 0.0
+    bucket = TokenBucket(rate, now)
+    for pause, cost in steps:
+        now += pause
+        if not bucket.wait_s(cost, now):
+            bucket.take(cost, now)
+            taken += cost
+            largest = max(largest, cost)
+        else:
+            later = now + bucket.wait_s(cost, now)
+            assert bucket.wait_s(cost, later + 1e-6) == 0.0
+        assert taken <= bucket.capacity + rate * now + largest + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("quota", "name", "start", "end"),
+    [
+        (
+            Quota(requests_in_flight=2),
+            "requests_in_flight",
+            lambda quotas: quotas.start_request("lab", 1),
+            lambda usage: usage.end_request(),
+        ),
+        (
+            Quota(streams=2),
+            "streams",
+            lambda quotas: quotas.start_stream("lab"),
+            lambda usage: usage.end_stream(),
+        ),
+        (
+            Quota(unfinished_jobs=2),
+            "unfinished_jobs",
+            lambda quotas: quotas.start_job("lab", 7),
+            lambda usage: usage.end_job(),
+        ),
+    ],
+)
+def test_number_at_a_time_is_limited(
+    clock: FakeClock,
+    quota: Quota,
+    name: str,
+    start: Callable[[TenantQuotas], TenantUsage | None],
+    end: Callable[[TenantUsage], None],
+) -> None:
+    quotas = quotas_of(clock, lab=quota)
+    usage = start(quotas)
+    assert usage is not None
+    start(quotas)
+    error = refusal(lambda: start(quotas))
+    assert (error.tenant, error.quota, error.retry_after_s) == ("lab", name, None)
+    assert f"{name} = 2" in str(error)
+    end(usage)
+    start(quotas)
+
+
+def test_connections_count_while_they_have_calls(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(connections=1))
+    first = quotas.start_call("lab", "ipv4:127.0.0.1:1")
+    second = quotas.start_call("lab", "ipv4:127.0.0.1:1")
+    assert first is second is not None
+    error = refusal(lambda: quotas.start_call("lab", "ipv4:127.0.0.1:2"))
+    assert error.quota == "connections"
+    first.end_call("ipv4:127.0.0.1:1")
+    with pytest.raises(QuotaExceeded):
+        quotas.start_call("lab", "ipv4:127.0.0.1:2")
+    first.end_call("ipv4:127.0.0.1:1")
+    quotas.start_call("lab", "ipv4:127.0.0.1:2")
+
+
+def test_job_of_too_many_queries_is_refused(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(queries_per_job=100))
+    quotas.start_job("lab", 100)
+    assert refusal(lambda: quotas.start_job("lab", 101)).quota == "queries_per_job"
+
+
+def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(unfinished_jobs=1))
+    restored = [quotas.restore_job("lab") for _ in range(2)]
+    assert restored[0] is not None
+    restored[0].end_job()
+    with pytest.raises(QuotaExceeded):
+        quotas.start_job("lab", 1)
+    restored[0].end_job()
+    quotas.start_job("lab", 1)
+
+
+def test_tenants_do_not_share_a_quota(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_per_s=1.0), default=Quota(requests_per_s=2.0))
+    quotas.start_request("lab", 1)
+    for tenant in ("shop", "kiosk", ""):
+        quotas.start_request(tenant, 1)
+        quotas.start_request(tenant, 1)
+        with pytest.raises(QuotaExceeded):
+            quotas.start_request(tenant, 1)
+    with pytest.raises(QuotaExceeded, match="tenant 'lab'"):
+        quotas.start_request("lab", 1)
+
+
+def test_another_table_applies_at_once_and_keeps_what_is_in_use(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_per_s=10.0, requests_in_flight=4))
+    started = [quotas.start_request("lab", 1) for _ in range(4)]
+    job = quotas.start_job("lab", 1)
+    quotas.use_table(AccessTable(tenants={"lab": Quota(requests_per_s=5.0, unfinished_jobs=1)}))
+    assert refusal(lambda: quotas.start_job("lab", 1)).quota == "unfinished_jobs"
+    quotas.start_request("lab", 1)
+    assert refusal(lambda: quotas.start_request("lab", 1)).quota == "requests_per_s"
+    assert started[0] is job is not None
+    assert (job.in_flight, job.jobs) == (5, 1)
+    quotas.use_table(AccessTable())
+    quotas.start_request("lab", 1)
+    quotas.use_table(AccessTable(tenants={"default": Quota(requests_in_flight=6)}))
+    assert refusal(lambda: quotas.start_request("lab", 1)).quota == "requests_in_flight"
+
+
+def test_nothing_is_kept_of_tenants_without_limits(clock: FakeClock) -> None:
+    for quotas in (TenantQuotas(clock), quotas_of(clock, lab=Quota(requests_per_s=1.0))):
+        for number in range(100):
+            assert quotas.start_request(f"tenant-{number}", 1) is None
+        assert list(quotas.usages()) == []
+    quotas = TenantQuotas(clock)
+    assert quotas.start_job("lab", 1) is quotas.start_stream("lab") is None
+    assert quotas.start_call("lab", "peer") is quotas.restore_job("lab") is None
+
+
+def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, default=Quota(requests_per_s=10.0))
+    for number in range(5000):
+        clock.time += 0.01
+        usage = quotas.start_request(f"tenant-{number}", 1)
+        assert usage is not None
+        if number:
+            usage.end_request()
+        assert sum(1 for _ in quotas.usages()) <= 64
+    assert any(usage.tenant == "tenant-0" for usage in quotas.usages())
+
+
+def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
+    table = AccessTable(tenants={"default": Quota(requests_in_flight=1)})
+    quotas = TenantQuotas(clock, table, max_tenants=3)
+    started = [quotas.start_request(f"tenant-{number}", 1) for number in range(3)]
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="3 tenants are active"):
+            quotas.start_request("one more", 1)
+    assert started[0] is not None
+    started[0].end_request()
+    clock.time += 1.0
+    quotas.start_request("one more", 1)
+
+
+def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants(
+    clock: FakeClock,
+) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_in_flight=1), default=Quota(streams=0))
+    quotas.start_request("lab", 1)
+    for _ in range(3):
+        with pytest.raises(QuotaExceeded):
+            quotas.start_request("lab", 1)
+    for number in range(200):
+        with pytest.raises(QuotaExceeded):
+            quotas.start_stream(f"tenant-{number}")
+    registry = CollectorRegistry()
+    collector = QuotaCollector(quotas)
+    registry.register(collector)
+    collector.snapshot()
+
+    def value(name: str, tenant: str, quota: str) -> float | None:
+        labels = {"tenant": tenant, "quota": quota}
+        return registry.get_sample_value(f"synergai_quota_{name}", labels)
+
+    assert value("rejections_total", "lab", "requests_in_flight") == 3
+    assert value("rejections_total", "tenant-0", "streams") == 1
+    assert value("rejections_total", "other", "streams") == 101
+    assert value("used", "lab", "requests_in_flight") == 1
+    assert value("limit", "lab", "requests_in_flight") == 1
+    assert generate_latest(registry).count(b"\n") < 500
