@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.admission.limits import Admission
+from gateway.admission.quota_metrics import QuotaCollector
+from gateway.admission.quotas import TenantQuotas
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -47,6 +49,7 @@ class App:
     clock: Clock
     metrics: Metrics
     admission: Admission
+    quotas: TenantQuotas
     journal: Journal
     profiles: ProfileService
     catalogue: Catalogue
@@ -69,6 +72,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     """
     clock, metrics = Clock(), Metrics()
     admission = Admission(settings.max_requests, settings.max_request_bytes)
+    quotas = TenantQuotas(clock)
+    metrics.register(QuotaCollector(quotas))
     journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
     stack.push_async_callback(journal.close)
     profiles = ProfileService(settings.dictionary or dictionary_path(settings.state))
@@ -86,7 +91,14 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
     jobs = SubmittedJobs(
-        dispatcher, catalogue, journal, admission, metrics, clock, max_jobs=settings.max_jobs
+        dispatcher,
+        catalogue,
+        journal,
+        admission,
+        quotas,
+        metrics,
+        clock,
+        max_jobs=settings.max_jobs,
     )
     restored = await jobs.restore()
     watching = asyncio.create_task(
@@ -122,21 +134,22 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
-    inference = Inference(dispatcher, catalogue, admission, metrics, clock, journal.epoch)
+    inference = Inference(dispatcher, catalogue, admission, quotas, metrics, clock, journal.epoch)
     return App(
         clock=clock,
         metrics=metrics,
         admission=admission,
+        quotas=quotas,
         journal=journal,
         profiles=profiles,
         catalogue=catalogue,
         dispatcher=dispatcher,
         jobs=jobs,
         streamed=StreamedJobs(
-            dispatcher, catalogue, admission, metrics, clock, window_bytes=_WINDOW_BYTES
+            dispatcher, catalogue, admission, quotas, metrics, clock, window_bytes=_WINDOW_BYTES
         ),
         inference=inference,
-        held=HeldRequests(inference, catalogue, admission),
+        held=HeldRequests(inference, catalogue, admission, quotas),
         model_control=model_control,
         work_streams=work_streams,
         hub=hub,

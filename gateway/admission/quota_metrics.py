@@ -47,9 +47,7 @@ class QuotaCollector(SnapshotCollector[QuotaState]):
 
     def families(self, state: QuotaState) -> Iterator[Metric]:
         """Yield the families."""
-        rejections = counter(
-            "quota_rejections", "Refusals by tenant and quota.", "tenant", "quota"
-        )
+        rejections = counter("quota_rejections", "Refusals by tenant and quota.", "tenant", "quota")
         used = gauge("quota_used", "What a tenant uses of a quota.", "tenant", "quota")
         limits = gauge("quota_limit", "Limit of a quota.", "tenant", "quota")
         for labels, count in state.rejections.items():

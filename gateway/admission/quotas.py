@@ -85,28 +85,42 @@ class TenantUsage:
         self._requests = _bucket(self._requests, quota.requests_per_s, now)
         self._bytes = _bucket(self._bytes, quota.bytes_per_s, now)
 
-    def start_request(self, size_bytes: int, now: float) -> None:
+    def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
         """Count a request.
+
+        Args:
+            size_bytes: size of its message.
+            now: current time in monotonic seconds.
+            charged: it has been counted before, and does not count towards the rates again.
 
         Raises:
             QuotaExceeded: there is no room for it.
         """
         quota = self.quota
         self._check("requests_in_flight", self.in_flight, quota.requests_in_flight)
-        requests, data = self._requests, self._bytes
-        if requests is not None and (wait_s := requests.wait_s(1.0, now)):
-            self._refuse("requests_per_s", quota.requests_per_s, wait_s)
-        if data is not None:
-            if wait_s := data.wait_s(size_bytes, now):
-                self._refuse("bytes_per_s", quota.bytes_per_s, wait_s)
-            data.take(size_bytes, now)
-        if requests is not None:
-            requests.take(1.0, now)
+        if not charged:
+            self._check_rates(size_bytes, now)
+            self.charge(size_bytes, now)
         self.in_flight += 1
 
     def end_request(self) -> None:
         """Free the room of a request."""
         self.in_flight -= 1
+
+    def wait_s(self, size_bytes: int, now: float) -> float:
+        """Return the seconds until the rates allow a message of this size; 0 if they do now."""
+        requests, data = self._requests, self._bytes
+        return max(
+            0.0 if requests is None else requests.wait_s(1.0, now),
+            0.0 if data is None else data.wait_s(size_bytes, now),
+        )
+
+    def charge(self, size_bytes: int, now: float) -> None:
+        """Count a message towards the rates; `wait_s` must have returned 0 for it."""
+        if self._requests is not None:
+            self._requests.take(1.0, now)
+        if self._bytes is not None:
+            self._bytes.take(size_bytes, now)
 
     def start_stream(self) -> None:
         """Count a stream.
@@ -178,6 +192,12 @@ class TenantUsage:
             if limit is not None:
                 yield name, float(used or 0.0), float(limit)
 
+    def _check_rates(self, size_bytes: int, now: float) -> None:
+        if self._requests is not None and (wait_s := self._requests.wait_s(1.0, now)):
+            self._refuse("requests_per_s", self.quota.requests_per_s, wait_s)
+        if self._bytes is not None and (wait_s := self._bytes.wait_s(size_bytes, now)):
+            self._refuse("bytes_per_s", self.quota.bytes_per_s, wait_s)
+
     def _check(self, name: str, used: int, limit: int | None) -> None:
         if limit is not None and used >= limit:
             self._refuse(name, limit)
@@ -224,8 +244,15 @@ class TenantQuotas:
         for usage in self._usages.values():
             usage.change_quota(table.quota_of(usage.tenant), now)
 
-    def start_request(self, tenant: str, size_bytes: int) -> TenantUsage | None:
+    def start_request(
+        self, tenant: str, size_bytes: int, *, charged: bool = False
+    ) -> TenantUsage | None:
         """Count a request; return the usage on which to end it, or None if it has no limit.
+
+        Args:
+            tenant: its tenant.
+            size_bytes: size of its message.
+            charged: it has been counted before, and does not count towards the rates again.
 
         Raises:
             QuotaExceeded: there is no room for it.
@@ -240,7 +267,7 @@ class TenantQuotas:
             if quota.requests_per_s is quota.bytes_per_s is quota.requests_in_flight is None:
                 return None
             usage = self._add(tenant, quota)
-        usage.start_request(size_bytes, self._clock.now())
+        usage.start_request(size_bytes, self._clock.now(), charged=charged)
         return usage
 
     def start_job(self, tenant: str, queries: int) -> TenantUsage | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
@@ -148,6 +150,7 @@ class StreamedJobs:
         dispatcher: schedules the jobs.
         catalogue: engines in service.
         admission: limits concurrent requests and their bytes.
+        quotas: limits the jobs of each tenant, and the rate of their queries.
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         window_bytes: maximum bytes of inputs held per job.
@@ -158,6 +161,7 @@ class StreamedJobs:
         dispatcher: Dispatcher,
         catalogue: Catalogue,
         admission: Admission,
+        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -166,6 +170,7 @@ class StreamedJobs:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._admission = admission
+        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._window_bytes = window_bytes
@@ -189,16 +194,37 @@ class StreamedJobs:
             The initial status, results in any order, and the final status.
 
         Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check`.
+            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
+            QuotaExceeded: the tenant has used up a quota.
             InvalidInput: queries are out of order, missing, or do not match the engine.
             NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
             DeadlineExceeded: the engine was still being inspected at the deadline.
             Overloaded: too many requests or bytes are in flight.
         """
         spec = in_tenant(caller, spec)
+        caller.check_priority(spec.priority)
         await self._catalogue.wait_inspected(spec.engine, budget_s)
         engine = self._catalogue.find(spec.engine)
-        self._admission.acquire(self._window_bytes)
+        with ExitStack() as room:
+            usage = self._quotas.start_job(spec.tenant, spec.queries)
+            if usage is not None:
+                room.callback(usage.end_job)
+            self._admission.acquire(self._window_bytes)
+            room.callback(self._admission.release, self._window_bytes)
+            answers = self._answers(caller, spec, engine, budget_s, queries, usage)
+            async with aclosing(answers):
+                async for answer in answers:
+                    yield answer
+
+    async def _answers(
+        self,
+        caller: Caller,
+        spec: JobSpec,
+        engine: Engine,
+        budget_s: float | None,
+        queries: AsyncIterator[Query],
+        usage: TenantUsage | None,
+    ) -> AsyncGenerator[Answer, None]:
         tracker = JobTracker(
             new_job_record(spec, self._clock), self._clock, self._dispatcher.expected_completion
         )
@@ -208,7 +234,7 @@ class StreamedJobs:
             deadline = min(scheduled.deadline, scheduled.arrival + budget_s)
             scheduled = replace(scheduled, deadline=deadline)
         self._dispatcher.submit(scheduled, job, ready=0)
-        reader = asyncio.create_task(self._read(caller, job, queries))
+        reader = asyncio.create_task(self._read(caller, job, queries, usage))
         reader.add_done_callback(job.reader_ended)
         try:
             yield tracker.snapshot()
@@ -220,15 +246,31 @@ class StreamedJobs:
         finally:
             reader.cancel()
             self._dispatcher.cancel(scheduled.id)
-            self._admission.release(self._window_bytes)
             await asyncio.wait([reader])
 
-    async def _read(self, caller: Caller, job: StreamedJob, queries: AsyncIterator[Query]) -> None:
+    async def _read(
+        self,
+        caller: Caller,
+        job: StreamedJob,
+        queries: AsyncIterator[Query],
+        usage: TenantUsage | None,
+    ) -> None:
         tracker = job.tracker
         async for query in queries:
             in_tenant(caller, tracker.spec)
+            if usage is not None:
+                await self._pace(usage, len(query.request))
             await job.put(query)
             self._dispatcher.tell(QueriesReady(tracker.id, job.arrived))
         expected = tracker.spec.queries
         if job.arrived < expected:
             raise InvalidInput(f"the stream of queries ended after {job.arrived} of {expected}")
+
+    async def _pace(self, usage: TenantUsage, size_bytes: int) -> None:
+        """Wait until the tenant's rates allow a query of this size.
+
+        A refusal would end the whole job; flow control slows the client down instead.
+        """
+        while wait_s := usage.wait_s(size_bytes, self._clock.now()):  # noqa: ASYNC110 - time passes
+            await asyncio.sleep(wait_s)
+        usage.charge(size_bytes, self._clock.now())

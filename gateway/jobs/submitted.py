@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
@@ -97,15 +98,26 @@ def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
 
 
 class SubmittedJob:
-    """An unfinished submitted job. Its status shows only what the journal has recorded."""
+    """An unfinished submitted job. Its status shows only what the journal has recorded.
+
+    Attributes:
+        usage: its tenant's usage, on which it is counted; None without quotas.
+    """
 
     durable = True
     with_tensors = False
 
-    def __init__(self, jobs: SubmittedJobs, journal: JobStore, tracker: JobTracker) -> None:
+    def __init__(
+        self,
+        jobs: SubmittedJobs,
+        journal: JobStore,
+        tracker: JobTracker,
+        usage: TenantUsage | None,
+    ) -> None:
         self._jobs = jobs
         self._journal = journal
         self.tracker = tracker
+        self.usage = usage
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Return no requests: the queries draw on samples."""
@@ -167,6 +179,7 @@ class SubmittedJobs:
         catalogue: known engines.
         journal: durable store of the jobs.
         admission: refuses jobs once the gateway is stopping.
+        quotas: limits the jobs of each tenant.
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         max_jobs: maximum number of unfinished jobs.
@@ -178,6 +191,7 @@ class SubmittedJobs:
         catalogue: Catalogue,
         journal: JobStore,
         admission: Admission,
+        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -187,6 +201,7 @@ class SubmittedJobs:
         self._catalogue = catalogue
         self._journal = journal
         self._admission = admission
+        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._max_jobs = max_jobs
@@ -197,7 +212,7 @@ class SubmittedJobs:
         """Resume the unfinished jobs in the journal; return their number."""
         unfinished = await self._journal.unfinished_jobs()
         for record in unfinished:
-            self._start(self._tracker(record))
+            self._start(self._tracker(record), self._quotas.restore_job(record.spec.tenant))
         return len(unfinished)
 
     async def submit(self, caller: Caller, spec: JobSpec, key: str = "") -> JobStatus:
@@ -210,7 +225,8 @@ class SubmittedJobs:
                 same job.
 
         Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check`.
+            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
+            QuotaExceeded: the tenant has used up a quota.
             InvalidInput: the key is too long or not printable.
             EngineNotFound, EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
@@ -223,7 +239,9 @@ class SubmittedJobs:
             )
         spec = in_tenant(caller, spec)
         try:
+            caller.check_priority(spec.priority)
             self._check_capacity(spec)
+            usage = self._quotas.start_job(spec.tenant, spec.queries)
         except SynergaiError:
             # A retry after a lost reply must get the original result.
             known = await self._journal.find_accepted(spec, key) if key else None
@@ -233,7 +251,7 @@ class SubmittedJobs:
         tracker = self._tracker(new_job_record(spec, self._clock))
         self._accepting += 1
         accepted = self._journal.accept(tracker.record, key)
-        accepted.add_done_callback(partial(self._accepted, tracker))
+        accepted.add_done_callback(partial(self._accepted, tracker, usage))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
         return await self._status(job_id)
@@ -315,7 +333,9 @@ class SubmittedJobs:
 
     def on_job_ended(self, tracker: JobTracker) -> None:
         """Remove a job whose end the journal has recorded."""
-        del self._unfinished[tracker.id]
+        job = self._unfinished.pop(tracker.id)
+        if job.usage is not None:
+            job.usage.end_job()
         record_job_end(self._metrics, tracker)
 
     async def _status(self, job_id: str) -> JobStatus:
@@ -342,13 +362,17 @@ class SubmittedJobs:
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
 
-    def _accepted(self, tracker: JobTracker, accepted: asyncio.Future[JobId]) -> None:
+    def _accepted(
+        self, tracker: JobTracker, usage: TenantUsage | None, accepted: asyncio.Future[JobId]
+    ) -> None:
         self._accepting -= 1
         if accepted.exception() is None and accepted.result() == tracker.id:
-            self._start(tracker)
+            self._start(tracker, usage)
+        elif usage is not None:
+            usage.end_job()
 
-    def _start(self, tracker: JobTracker) -> None:
-        job = SubmittedJob(self, self._journal, tracker)
+    def _start(self, tracker: JobTracker, usage: TenantUsage | None) -> None:
+        job = SubmittedJob(self, self._journal, tracker, usage)
         record = tracker.record
         self._unfinished[record.id] = job
         self._dispatcher.submit(

@@ -12,6 +12,7 @@ from synergai.errors import (
     NotFound,
     NotSupported,
     Overloaded,
+    PermissionDenied,
     SynergaiError,
 )
 
@@ -37,7 +38,7 @@ def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
             return "rejected"
         case Cancelled():
             return "cancelled"
-        case InvalidInput() | NotFound() | NotSupported():
+        case InvalidInput() | NotFound() | NotSupported() | PermissionDenied():
             return "invalid"
         case _:
             return "failed"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas
     from gateway.fleet.catalogue import Catalogue
     from gateway.requests.inference import Inference
     from synergai.protocol.request_codec import Buffer, RequestHeader
@@ -44,12 +45,20 @@ class HeldRequests:
         inference: begins the requests.
         catalogue: knows which engines have been inspected.
         admission: limits the held requests together with those in flight.
+        quotas: limits those of each tenant.
     """
 
-    def __init__(self, inference: Inference, catalogue: Catalogue, admission: Admission) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        catalogue: Catalogue,
+        admission: Admission,
+        quotas: TenantQuotas,
+    ) -> None:
         self._inference = inference
         self._catalogue = catalogue
         self._admission = admission
+        self._quotas = quotas
         self._waiting: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -63,7 +72,8 @@ class HeldRequests:
         """Accept a request whose engine is pending; for the arguments see `Inference.begin`.
 
         Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check`.
+            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
+            QuotaExceeded: its tenant has used up a quota.
             InvalidInput, NotSupported: a parameter is invalid.
             Unavailable: the gateway is stopping.
             Overloaded: a limit is reached.
@@ -73,13 +83,18 @@ class HeldRequests:
             budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
         engine = raw.parsed.message.model_name
         tenant = caller.tenant_of(options.tenant or tenant, Role.INFER, engine=engine)
+        room = ExitStack()
         try:
+            caller.check_priority(options.priority)
             self._admission.acquire(len(raw.data))
+            room.callback(self._admission.release, len(raw.data))
+            usage = self._quotas.start_request(tenant, len(raw.data))
         except SynergaiError as error:
+            room.close()
             self._count_rejected(raw, tenant, error)
             raise
-        room = ExitStack()
-        room.callback(self._admission.release, len(raw.data))
+        if usage is not None:
+            room.callback(usage.end_request)
         held = HeldRequest(self._run(caller, raw, budget_s, tenant, room))
         # In case it is cancelled before it starts.
         held.result.add_done_callback(lambda _: room.close())
@@ -103,7 +118,7 @@ class HeldRequests:
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
-        request = self._inference.begin(caller, raw, remaining_s, tenant)
+        request = self._inference.begin(caller, raw, remaining_s, tenant, charged=True)
         try:
             return await request.result
         except asyncio.CancelledError:

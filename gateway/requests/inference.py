@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
@@ -43,6 +44,7 @@ class Request:
         dispatched_at: time of the first dispatch; None before it.
         estimate_s: estimated seconds from the last dispatch to completion.
         result: the serialised ``ModelInferResponse``, or the error for the client.
+        usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """
 
     __slots__ = (
@@ -57,6 +59,7 @@ class Request:
         "job",
         "metrics",
         "result",
+        "usage",
     )
     durable = False
     with_tensors = True
@@ -68,6 +71,7 @@ class Request:
         data: bytes,
         metrics: EngineMetrics,
         shedder: LoadShedder,
+        usage: TenantUsage | None,
         *,
         timings: bool,
     ) -> None:
@@ -79,6 +83,7 @@ class Request:
         self.job = job
         self.data = data
         self.metrics = metrics
+        self.usage = usage
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
@@ -161,6 +166,7 @@ class Inference:
         dispatcher: Dispatcher,
         catalogue: Catalogue,
         admission: Admission,
+        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         epoch: int,
@@ -169,6 +175,7 @@ class Inference:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._admission = admission
+        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
@@ -181,6 +188,8 @@ class Inference:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str = "",
+        *,
+        charged: bool = False,
     ) -> Request:
         """Accept and enqueue a request.
 
@@ -189,9 +198,11 @@ class Inference:
             raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
+            charged: it has been counted towards its tenant's rates before.
 
         Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check`.
+            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
+            QuotaExceeded: its tenant has used up a quota.
             InvalidInput: it does not match its engine, or a parameter is invalid.
             NotFound, Unavailable, EnginePending, EngineUnusable: see `Catalogue.find`.
             NotSupported: it needs a stateful model.
@@ -211,12 +222,15 @@ class Inference:
             raise
         metrics = self._metrics.engine(engine.name)
         options = DEFAULT_OPTIONS
+        usage = None
         try:
-            check_header(header, engine)
             if parameters := header.message.parameters:
                 options = parse_options(parameters)
                 if options.tenant:
                     tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
+            caller.check_priority(options.priority)
+            usage = self._quotas.start_request(tenant, len(data), charged=charged)
+            check_header(header, engine)
             timeout_s = options.timeout_s
             if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
                 budget_s = timeout_s
@@ -229,6 +243,8 @@ class Inference:
                 self._check_feasible(engine.name, options.priority, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
+            if usage is not None:
+                usage.end_request()
             self.count_rejected(engine.name, tenant, error)
             raise
         self._count += 1
@@ -243,7 +259,7 @@ class Inference:
             perishable=True,
             with_tensors=True,
         )
-        request = Request(self, job, data, metrics, shedder, timings=options.timings)
+        request = Request(self, job, data, metrics, shedder, usage, timings=options.timings)
         shedder.add(job)
         self._dispatcher.submit(job, request, ready=1)
         return request
@@ -275,6 +291,8 @@ class Inference:
     def release(self, request: Request, error: SynergaiError | None, now: float) -> None:
         """Free the room of an ended request and count its outcome."""
         self._admission.release(len(request.data))
+        if request.usage is not None:
+            request.usage.end_request()
         metrics, deadline = request.metrics, request.job.deadline
         late = now > deadline
         outcome = request_outcome(error, late=late)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
+from gateway.admission.quotas import TenantQuotas
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from gateway.access.caller import Caller
     from synergai.scheduling.events import Assignment
     from tests.message_fields import ProgressCounts, RequestFields
 
@@ -79,6 +81,7 @@ class GatewayHarness:
     catalogue: Catalogue = field(default_factory=Catalogue)
 
     def __post_init__(self) -> None:
+        self.quotas = TenantQuotas(self.clock)
         profile = ProfileEntry(
             engine=ECHO,
             worker_class=WorkerClass("test"),
@@ -93,13 +96,20 @@ class GatewayHarness:
         self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
         self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
         self.inference = Inference(
-            self.dispatcher, self.catalogue, self.admission, self.metrics, self.clock, 1
+            self.dispatcher,
+            self.catalogue,
+            self.admission,
+            self.quotas,
+            self.metrics,
+            self.clock,
+            1,
         )
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.catalogue,
             self.journal,
             self.admission,
+            self.quotas,
             self.metrics,
             self.clock,
             max_jobs=2,
@@ -112,14 +122,17 @@ class GatewayHarness:
         return worker
 
     def begin_request(
-        self, budget_s: float | None = None, **fields: Unpack[RequestFields]
+        self,
+        budget_s: float | None = None,
+        caller: Caller = UNRESTRICTED,
+        **fields: Unpack[RequestFields],
     ) -> Request:
         """Begin a request with one value."""
         usual: RequestFields = {"model_name": ECHO, "raw_input_contents": [b"\0" * 4]}
         message = oip.ModelInferRequest(**(usual | fields))
         message.inputs.add(name="x", datatype="FP32", shape=[1])
         data = message.SerializeToString()
-        return self.inference.begin(UNRESTRICTED, RawRequest(data, parse_header(data)), budget_s)
+        return self.inference.begin(caller, RawRequest(data, parse_header(data)), budget_s)
 
     def orders(self, worker: ConnectedWorker) -> list[Order]:
         """Return the orders sent to the worker since the last call."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
+from gateway.admission.quotas import TenantQuotas
 from gateway.fleet.catalogue import Catalogue
 from gateway.requests.held import HeldRequests
 from synergai.domain import WorkerId
@@ -17,6 +18,7 @@ from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
+from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from gateway.access.caller import Caller
@@ -52,8 +54,15 @@ class FakeInference:
         self.rejected.append(error)
 
     def begin(
-        self, _: Caller, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
+        self,
+        _: Caller,
+        raw: RawRequest[RequestHeader],
+        _budget_s: float | None,
+        _tenant: str,
+        *,
+        charged: bool,
     ) -> Request:
+        assert charged
         self._catalogue.find(raw.parsed.message.model_name)
         self._admission.acquire(len(raw.data))
         self.begun.append(BegunRequest())
@@ -70,7 +79,11 @@ class Harness:
         self.catalogue.update(BOX, pending)
         self.admission = Admission(1, 1 << 20)
         self.inference = FakeInference(self.catalogue, self.admission)
-        self.held = HeldRequests(cast("Inference", self.inference), self.catalogue, self.admission)
+        self.clock = Clock()
+        self.quotas = TenantQuotas(self.clock)
+        self.held = HeldRequests(
+            cast("Inference", self.inference), self.catalogue, self.admission, self.quotas
+        )
         self.raw = self.request()
 
     def request(self, timeout_us: int = 0) -> RawRequest[RequestHeader]:

@@ -51,7 +51,8 @@ def test_burst_of_a_second_passes_and_then_the_rate(clock: FakeClock) -> None:
     for _ in range(10):
         quotas.start_request("lab", 1)
     error = refusal(lambda: quotas.start_request("lab", 1))
-    assert (error.quota, error.retry_after_s) == ("requests_per_s", pytest.approx(0.1))
+    assert error.quota == "requests_per_s"
+    assert error.retry_after_s == pytest.approx(0.1)
     assert str(error) == (
         "tenant 'lab' has used up its quota requests_per_s = 10; try again in 0.1 s"
     )
@@ -73,7 +74,8 @@ def test_request_larger_than_a_second_of_bytes_delays_the_next_one(clock: FakeCl
     quotas = quotas_of(clock, lab=Quota(bytes_per_s=100.0))
     quotas.start_request("lab", 250)
     error = refusal(lambda: quotas.start_request("lab", 100))
-    assert (error.quota, error.retry_after_s) == ("bytes_per_s", pytest.approx(2.5))
+    assert error.quota == "bytes_per_s"
+    assert error.retry_after_s == pytest.approx(2.5)
     clock.time += 2.5
     quotas.start_request("lab", 100)
 
@@ -87,7 +89,7 @@ def test_refused_request_uses_nothing(clock: FakeClock) -> None:
     usage = quotas.start_request("lab", 10)
     assert usage is not None
     assert usage.in_flight == 2
-    assert dict((name, used) for name, used, _ in usage.figures(clock.time)) == {
+    assert {name: used for name, used, _ in usage.figures(clock.time)} == {
         "requests_per_s": 1.0,
         "bytes_per_s": 10.0,
     }
@@ -159,7 +161,8 @@ def test_connections_count_while_they_have_calls(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(connections=1))
     first = quotas.start_call("lab", "ipv4:127.0.0.1:1")
     second = quotas.start_call("lab", "ipv4:127.0.0.1:1")
-    assert first is second is not None
+    assert first is not None
+    assert first is second
     error = refusal(lambda: quotas.start_call("lab", "ipv4:127.0.0.1:2"))
     assert error.quota == "connections"
     first.end_call("ipv4:127.0.0.1:1")
