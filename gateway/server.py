@@ -51,7 +51,6 @@ SERVICES: Final = (
     "synergai.v1.Jobs",
 )
 """Services on the clients' port."""
-_MAX_STREAMS: Final = 65_536
 _GRACE_S: Final = 1.0
 _HARD_EXIT_S: Final = 10.0
 """Seconds beyond the drain after which a stopping process exits without cleanup."""
@@ -119,9 +118,11 @@ class Gateway:
         settings = self._settings
         self.app = app = await build_app(settings, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
-        hub_server = grpc.aio.server(options=_options(settings.max_message_bytes))
+        hub_server = grpc.aio.server(options=rpc.server_options(settings.max_message_bytes))
         client_server = grpc.aio.server(
-            options=_options(settings.max_message_bytes - _HUB_OVERHEAD_BYTES)
+            options=rpc.server_options(
+                settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_connection_calls
+            )
         )
         client_credentials = server_credentials(settings.tls_cert, settings.tls_key)
         hub_credentials = server_credentials(
@@ -276,14 +277,3 @@ def _reflection() -> tuple[grpc.GenericRpcHandler, ...]:
     from gateway.servicers.reflection import reflection_handlers
 
     return reflection_handlers(SERVICES)
-
-
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
-    return [
-        *rpc.server_options(max_message_bytes),
-        ("grpc.max_concurrent_streams", _MAX_STREAMS),
-        # Beyond its default limits, 1000 and 3000, gRPC cancels calls before a handler sees them;
-        # admission control rejects them with a reason instead.
-        ("grpc.server.max_pending_requests", _MAX_STREAMS),
-        ("grpc.server.max_pending_requests_hard_limit", _MAX_STREAMS),
-    ]

@@ -6,7 +6,7 @@ from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
 
 from pydantic import Field
 
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.settings import Address, LogLevel, Settings
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
@@ -67,6 +67,13 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         default=1024 * _MIB,
         ge=1 * _MIB,
         description="Limit of the bytes of requests in flight.",
+    )
+    max_connection_calls: int = Field(
+        default=MAX_CALLS_PER_CONNECTION,
+        ge=16,
+        le=65_536,
+        description="Limit of open gRPC calls per client connection; a stream is one call. The "
+        "higher it is, the longer a client that opens and resets calls can delay others.",
     )
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(

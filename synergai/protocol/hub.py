@@ -1,9 +1,12 @@
 """Constants of the hub protocol that gateway and agent must agree on.
 
 Both ends detect a dead peer by heartbeats: the agent sends them at the interval set by the gateway,
-which acknowledges each. Their tolerances differ. Queries of a silent worker run late, so the
-gateway reassigns them soon. An agent that leaves its gateway aborts everything it runs, while a
-dead gateway usually shows as a broken connection; a silent one has rather stalled and resumes.
+which acknowledges each. With each, the agent also sends an empty report on its work socket, which a
+gateway reads in time even while gRPC calls queue up.
+
+Their tolerances differ. Queries of a silent worker run late, so the gateway reassigns them soon. An
+agent that leaves its gateway aborts everything it runs, while a dead gateway usually shows as a
+broken connection; a silent one has rather stalled and resumes.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
 from synergai.protocol.status import MAX_DETAILS, RETRY_METADATA, retry_after_ms, status_code
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
 
 _log = logging.getLogger(__name__)
+
+_MAX_PENDING_CALLS: Final = 8192
+"""Calls that have arrived and not reached their handlers, about 12 kB each."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 ReadT = TypeVar("ReadT")
@@ -252,8 +255,14 @@ def _unary(
 
 def server_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    max_calls: int = MAX_CALLS_PER_CONNECTION,
 ) -> list[tuple[str, int]]:
-    """Return server options: message size limits, an exclusive port, keepalive."""
+    """Return server options: limits of messages and calls, an exclusive port, keepalive.
+
+    Args:
+        max_message_bytes: largest message in either direction.
+        max_calls: calls that a client may have open on one connection.
+    """
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -265,13 +274,21 @@ def server_options(
         ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # gRPC counts a call until the server has disposed of it, even if its client has reset it,
+        # and refuses those beyond the limit at once. Without one, a client that opens and resets
+        # calls occupies the event loop for seconds.
+        ("grpc.max_concurrent_streams", max_calls),
+        # Of all connections. Beyond it, gRPC cancels calls before a handler sees them, so it is
+        # above what admission control rejects with a reason.
+        ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _MAX_PENDING_CALLS),
     ]
 
 
 def channel_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-) -> list[tuple[str, int]]:
-    """Return channel options: message size limits, keepalive, fast reconnection."""
+) -> list[tuple[str, int | str]]:
+    """Return channel options: message size limits, keepalive, fast reconnection, connections."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -281,6 +298,8 @@ def channel_options(
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 500),
         ("grpc.max_reconnect_backoff_ms", 10_000),
+        # A server limits the calls of a connection: further ones open another, up to this number.
+        ("grpc.service_config", '{"connectionScaling": {"maxConnectionsPerSubchannel": 8}}'),
     ]
 
 

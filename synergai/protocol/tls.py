@@ -227,7 +227,7 @@ class ClientTls:
 
 
 def open_channel(
-    target: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None
+    target: str, options: list[tuple[str, int | str]], credentials: grpc.ChannelCredentials | None
 ) -> grpc.aio.Channel:
     """Open a channel to ``host:port``, with TLS if `credentials` are given."""
     if credentials is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FLUSH_TIMEOUT_S: Final = 2.0
+_NO_REPORTS: Final = hub_pb2.WorkReports().SerializeToString()
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +160,8 @@ class Registration:
             heartbeat = self._handler.heartbeat_message()
             heartbeat.sequence = self._sequence
             self.control_queue.put(hub_pb2.AgentControl(heartbeat=heartbeat).SerializeToString())
+            # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
+            self._work_queue.put(_NO_REPORTS)
 
 
 async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Malformed messages and mass cancellations."""
+"""Malformed messages, mass cancellations and floods of calls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from synergai.oip import inference_pb2 as oip
+from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
+from tests import http2
 from tests.calls import raw_unary
 
 if TYPE_CHECKING:
     from gateway.server import Gateway
-    from tests.integration.gateway.conftest import Caller, FakeAgent
+    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
     from tests.message_fields import RequestFactory
 
 
@@ -79,3 +82,35 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
     agent.answer = agent.complete
     assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
+
+
+async def test_flood_of_reset_calls_is_refused_before_handlers_see_it(gateway: Gateway) -> None:
+    flood = 10 * MAX_CALLS_PER_CONNECTION
+    path = "/inference.GRPCInferenceService/ServerLive"
+    with http2.Http2Connection(gateway.address) as connection:
+        # The loop, which runs the handlers, is not running meanwhile.
+        connection.send(
+            http2.headers(stream, path) + http2.reset(stream) for stream in range(1, 2 * flood, 2)
+        )
+        refused = connection.count_resets(flood - MAX_CALLS_PER_CONNECTION - 1)
+    assert refused >= flood - MAX_CALLS_PER_CONNECTION - 1
+
+
+@pytest.mark.usefixtures("agent")
+async def test_calls_beyond_the_limit_of_a_connection_open_another(
+    caller: Caller, a_request: RequestFactory
+) -> None:
+    calls = [caller.oip.ModelStreamInfer() for _ in range(MAX_CALLS_PER_CONNECTION + 10)]
+
+    async def respond(call: InferStream) -> None:
+        await call.write(a_request())
+        answer = await call.read()
+        assert isinstance(answer, oip.ModelStreamInferResponse)
+        assert not answer.error_message
+
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*map(respond, calls))
+    finally:
+        for call in calls:
+            call.cancel()

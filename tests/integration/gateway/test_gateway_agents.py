@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from synergai.protocol.hub import WORKER_LOST_AFTER
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests.calls import raw_stream
 
@@ -156,6 +157,17 @@ async def test_silent_worker_is_lost_and_its_job_run_on_another(
         for assignment in other.assignments:
             await other.complete(assignment)
         assert (await ended(caller, job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
+
+
+async def test_worker_that_only_its_work_socket_shows_alive_is_kept(
+    agent: FakeAgent, caller: Caller
+) -> None:
+    agent.heartbeats = False
+    for _ in range(3 * WORKER_LOST_AFTER):
+        await agent.report(hub_pb2.WorkReports())
+        await asyncio.sleep(agent.heartbeat_s / 2)
+    assert not agent.gone
+    assert len(await caller.workers(1)) == 1
 
 
 async def test_newer_registration_replaces_the_older(

@@ -61,6 +61,7 @@ class FakeHub:
         self.reports: asyncio.Queue[Report] = asyncio.Queue()
         self._ended: dict[int, hub_pb2.Ended] = {}
         self.connection_ids: list[str] = []
+        self.empty_reports = asyncio.Semaphore(0)
         self._orders: asyncio.Queue[hub_pb2.WorkOrders] = asyncio.Queue()
         self._control_orders: asyncio.Queue[hub_pb2.GatewayControl] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
@@ -183,6 +184,8 @@ class FakeHub:
 
     def _read_reports(self, data: Buffer) -> None:
         reports = hub_pb2.WorkReports.FromString(bytes(data))
+        if not data:
+            self.empty_reports.release()
         everything: list[Report] = [*reports.started, *reports.progress, *reports.ended]
         for report in everything:
             self.reports.put_nowait(report)
@@ -421,6 +424,14 @@ async def test_agent_reconnects_if_heartbeats_are_not_acknowledged(
         await hub.registrations.get()
         hub.acknowledges = False
         await hub.registrations.get()
+
+
+async def test_heartbeats_also_show_on_the_work_socket(
+    hub: FakeHub, models: Path, state: Path
+) -> None:
+    hub.heartbeat_s = 0.1
+    async with running_agent(hub, models, state), asyncio.timeout(30):
+        await hub.empty_reports.acquire()
 
 
 async def test_terminated_agent_completes_its_assignments(

@@ -1,0 +1,111 @@
+"""Clients that flood the gateway, and what other clients notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+import synergai
+from synergai.testing import LocalFleet
+from synergai.zoo.build import build
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ENGINE = "onnx_identity"
+RESETS = 50_000
+INTERVAL_S = 0.01
+P99_S = 0.25
+MEMORY_GROWTH = 1.2
+SETTLE_S = 15.0
+
+
+@contextlib.contextmanager
+def running_fleet(folder: Path) -> Iterator[LocalFleet]:
+    build(ENGINE, folder / "models")
+    with LocalFleet(folder / "run") as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("one", models=folder / "models", options=["--threads", "1"])
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+class Bystander:
+    """A client that sends a request every ten milliseconds, and times them.
+
+    Attributes:
+        latencies: seconds of each completed request.
+    """
+
+    def __init__(self, client: synergai.Client) -> None:
+        self._client = client
+        self._running: set[asyncio.Task[None]] = set()
+        self.latencies: list[float] = []
+
+    async def run(self) -> None:
+        """Send requests until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._send())
+                await asyncio.sleep(INTERVAL_S)
+
+    async def _send(self) -> None:
+        began = time.monotonic()
+        await self._client.infer(ENGINE, {"x": np.zeros(1, np.float32)})
+        self.latencies.append(time.monotonic() - began)
+
+
+@contextlib.asynccontextmanager
+async def bystander(fleet: LocalFleet) -> AsyncIterator[Bystander]:
+    """Run a bystander; its requests must all succeed."""
+    async with synergai.Client(fleet.address, attempts=1) as client:
+        other = Bystander(client)
+        running = asyncio.create_task(other.run())
+        while len(other.latencies) < 200:  # noqa: ASYNC110 - polls, to stay out of the measurement
+            await asyncio.sleep(0.05)
+        other.latencies.clear()
+        yield other
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def gateway_process(fleet: LocalFleet) -> psutil.Process:
+    assert fleet.gateway is not None
+    return psutil.Process(fleet.gateway.pid)
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+async def test_fifty_thousand_reset_calls_delay_nobody(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("reset_calls.py")
+    with running_fleet(tmp_path) as fleet:
+        gateway = gateway_process(fleet)
+        async with bystander(fleet) as other:
+            rss, cpu = gateway.memory_info().rss, cpu_s(gateway)
+            command = (str(script), fleet.address, str(RESETS), ENGINE)
+            flood = await asyncio.create_subprocess_exec(sys.executable, *command)
+            assert await flood.wait() == 0
+            during = sorted(other.latencies)
+            await asyncio.sleep(SETTLE_S)
+        grown = gateway.memory_info().rss / rss
+        p99 = during[int(0.99 * len(during))]
+        print(
+            f"p99 {p99 * 1e3:.0f} ms and at most {max(other.latencies) * 1e3:.0f} ms, "
+            f"memory x {grown:.2f}, {cpu_s(gateway) - cpu:.1f} s of CPU time in all"
+        )
+        said = fleet.log("gateway").read_text()
+    assert p99 <= P99_S
+    assert grown <= MEMORY_GROWTH
+    assert "lost" not in said
+    assert "has left" not in said

@@ -1,0 +1,118 @@
+"""Frames of HTTP/2, enough to open gRPC calls that no well-behaved client opens."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+END_STREAM, END_HEADERS = 0x1, 0x4
+CANCEL: Final = 8
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def headers(stream: int, path: str, *more: tuple[str, str]) -> bytes:
+    """Return the frame that opens a gRPC call."""
+    fields = (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        *more,
+    )
+    return frame(HEADERS, END_HEADERS, stream, b"".join(_literal(*field) for field in fields))
+
+
+def message(stream: int, data: bytes, *, last: bool = True) -> bytes:
+    """Return the frame of a small gRPC message."""
+    payload = struct.pack(">BI", 0, len(data)) + data
+    return frame(DATA, END_STREAM if last else 0, stream, payload)
+
+
+def reset(stream: int) -> bytes:
+    """Return the frame that cancels a stream."""
+    return frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
+
+
+class Http2Connection:
+    """A connection that sends frames and, unless told to, reads nothing.
+
+    Args:
+        address: ``host:port`` of the server.
+        window: flow-control window that the client offers for each stream; 65,535 by default.
+    """
+
+    def __init__(self, address: str, window: int | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=60.0)
+        settings = b"" if window is None else struct.pack(">HI", 4, window)
+        self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        """Send frames.
+
+        Raises:
+            OSError: the server has closed the connection.
+        """
+        self._socket.sendall(b"".join(frames))
+
+    def count_resets(self, enough: int) -> int:
+        """Read until the server has reset `enough` streams or sends nothing more; return how many.
+
+        The server must have answered everything else: other frames are discarded.
+        """
+        received, resets = b"", 0
+        self._socket.settimeout(5.0)
+        with contextlib.suppress(TimeoutError):
+            while resets < enough and (data := self._socket.recv(1 << 16)):
+                received += data
+                while len(received) >= 9:
+                    end = 9 + int.from_bytes(received[:3], "big")
+                    if len(received) < end:
+                        break
+                    resets += received[3] == RST_STREAM
+                    received = received[end:]
+        return resets
+
+    def is_closed(self) -> bool:
+        """Discard what the server sent; return whether it has closed the connection."""
+        self._socket.setblocking(False)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while self._socket.recv(1 << 20):
+                    pass
+                return True
+        except OSError:
+            return True
+        finally:
+            self._socket.settimeout(60.0)
+        return False
+
+
+def _literal(name: str, value: str) -> bytes:
+    """Return a header field as a literal that is not indexed."""
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
