@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.access.worker_rules import WorkerRules
 from gateway.admission.limits import Admission
 from gateway.admission.quota_metrics import QuotaCollector
 from gateway.admission.quotas import TenantQuotas
@@ -60,6 +61,7 @@ class App:
     held: HeldRequests
     model_control: ModelControl
     work_streams: WorkStreams
+    worker_rules: WorkerRules
     hub: Hub
     restored: int
 
@@ -106,6 +108,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
+    rules = WorkerRules(settings.state)
+    stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
     intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(
@@ -118,9 +122,12 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         catalogue,
         model_control,
         clock,
+        rules=rules,
         on_new_engines=journal.add_engines,
         heartbeat_s=settings.heartbeat_s,
     )
+    reviewing = asyncio.create_task(rules.watch(hub.review))
+    stack.push_async_callback(cancelled, reviewing)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
     metrics.add_gauge(
@@ -152,6 +159,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         held=HeldRequests(inference, catalogue, admission, quotas),
         model_control=model_control,
         work_streams=work_streams,
+        worker_rules=rules,
         hub=hub,
         restored=restored,
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.enrolment_cli import enroll, workers_app
 from gateway.settings import GatewaySettings
 from synergai.cli.commands import settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
@@ -77,3 +78,7 @@ app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_c
 app.callback(invoke_without_command=True)(settings_command(GatewaySettings, run))
 app.command(epilog="Example: [bold]synergai gateway install --hub 0.0.0.0:8010[/bold]")(install)
 app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")(uninstall)
+app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --ttl 30m[/bold]")(
+    enroll
+)
+app.add_typer(workers_app, name="workers")

@@ -24,6 +24,7 @@ from synergai.v1 import hub_pb2
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.identity import TOKEN_VARIABLE, WorkerIdentity
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
@@ -86,7 +87,10 @@ class Agent:
             max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
         if hub is None:
-            hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls)
+            # Removed from the environment, which engine hosts inherit.
+            token = os.environ.pop(TOKEN_VARIABLE, "")
+            identity = WorkerIdentity(config.state, config.enrolment_token_file, token)
+            hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls, identity)
         self._hub = HubClient(hub, self, self._runner, self._configurations)
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()

@@ -135,7 +135,8 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
 
     state: Path = Field(
         default_factory=agent_state,
-        description="State directory, which holds the cache of engine descriptions.",
+        description="State directory, which holds the cache of engine descriptions and the "
+        "worker's secret.",
     )
     tls_ca: Path | None = Field(
         default=None,
@@ -145,6 +146,11 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
         default=None, description="Client certificate (PEM), if the gateway requires one."
     )
     tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
+    enrolment_token_file: Path | None = Field(
+        default=None,
+        description="File with an enrolment token of the gateway, which the agent exchanges for a "
+        "secret at its first registration; not needed afterwards.",
+    )
     listen: Address | None = Field(
         default=None,
         description="Address to serve the Open Inference Protocol on, without a gateway.",

@@ -5,6 +5,7 @@ See docs/access.md for its format. It is validated as a whole, so that a mistake
 
 from __future__ import annotations
 
+import re
 import tomllib
 from datetime import datetime  # noqa: TC003  # msgspec needs the types of fields
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.access.roles import ANONYMOUS, Grant
+from gateway.access.roles import ANONYMOUS, ANY, Grant, matches
 from synergai.domain import MAX_PRIORITY, validate_name
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_WILDCARDS: Final = frozenset("*?[")
+_AMBIGUOUS: Final = re.compile(r"\}[A-Za-z0-9._-]*\{")
+"""Placeholders that only characters of names separate."""
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Limit = Annotated[int, Meta(ge=0)]
@@ -104,15 +109,40 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         engines: patterns of engines that they may serve.
         digests: digests that each of these engines may have; engines that are not listed may have
             any.
-        certificate: pattern of the subject alternative name of the agent's certificate; None
-            requires an enrolment token instead.
+        certificate: subject alternative name that the agent's certificate must have, in which
+            ``{id}`` and ``{class}`` stand for the worker's; None requires enrolment instead.
     """
 
     id: str
-    worker_class: str = "*"
-    engines: tuple[str, ...] = ("*",)
+    worker_class: str = ANY
+    engines: tuple[str, ...] = (ANY,)
     digests: dict[str, frozenset[Sha256]] = {}
     certificate: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.certificate is None:
+            return
+        # Otherwise one certificate could stand for several workers or classes.
+        for name, pattern in (("{id}", self.id), ("{class}", self.worker_class)):
+            if name not in self.certificate and set(pattern) & _WILDCARDS:
+                raise ValueError(
+                    f"certificate {self.certificate!r} needs {name}, because {pattern!r} is a "
+                    "pattern"
+                )
+        if _AMBIGUOUS.search(self.certificate):
+            raise ValueError(
+                f"certificate {self.certificate!r} needs a character between {{id}} and {{class}} "
+                "that names do not have, such as '/'"
+            )
+
+    def covers(self, worker_id: str, worker_class: str) -> bool:
+        """Return whether the row is for a worker of this id and class."""
+        return matches(self.id, worker_id) and matches(self.worker_class, worker_class)
+
+    def certificate_name(self, worker_id: str, worker_class: str) -> str:
+        """Return the subject alternative name of this worker's certificate; empty if none."""
+        template = self.certificate or ""
+        return template.replace("{class}", worker_class).replace("{id}", worker_id)
 
 
 class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -193,6 +193,13 @@ class Catalogue:
         self._known.add(engine.name)
         return self._resolve(engine.name)
 
+    def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
+        """Remove one engine of a worker; return the resolved engine per remaining worker."""
+        reported = self._reported.get(name, {})
+        if reported.pop(worker_id, None) is None:
+            return {}
+        return self._resolve(name)
+
     def remove_worker(self, worker_id: WorkerId) -> list[dict[WorkerId, Engine]]:
         """Remove a worker's engines; return each resolved engine per remaining worker."""
         names = [name for name, reported in self._reported.items() if worker_id in reported]

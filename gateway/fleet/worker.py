@@ -99,7 +99,8 @@ class ConnectedWorker:
         orders: send queue of the work stream; closed while there is none.
         control: send queue of the control stream.
         power: power mode and power draw of the machine.
-        engines: engines of the worker, usable or not, by name.
+        offered: engines by name, as the agent describes them.
+        engines: the same engines as this gateway treats them; those not to be used have a fault.
         in_flight: assignments that were sent and have not ended.
         free_since: when its last assignment ended.
         last_seen_at: when its last message arrived.
@@ -121,6 +122,7 @@ class ConnectedWorker:
     instance: str = ""
     power: WorkerPower = field(default_factory=WorkerPower)
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=lambda: SendQueue(0))
+    offered: dict[EngineName, Engine] = field(default_factory=dict)
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     draining: bool = False

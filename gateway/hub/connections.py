@@ -13,6 +13,7 @@ from synergai.runtime.send_queue import SendQueue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gateway.access.worker_rules import Applicant
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId
@@ -34,11 +35,13 @@ class AgentConnection:
     Attributes:
         control: send queue of the control stream.
         worker: the registered worker; None before registration.
+        applicant: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
+    applicant: Applicant | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def close(self, error: SynergaiError | None = None) -> None:
@@ -76,9 +79,15 @@ class AgentConnections:
         for connection in list(self._open):
             connection.close(error)
 
-    def register(self, connection: AgentConnection, worker: ConnectedWorker) -> None:
-        """Bind the connection to `worker`."""
+    def register(
+        self,
+        connection: AgentConnection,
+        worker: ConnectedWorker,
+        applicant: Applicant | None = None,
+    ) -> None:
+        """Bind the connection to `worker`, which was admitted as `applicant`."""
         connection.worker = worker
+        connection.applicant = applicant
         worker.control = connection.control
         self._by_worker[worker.id] = connection
         self._by_id[connection.id] = connection

@@ -13,9 +13,11 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import grpc
+from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.hub.heartbeats import HeartbeatMonitor
+from gateway.hub.peers import read_applicant
 from gateway.hub.registration import worker_from_registration
 from synergai.domain import validate_name
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
@@ -31,8 +33,9 @@ from synergai.scheduling.events import (
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
+    from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
@@ -58,6 +61,7 @@ class Hub:
         catalogue: receives their engines.
         model_control: receives their session changes.
         clock: source of receive times.
+        rules: which workers may join, and what they may serve.
         on_new_engines: called with the names of engines that agents register.
         heartbeat_s: interval at which agents send heartbeats, in seconds.
 
@@ -74,6 +78,7 @@ class Hub:
         model_control: ModelControl,
         clock: Clock,
         *,
+        rules: WorkerRules,
         on_new_engines: Callable[[frozenset[EngineName]], object],
         heartbeat_s: float,
     ) -> None:
@@ -83,6 +88,7 @@ class Hub:
         self._catalogue = catalogue
         self._model_control = model_control
         self._clock = clock
+        self._rules = rules
         self._on_new_engines = on_new_engines
         self._heartbeat_s = heartbeat_s
         self.work_port = 0
@@ -105,14 +111,14 @@ class Hub:
     # --- control ----------------------------------------------------------------------------
 
     async def control(
-        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: Context | None
+        self, requests: AsyncIterator[hub_pb2.AgentControl], context: Context | None
     ) -> AsyncGenerator[hub_pb2.GatewayControl, None]:
-        """Serve an agent's control stream."""
+        """Serve an agent's control stream; one without a context is in this process."""
         connection = self._connections.open()
         timer = asyncio.get_running_loop().call_later(
             REGISTER_WITHIN_S, self._check_registered, connection
         )
-        reader = asyncio.create_task(self._read_control(connection, requests))
+        reader = asyncio.create_task(self._read_control(connection, requests, context))
         reader.add_done_callback(connection.control.close_with)
         try:
             while messages := await connection.control.get_batch():
@@ -129,7 +135,10 @@ class Hub:
             await asyncio.wait([reader])
 
     async def _read_control(
-        self, connection: AgentConnection, requests: AsyncIterator[hub_pb2.AgentControl]
+        self,
+        connection: AgentConnection,
+        requests: AsyncIterator[hub_pb2.AgentControl],
+        context: Context | None,
     ) -> None:
         async for message in requests:
             kind = message.WhichOneof("message")
@@ -137,7 +146,7 @@ class Hub:
             if worker is None:
                 if kind != "register":
                     raise ProtocolViolation("the first message must be `register`")
-                self._register(connection, message.register)
+                await self._register(connection, message.register, context)
                 continue
             worker.last_seen_at = self._clock.now()
             match kind:
@@ -151,8 +160,7 @@ class Hub:
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
                     engine = engine_from_proto(message.engine_changed.engine)
-                    self._on_new_engines(frozenset({engine.name}))
-                    self._apply_engines(self._catalogue.update(worker.id, engine))
+                    self._offer(connection, worker, [engine])
                 case "power_changed":
                     self._power_changed(worker, message.power_changed)
                 case "draining":
@@ -164,21 +172,25 @@ class Hub:
                 case _:
                     pass  # from a later version; incompatible ones raise the protocol version
 
-    def _register(self, connection: AgentConnection, message: hub_pb2.Register) -> None:
+    async def _register(
+        self, connection: AgentConnection, message: hub_pb2.Register, context: Context | None
+    ) -> None:
         worker = worker_from_registration(message, self._clock.now())
+        applicant = None
+        if context is not None:
+            applicant = read_applicant(message, context)
+            # A token is not spent on an id that is taken.
+            self._check_vacant(worker)
+            await self._rules.admit(applicant, message.enrolment_token)
+            if (refusal := self._rules.refusal(applicant)) is not None:
+                raise refusal  # the rules have changed meanwhile
+        self._check_vacant(worker)
         if (other := self._connections.of_worker(worker.id)) is not None:
-            if other.worker is not None and _differ(worker.instance, other.worker.instance):
-                raise Conflict(
-                    f"another agent is connected as {worker.id!r}: start one of them with another "
-                    "--worker-id"
-                )
             _log.warning("worker %s registered again: closing its old connection", worker.id)
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
             self._unregister(other)
-        self._connections.register(connection, worker)
-        self._on_new_engines(frozenset(worker.engines))
-        for engine in list(worker.engines.values()):
-            self._apply_engines(self._catalogue.update(worker.id, engine))
+        self._connections.register(connection, worker, applicant)
+        self._offer(connection, worker, list(worker.offered.values()))
         registered = hub_pb2.Registered(
             session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
         )
@@ -190,6 +202,52 @@ class Hub:
             len(worker.engines),
             worker.agent_version,
         )
+
+    def _check_vacant(self, worker: ConnectedWorker) -> None:
+        """Check that no other process is connected under a worker's id.
+
+        Raises:
+            Conflict: one is.
+        """
+        other = self._connections.of_worker(worker.id)
+        if (
+            other is not None
+            and other.worker is not None
+            and _differ(worker.instance, other.worker.instance)
+        ):
+            raise Conflict(
+                f"another agent is connected as {worker.id!r}: start one of them with another "
+                "--worker-id"
+            )
+
+    def review(self) -> None:
+        """Apply changed rules to the connected workers."""
+        for connection, worker in self._connections.registered():
+            if connection.applicant is None:
+                continue
+            if (refusal := self._rules.refusal(connection.applicant)) is not None:
+                connection.close(refusal)  # which refuses it, with the reason
+                self._unregister(connection)
+                continue
+            self._offer(connection, worker, list(worker.offered.values()))
+
+    def _offer(
+        self, connection: AgentConnection, worker: ConnectedWorker, engines: Iterable[Engine]
+    ) -> None:
+        """Record engines as their agent describes them; ignore those that it may not serve."""
+        applicant = connection.applicant
+        allowed: list[Engine] = []
+        for engine in engines:
+            worker.offered[engine.name] = engine
+            fault = "" if applicant is None else self._rules.engine_fault(applicant, engine)
+            if fault:
+                self._apply_engines(self._catalogue.withdraw(worker.id, engine.name))
+                self._apply_engines({worker.id: replace(engine, fault=fault, pending=False)})
+            else:
+                allowed.append(engine)
+        self._on_new_engines(frozenset(engine.name for engine in allowed))
+        for engine in allowed:
+            self._apply_engines(self._catalogue.update(worker.id, engine))
 
     def _apply_engines(self, engines: dict[WorkerId, Engine]) -> None:
         """Set an engine on each worker as the catalogue has resolved it."""

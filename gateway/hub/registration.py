@@ -76,6 +76,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         last_seen_at=now,
         instance=message.instance,
         power=WorkerPower(mode=mode, meter=message.meter),
-        engines=engines,
+        offered=engines,
+        engines=engines.copy(),
         sessions=sessions,
     )

@@ -77,6 +77,9 @@ class LocalConnection:
         self._requests: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue(1)
         self.responses = hub.control(self._receive(), None)
 
+    def authenticate(self, register: hub_pb2.Register) -> None:
+        """Do nothing: the gateway admits the agent of its own process."""
+
     async def read(self) -> hub_pb2.GatewayControl:
         """Return the next control message."""
         try:

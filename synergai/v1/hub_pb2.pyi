@@ -162,6 +162,8 @@ class Register(_message.Message):
     POWER_MODE_FIELD_NUMBER: _builtins.int
     METER_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    ENROLMENT_TOKEN_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -174,6 +176,13 @@ class Register(_message.Message):
     """power meter; empty if there is none"""
     instance: _builtins.str
     """random, the same as long as the agent's process runs"""
+    secret: _builtins.str
+    """Proof of the worker's identity, sent over TLS or loopback only. The agent chooses the secret,
+    at random, and keeps it; a gateway that requires enrolment records its hash when it accepts
+    the token, which can be used once.
+    """
+    enrolment_token: _builtins.str
+    """empty once the secret is recorded"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """configurations that the worker can run"""
@@ -199,10 +208,12 @@ class Register(_message.Message):
         power_mode: _builtins.str = ...,
         meter: _builtins.str = ...,
         instance: _builtins.str = ...,
+        secret: _builtins.str = ...,
+        enrolment_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "instance", b"instance", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,7 @@ ORDER = {
         "server",
         "installer",
         "serve",
+        "enrolment_cli",
         "cli",
         "__main__",
     ),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class HubConnection(Protocol):
     """An open connection: the control stream, and the work stream after the registration."""
 
+    def authenticate(self, register: hub_pb2.Register) -> None:
+        """Add what proves the worker's identity to its registration."""
+
     async def read(self) -> hub_pb2.GatewayControl:
         """Return the next control message.
 

@@ -86,6 +86,7 @@ class Registration:
             SynergaiError: the gateway is unreachable or refuses the registration.
         """
         hello = hub_pb2.AgentControl(register=self._handler.register_message())
+        self._connection.authenticate(hello.register)
         try:
             async with asyncio.timeout(_REGISTER_TIMEOUT_S):
                 await self._connection.write(hello.SerializeToString())

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
-from synergai.errors import Unavailable
+from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
+from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
+from worker_agent.hub_client.identity import NO_CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from synergai.protocol.request_codec import Buffer
+    from worker_agent.hub_client.identity import Credentials, WorkerIdentity
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 
@@ -31,14 +34,20 @@ class RemoteHub:
         max_message_bytes: message size limit in both directions.
         read_tls: returns the TLS of the connection; called before each attempt, because
             certificate files may be renewed.
+        identity: proof of the worker's identity; None if it has none.
     """
 
     def __init__(
-        self, target: str, max_message_bytes: int, read_tls: Callable[[], ClientTls] = ClientTls
+        self,
+        target: str,
+        max_message_bytes: int,
+        read_tls: Callable[[], ClientTls] = ClientTls,
+        identity: WorkerIdentity | None = None,
     ) -> None:
         self.target = target
         self._max_message_bytes = max_message_bytes
         self._read_tls = read_tls
+        self._identity = identity
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[RemoteConnection, None]:
@@ -49,12 +58,36 @@ class RemoteHub:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         tls = await asyncio.to_thread(self._read_tls)
+        credentials = await asyncio.to_thread(self._read_credentials, tls)
         async with open_channel(self.target, options, tls.channel) as channel:
-            connection = RemoteConnection(channel, self.target, self._max_message_bytes, tls.socket)
+            connection = RemoteConnection(
+                channel, self.target, self._max_message_bytes, tls.socket, credentials
+            )
             try:
                 yield connection
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._identity is not None:
+                    await asyncio.to_thread(self._identity.renew)
+                raise
             finally:
                 connection.close()
+
+    def _read_credentials(self, tls: ClientTls) -> Credentials:
+        """Return the worker's credentials, which are sent over TLS or loopback only.
+
+        Raises:
+            InvalidInput: an enrolment is configured, but the connection is neither.
+        """
+        if self._identity is None:
+            return NO_CREDENTIALS
+        if tls.channel is not None or is_loopback(self.target.rpartition(":")[0]):
+            return self._identity.read()
+        if self._identity.enrols:
+            raise InvalidInput(
+                f"an enrolment token is not sent to {self.target} without encryption: "
+                "use TLS (--tls-ca)"
+            )
+        return NO_CREDENTIALS
 
 
 class RemoteConnection:
@@ -65,6 +98,7 @@ class RemoteConnection:
         target: address of the hub, ``host:port``.
         max_message_bytes: message size limit in both directions.
         tls: TLS context of the work socket; None for plaintext.
+        credentials: proof of the worker's identity.
     """
 
     def __init__(
@@ -73,16 +107,22 @@ class RemoteConnection:
         target: str,
         max_message_bytes: int,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
         self._tls = tls
+        self._credentials = credentials
         # The stubs of grpc.aio leave the types of a raw stream open.
         control: Any = channel.stream_stream(
             "/synergai.v1.Hub/Control",
             response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
         )
         self._control = control()
+
+    def authenticate(self, register: hub_pb2.Register) -> None:
+        """Add secret and token to a registration."""
+        register.secret, register.enrolment_token = self._credentials
 
     async def read(self) -> hub_pb2.GatewayControl:
         """Return the next control message."""

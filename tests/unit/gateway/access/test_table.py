@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.access.roles import Role
-from gateway.access.table import Quota, read_access_table
+from gateway.access.table import Quota, Worker, read_access_table
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -101,6 +101,13 @@ def test_empty_table_grants_nothing(path: Path) -> None:
     assert table.workers is None
 
 
+def test_certificate_names_the_worker_and_its_class() -> None:
+    row = Worker(id="*", certificate="spiffe://example.org/{class}/{id}")
+    assert row.certificate_name("nx-1", "orin") == "spiffe://example.org/orin/nx-1"
+    single = Worker(id="nx-1", worker_class="orin", certificate="nx-1.example.org")
+    assert single.certificate_name("nx-1", "orin") == "nx-1.example.org"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -120,6 +127,15 @@ def test_empty_table_grants_nothing(path: Path) -> None:
         (
             '[[clients]]\nname = "a"\ncertificate = "x"\nexpires = 2027-06-30T12:00:00',
             "timezone",
+        ),
+        (
+            '[[workers]]\nid = "edge-*"\nworker_class = "nx"\ncertificate = "edge"',
+            r"certificate 'edge' needs \{id\}, because 'edge-\*' is a pattern",
+        ),
+        ('[[workers]]\nid = "a"\ncertificate = "{id}"', r"needs \{class\}, because '\*'"),
+        (
+            '[[workers]]\nid = "*"\ncertificate = "{class}.{id}"',
+            r"needs a character between \{id\} and \{class\}",
         ),
         ("x = ", "Invalid value"),
     ],

@@ -1,0 +1,220 @@
+"""Which workers may join, and what they may serve.
+
+A worker proves its identity by its certificate, or by the secret of its enrolment. The row of the
+access table that admits it also limits its engines. Rules may change while workers are connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from msgspec import Struct
+
+from gateway.access.enrolments import EnrolmentStore
+from gateway.access.roles import matches_any
+from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gateway.access.enrolments import EnrolledWorker
+    from gateway.access.table import Worker
+    from synergai.domain import Engine
+
+T = TypeVar("T")
+
+WATCH_INTERVAL_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Applicant(Struct, frozen=True, kw_only=True):
+    """A worker that registers, and what proves its identity.
+
+    Attributes:
+        id: the id that it claims.
+        worker_class: the class that it claims.
+        certificate_names: subject alternative names of its verified certificate.
+        secret_sha256: SHA-256 of its secret; empty if it has none.
+    """
+
+    id: str
+    worker_class: str
+    certificate_names: frozenset[str] = frozenset()
+    secret_sha256: bytes = b""
+
+
+class WorkerRules:
+    """The section ``[[workers]]`` of the access table, and the enrolled workers.
+
+    Without the section, every worker may join and serve all engines.
+
+    Args:
+        state: state directory, which has the enrolments.
+        clock: current time in seconds since the epoch.
+    """
+
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
+        self._state = state
+        self._clock = clock
+        self._rows: tuple[Worker, ...] | None = None
+        self._enrolled: dict[str, EnrolledWorker] = {}
+        self._store: EnrolmentStore | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def active(self) -> bool:
+        """Whether the table says which workers may join."""
+        return self._rows is not None
+
+    async def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
+        """Set the table's rows; connected workers are to be reviewed then.
+
+        Raises:
+            SynergaiError: the enrolments cannot be read.
+        """
+        if rows is not None:
+            await self._in_thread(self._read_enrolled)
+        self._rows = rows
+
+    async def close(self) -> None:
+        """Wait for the current operation, and close the enrolments."""
+        async with self._one_at_a_time:
+            if self._store is not None:
+                self._store.close()
+
+    # --- joining ----------------------------------------------------------------------------
+
+    async def admit(self, applicant: Applicant, token: str = "") -> None:
+        """Check that a worker may join; enrol it if its token allows it.
+
+        Raises:
+            PermissionDenied: no row is for this worker.
+            Unauthenticated: it does not prove its identity, and has no valid token.
+            Unavailable: the enrolments cannot be read or written.
+        """
+        if self.active:
+            await self._in_thread(self._read_enrolled)
+        refusal = self.refusal(applicant)
+        if refusal is None:
+            return
+        enrols = any(row.certificate is None for row in self._covering(applicant))
+        if not (token and applicant.secret_sha256 and enrols):
+            raise refusal
+        await self._in_thread(lambda store: self._enrol(store, applicant, token))
+        _log.info("worker %s of class %s is enrolled", applicant.id, applicant.worker_class)
+
+    def refusal(self, applicant: Applicant) -> SynergaiError | None:
+        """Return why a worker may not be connected; None if it may."""
+        if self._rows is None or self._row(applicant) is not None:
+            return None
+        who = f"worker {applicant.id!r} of class {applicant.worker_class!r}"
+        rows = self._covering(applicant)
+        if not rows:
+            return PermissionDenied(f"the gateway's access table has no row for {who}")
+        proofs = [
+            "an enrolment: create a token on the gateway's host with 'synergai gateway enroll', "
+            "and start the agent with --enrolment-token-file (one without this option is too old)"
+            if row.certificate is None
+            else f"a certificate for {row.certificate_name(applicant.id, applicant.worker_class)!r}"
+            for row in rows
+        ]
+        return Unauthenticated(f"{who} needs {', or '.join(dict.fromkeys(proofs))}")
+
+    # --- engines ----------------------------------------------------------------------------
+
+    def engine_fault(self, applicant: Applicant, engine: Engine) -> str:
+        """Return why an admitted worker may not serve an engine; empty if it may."""
+        row = self._row(applicant)
+        if row is None:
+            return ""
+        if not matches_any(row.engines, engine.name):
+            return "the access table does not allow this worker to serve it"
+        digests = row.digests.get(engine.name)
+        # A pending or faulty engine has no digest, and is not served either.
+        if digests is None or engine.fault or engine.digest in digests:
+            return ""
+        return f"the access table does not allow its file, of SHA-256 {engine.digest[:12]}…"
+
+    def is_pinned(self, applicant: Applicant, engine: Engine) -> bool:
+        """Return whether the table lists the digest of an admitted worker's engine."""
+        row = self._row(applicant)
+        return row is not None and engine.digest in row.digests.get(engine.name, ())
+
+    # --- changes ----------------------------------------------------------------------------
+
+    async def watch(
+        self, on_change: Callable[[], object], interval_s: float = WATCH_INTERVAL_S
+    ) -> NoReturn:
+        """Call back after the enrolments have changed, until cancelled."""
+        seen = self._enrolled
+        while True:
+            await asyncio.sleep(interval_s)
+            if not self.active:
+                continue
+            try:
+                await self._in_thread(self._read_changes)
+            except SynergaiError as error:
+                _log.warning("cannot read the enrolled workers, trying again: %s", error)
+            # Not only by this task: whoever joins reads them as well.
+            if self._enrolled != seen:
+                seen = self._enrolled
+                on_change()
+
+    # --- internals --------------------------------------------------------------------------
+
+    def _covering(self, applicant: Applicant) -> list[Worker]:
+        return [row for row in self._rows or () if row.covers(applicant.id, applicant.worker_class)]
+
+    def _row(self, applicant: Applicant) -> Worker | None:
+        """Return the first row that covers the worker and whose proof it has."""
+        for row in self._covering(applicant):
+            if row.certificate is None:
+                enrolled = self._enrolled.get(applicant.id)
+                if enrolled is not None and enrolled.is_proved_by(
+                    applicant.worker_class, applicant.secret_sha256
+                ):
+                    return row
+            elif (
+                row.certificate_name(applicant.id, applicant.worker_class)
+                in applicant.certificate_names
+            ):
+                return row
+        return None
+
+    def _enrol(self, store: EnrolmentStore, applicant: Applicant, token: str) -> None:
+        store.enrol(
+            token, applicant.id, applicant.worker_class, applicant.secret_sha256, self._clock()
+        )
+        self._read_enrolled(store)
+
+    def _read_enrolled(self, store: EnrolmentStore) -> None:
+        self._enrolled = {worker.id: worker for worker in store.workers()}
+
+    def _read_changes(self, store: EnrolmentStore) -> None:
+        """Read the enrolments again if a command has changed them."""
+        if store.changed_by_others():
+            self._read_enrolled(store)
+
+    async def _in_thread(self, operation: Callable[[EnrolmentStore], T]) -> T:
+        """Run an operation of the store in a thread, one at a time.
+
+        A thread cannot be cancelled: the lock is held until the thread is done.
+        """
+
+        def run() -> T:
+            if self._store is None:
+                self._store = EnrolmentStore(self._state)
+            return operation(self._store)
+
+        async with self._one_at_a_time:
+            running = asyncio.ensure_future(asyncio.to_thread(run))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])
+                raise

@@ -1,0 +1,55 @@
+"""Identity of an agent, from its connection and its registration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from gateway.access.enrolments import sha256
+from gateway.access.worker_rules import Applicant
+from synergai.errors import InvalidInput, Unauthenticated
+from synergai.runtime.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from synergai.protocol.rpc import Context
+    from synergai.v1 import hub_pb2
+
+_MIN_SECRET: Final = 32
+_MAX_SECRET: Final = 256
+
+
+def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
+    """Return who registers on a connection.
+
+    Raises:
+        InvalidInput: the secret or token is too short or too long.
+        Unauthenticated: it came over a connection that others may have read.
+    """
+    properties = context.auth_context()
+    encrypted = properties.get("transport_security_type") == [b"ssl"]
+    if message.secret or message.enrolment_token:
+        if not (encrypted or _is_loopback(context.peer())):
+            raise Unauthenticated(
+                "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
+            )
+        for text in filter(None, (message.secret, message.enrolment_token)):
+            if not _MIN_SECRET <= len(text) <= _MAX_SECRET:
+                raise InvalidInput(
+                    f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} "
+                    "characters"
+                )
+    names = properties.get("x509_subject_alternative_name", ())
+    return Applicant(
+        id=message.worker_id,
+        worker_class=message.worker_class,
+        certificate_names=frozenset(name.decode("utf-8", "replace") for name in names),
+        secret_sha256=sha256(message.secret) if message.secret else b"",
+    )
+
+
+def _is_loopback(peer: str) -> bool:
+    """Return whether gRPC's name of a peer, such as ``ipv4:127.0.0.1:4711``, is on this host."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind == "unix":
+        return True
+    return is_loopback(address.rpartition(":")[0])

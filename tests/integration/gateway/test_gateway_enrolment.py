@@ -1,0 +1,198 @@
+"""Agents at a gateway whose access table says which workers may join: honest and rogue ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from gateway.access.enrolments import EnrolmentStore
+from gateway.access.table import Worker
+from gateway.server import Gateway
+from synergai.v1 import hub_pb2, jobs_pb2
+from tests.integration.gateway.conftest import Caller, FakeAgent, described
+from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.settings import GatewaySettings
+    from tests.integration.gateway.conftest import NewAgent
+    from tests.message_fields import RequestFactory
+
+SECRET = "s" * 32
+ROWS = (Worker(id="w*", worker_class="test"),)
+
+
+@pytest.fixture
+async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    async with Gateway(settings) as running:
+        await running.app.worker_rules.set_rows(ROWS)
+        yield running
+
+
+def token_for(settings: GatewaySettings, worker_id: str = "") -> str:
+    now = time.time()
+    with EnrolmentStore(settings.state) as store:
+        return store.issue(worker_id, "", now + 600, now)
+
+
+def with_proof(agent: FakeAgent, token: str = "", secret: str = SECRET) -> FakeAgent:
+    agent.register.secret, agent.register.enrolment_token = secret, token
+    return agent
+
+
+async def refused(agent: FakeAgent, code: grpc.StatusCode) -> str:
+    """Check that an agent is refused with a code; return the reason."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(agent.connect(), 30)
+    await agent.disconnect()
+    assert caught.value.code() is code
+    return caught.value.details() or ""
+
+
+async def test_agent_without_enrolment_is_told_what_to_do(new_agent: NewAgent) -> None:
+    # An earlier agent sends neither a secret nor a token.
+    reason = await refused(new_agent("w1"), grpc.StatusCode.UNAUTHENTICATED)
+    assert "synergai gateway enroll" in reason
+    reason = await refused(new_agent("stranger"), grpc.StatusCode.PERMISSION_DENIED)
+    assert "no row for worker 'stranger' of class 'test'" in reason
+
+
+async def test_enrolled_worker_joins_again_with_its_secret_only(
+    settings: GatewaySettings, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+) -> None:
+    async with with_proof(new_agent("w1"), token_for(settings)):
+        await caller.workers(1)
+    await caller.workers(0)
+    async with with_proof(new_agent("w1")):
+        assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
+    await caller.workers(0)
+    await refused(with_proof(new_agent("w1"), secret="x" * 32), grpc.StatusCode.UNAUTHENTICATED)
+
+
+async def test_one_of_two_agents_with_the_same_token_joins(
+    settings: GatewaySettings, caller: Caller, new_agent: NewAgent
+) -> None:
+    token = token_for(settings)
+    agents = [with_proof(new_agent(name), token, secret=name * 16) for name in ("w1", "w2")]
+    outcomes = await asyncio.gather(*(a.connect() for a in agents), return_exceptions=True)
+    [failure] = [each for each in outcomes if each is not None]
+    assert isinstance(failure, grpc.aio.AioRpcError)
+    assert failure.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "was used by worker" in (failure.details() or "")
+    assert len(await caller.workers(1)) == 1
+    for agent in agents:
+        await agent.disconnect()
+
+
+@pytest.mark.parametrize("instance", ["", "honest", "rogue"])
+async def test_live_worker_is_not_replaced_by_one_without_its_secret(
+    settings: GatewaySettings,
+    caller: Caller,
+    new_agent: NewAgent,
+    a_request: RequestFactory,
+    instance: str,
+) -> None:
+    honest = with_proof(new_agent("w1"), token_for(settings))
+    honest.register.instance = "honest"
+    async with honest:
+        rogue = with_proof(new_agent("w1"), token_for(settings), secret="r" * 32)
+        rogue.register.instance = instance
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rogue.connect()
+        await rogue.disconnect()
+        assert caught.value.code().name in ("UNAUTHENTICATED", "ALREADY_EXISTS")
+        await caller.oip.ModelInfer(a_request(), timeout=30)
+        assert not honest.gone
+        assert honest.assignments
+    # Its token was not enough for an enrolled id either.
+    reason = await refused(
+        with_proof(new_agent("w1"), token_for(settings), secret="r" * 32),
+        grpc.StatusCode.UNAUTHENTICATED,
+    )
+    assert "was enrolled before" in reason
+
+
+async def test_revoked_worker_is_disconnected(
+    settings: GatewaySettings, caller: Caller, new_agent: NewAgent
+) -> None:
+    async with with_proof(new_agent("w1"), token_for(settings)) as agent:
+        await caller.workers(1)
+        with EnrolmentStore(settings.state) as store:
+            store.revoke("w1", time.time())
+        await asyncio.wait_for(agent.ended.wait(), 30)
+        assert agent.code is grpc.StatusCode.UNAUTHENTICATED
+    await caller.workers(0)
+
+
+async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
+    settings: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
+) -> None:
+    first = with_proof(new_agent("w1"), token_for(settings))
+    first.answer = first.hold
+    async with first:
+        spec = jobs_pb2.JobSpec(engine="echo", queries=10)
+        job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
+        await first.until(lambda: bool(first.assignments))
+        async with with_proof(new_agent("w2"), token_for(settings)):
+            await gateway.app.worker_rules.set_rows((Worker(id="w2"),))
+            gateway.app.hub.review()
+            await asyncio.wait_for(first.ended.wait(), 30)
+            assert first.code is grpc.StatusCode.PERMISSION_DENIED
+            await caller.recorded(job.id, 10)
+
+
+async def test_engines_beyond_the_row_are_ignored_and_shown(
+    settings: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
+) -> None:
+    agent = with_proof(new_agent("w1"), token_for(settings))
+    agent.register.engines.append(described("other"))
+    async with agent:
+        await caller.workers(1)
+        gateway.app.catalogue.find("other")
+        await gateway.app.worker_rules.set_rows((Worker(id="w1", engines=("ech*",)),))
+        gateway.app.hub.review()
+        [worker] = await caller.workers(1)
+        faults = {engine.name: engine.fault for engine in worker.engines}
+        assert faults["echo"] == ""
+        assert "access table does not allow" in faults["other"]
+        await gateway.app.worker_rules.set_rows(ROWS)
+        gateway.app.hub.review()
+        [worker] = await caller.workers(1)
+        assert [engine.fault for engine in worker.engines] == ["", ""]
+
+
+async def test_certificate_is_good_for_its_own_worker_only(settings: GatewaySettings) -> None:
+    tls = {
+        "tls_cert": FILES / "server.pem",
+        "tls_key": FILES / "server.key",
+        "tls_client_ca": CA,
+    }
+    async with Gateway(settings.model_copy(update=tls)) as gateway:
+        # The name in the agent's certificate.
+        row = Worker(id="*", worker_class="test", certificate="{id}")
+        await gateway.app.worker_rules.set_rows((row,))
+        rogue = FakeAgent(gateway.hub_address, "w1", AGENT)
+        reason = await refused(rogue, grpc.StatusCode.UNAUTHENTICATED)
+        assert "needs a certificate for 'w1'" in reason
+        rogue = FakeAgent(gateway.hub_address, "localhost", AGENT)
+        rogue.register.worker_class = "other"
+        await refused(rogue, grpc.StatusCode.PERMISSION_DENIED)
+        async with FakeAgent(gateway.hub_address, "localhost", AGENT) as agent:
+            assert not agent.gone
+
+
+async def test_agent_of_the_gateways_own_process_needs_no_row(gateway: Gateway) -> None:
+    register = FakeAgent(gateway.hub_address, "local").register
+
+    async def requests() -> AsyncIterator[hub_pb2.AgentControl]:
+        yield hub_pb2.AgentControl(register=register)
+        await asyncio.Event().wait()
+
+    responses = gateway.app.hub.control(requests(), None)
+    assert (await anext(responses)).registered.session
+    await responses.aclose()

@@ -1,0 +1,148 @@
+"""Which workers may join, and what they may serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.access.enrolments import EnrolmentStore, sha256
+from gateway.access.table import Worker
+from gateway.access.worker_rules import Applicant, WorkerRules
+from synergai.errors import PermissionDenied, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from synergai.domain import Engine
+
+NOW = 1_000_000.0
+DIGEST, OTHER = "a" * 64, "b" * 64
+ENROLLED = Worker(id="edge-*", worker_class="nx")
+CERTIFIED = Worker(id="*", certificate="spiffe://example.org/{class}/{id}")
+
+
+@pytest.fixture
+async def rules(tmp_path: Path) -> AsyncIterator[WorkerRules]:
+    rules = WorkerRules(tmp_path, clock=lambda: NOW)
+    yield rules
+    await rules.close()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    with EnrolmentStore(tmp_path) as store:
+        return store.issue("", "", NOW + 60, NOW)
+
+
+def applicant(
+    worker_id: str = "edge-1", worker_class: str = "nx", secret: str = "", certificate: str = ""
+) -> Applicant:
+    return Applicant(
+        id=worker_id,
+        worker_class=worker_class,
+        certificate_names=frozenset({certificate} if certificate else ()),
+        secret_sha256=sha256(secret) if secret else b"",
+    )
+
+
+def files_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+async def test_everyone_may_join_and_serve_everything_without_a_table(
+    rules: WorkerRules, engine: Engine, tmp_path: Path
+) -> None:
+    await rules.admit(applicant())
+    assert rules.engine_fault(applicant(), engine) == ""
+    assert files_in(tmp_path) == []
+
+
+async def test_empty_section_admits_nobody(rules: WorkerRules) -> None:
+    await rules.set_rows(())
+    with pytest.raises(PermissionDenied, match="no row for worker 'edge-1' of class 'nx'"):
+        await rules.admit(applicant())
+
+
+async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token: str) -> None:
+    await rules.set_rows((ENROLLED,))
+    with pytest.raises(Unauthenticated, match="synergai gateway enroll"):
+        await rules.admit(applicant(secret="s"))
+    await rules.admit(applicant(secret="s"), token)
+    await rules.admit(applicant(secret="s"))
+    await rules.admit(applicant(secret="s"), token)  # presented again after a lost reply
+    for impostor in (applicant(secret="x"), applicant()):
+        with pytest.raises(Unauthenticated):
+            await rules.admit(impostor)
+    with pytest.raises(Unauthenticated, match="was used by worker 'edge-1'"):
+        await rules.admit(applicant("edge-2", secret="x"), token)
+
+
+async def test_id_and_class_must_match_a_row_before_a_token_is_spent(
+    rules: WorkerRules, token: str
+) -> None:
+    await rules.set_rows((ENROLLED,))
+    for stranger in (applicant("cloud-1", secret="s"), applicant(worker_class="agx", secret="s")):
+        with pytest.raises(PermissionDenied, match="no row"):
+            await rules.admit(stranger, token)
+    await rules.admit(applicant(secret="s"), token)
+
+
+async def test_secret_does_not_prove_another_class(rules: WorkerRules, token: str) -> None:
+    await rules.set_rows((Worker(id="*"),))
+    await rules.admit(applicant(secret="s"), token)
+    with pytest.raises(Unauthenticated):
+        await rules.admit(applicant(worker_class="agx", secret="s"))
+
+
+async def test_certificate_proves_id_and_class(rules: WorkerRules, token: str) -> None:
+    await rules.set_rows((CERTIFIED,))
+    own = "spiffe://example.org/nx/edge-1"
+    await rules.admit(applicant(certificate=own))
+    for impostor in (
+        applicant("edge-2", certificate=own),
+        applicant(worker_class="agx", certificate=own),
+        applicant(certificate="edge-1"),
+        applicant(),
+    ):
+        with pytest.raises(Unauthenticated, match="needs a certificate for 'spiffe://"):
+            await rules.admit(impostor)
+    # A token does not replace a certificate.
+    with pytest.raises(Unauthenticated):
+        await rules.admit(applicant(secret="s"), token)
+
+
+async def test_revocation_and_removed_rows_are_noticed(
+    rules: WorkerRules, token: str, tmp_path: Path
+) -> None:
+    await rules.set_rows((ENROLLED,))
+    worker = applicant(secret="s")
+    await rules.admit(worker, token)
+    assert rules.refusal(worker) is None
+    await rules.set_rows(())
+    assert isinstance(rules.refusal(worker), PermissionDenied)
+    with EnrolmentStore(tmp_path) as store:
+        store.revoke("edge-1", NOW)
+    await rules.set_rows((ENROLLED,))
+    assert isinstance(rules.refusal(worker), Unauthenticated)
+    with pytest.raises(Unauthenticated, match="was used"):
+        await rules.admit(worker, token)
+
+
+async def test_engines_and_digests_are_limited_by_the_row(
+    rules: WorkerRules, engine: Engine
+) -> None:
+    row = replace(CERTIFIED, engines=("ech*",), digests={"echo": frozenset({DIGEST})})
+    await rules.set_rows((row,))
+    worker = applicant(certificate="spiffe://example.org/nx/edge-1")
+    listed, unlisted = replace(engine, digest=DIGEST), replace(engine, digest=OTHER)
+    assert rules.engine_fault(worker, listed) == ""
+    assert rules.is_pinned(worker, listed)
+    assert "its file, of SHA-256 bbbb" in rules.engine_fault(worker, unlisted)
+    assert not rules.is_pinned(worker, unlisted)
+    other = replace(engine, name="resnet", digest=OTHER)
+    assert "does not allow this worker" in rules.engine_fault(worker, other)
+    pending = replace(engine, fault="it is being inspected", pending=True)
+    assert rules.engine_fault(worker, pending) == ""

@@ -1,0 +1,51 @@
+"""``synergai gateway enroll`` and ``synergai gateway workers``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.access.enrolments import EnrolmentStore, sha256
+from gateway.cli import app
+from gateway.enrolment_cli import parse_time
+from synergai.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: str, state: Path) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--state", str(state)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def test_printed_token_enrols_the_worker_that_it_is_for(tmp_path: Path) -> None:
+    token = run("enroll", "--worker-id", "w1", "--ttl", "30m", state=tmp_path)
+    assert run("workers", "list", state=tmp_path).startswith("no worker is enrolled")
+    with EnrolmentStore(tmp_path) as store:
+        store.enrol(token, "w1", "nx", sha256("secret"), 0.0)
+    [listed] = json.loads(run("workers", "list", "--json", state=tmp_path))
+    assert (listed["id"], listed["worker_class"], listed["revoked_at"]) == ("w1", "nx", "")
+    run("workers", "revoke", "w1", state=tmp_path)
+    [listed] = json.loads(run("workers", "list", "--json", state=tmp_path))
+    assert listed["revoked_at"]
+    assert "w1" in run("workers", "list", state=tmp_path)
+    with pytest.raises(NotFound, match="no enrolled worker 'w2'"):
+        run("workers", "revoke", "w2", state=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("30m", 1800), ("1h", 3600), ("2d", 172_800)]
+)
+def test_validity_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0h", "-1h", "1w", "1.5h", "forever"])
+def test_invalid_validity_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="30m"):
+        parse_time(text)

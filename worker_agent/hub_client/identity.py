@@ -1,0 +1,130 @@
+"""What proves the worker's identity to a gateway that requires enrolment.
+
+The agent chooses a secret and stores it before it presents an enrolment token with it. A reply that
+is lost thus costs nothing: the gateway knows the secret already, and the agent presents it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.atomic_file import write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET_FILE: Final = "worker-secret.json"  # noqa: S105  # a file's name
+TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
+"""Environment variable with an enrolment token."""
+
+_log = logging.getLogger(__name__)
+
+
+class Credentials(NamedTuple):
+    """Secret and enrolment token to present; empty for none."""
+
+    secret: str = ""
+    token: str = ""
+
+
+NO_CREDENTIALS: Final = Credentials()
+
+
+class _Stored(Struct, frozen=True):
+    """Content of the file: the secret, and the hash of the token that it was made for."""
+
+    secret: str
+    token_sha256: str
+
+
+class WorkerIdentity:
+    """The worker's secret, in its state directory. The methods block on files.
+
+    Args:
+        state: the state directory.
+        token_file: file with an enrolment token; None for none. It may be removed after the
+            enrolment, or replaced to enrol again.
+        token: an enrolment token, if there is no file.
+    """
+
+    def __init__(self, state: Path, token_file: Path | None = None, token: str = "") -> None:
+        self._path = state / SECRET_FILE
+        self._token_file = token_file
+        self._token = token
+
+    @property
+    def enrols(self) -> bool:
+        """Whether a token is configured."""
+        return bool(self._token or self._token_file)
+
+    def read(self) -> Credentials:
+        """Return the credentials to present, with a new secret if there is only a token.
+
+        Raises:
+            InvalidInput: a file is damaged or cannot be read.
+            Unavailable: the secret cannot be stored.
+        """
+        stored = self._load()
+        token = self._read_token(required=stored is None)
+        if stored is None:
+            if not token:
+                return NO_CREDENTIALS
+            stored = self._create(token)
+        return Credentials(stored.secret, token if _hash(token) == stored.token_sha256 else "")
+
+    def renew(self) -> None:
+        """Choose a new secret if there is a new token; call this if the gateway refuses the old.
+
+        Raises:
+            InvalidInput: a file is damaged.
+            Unavailable: the secret cannot be stored.
+        """
+        stored = self._load()
+        token = self._read_token(required=False)
+        if token and stored is not None and _hash(token) != stored.token_sha256:
+            _log.info("enrolling again with a new token")
+            self._create(token)
+
+    def _read_token(self, *, required: bool) -> str:
+        if self._token_file is None:
+            return self._token
+        try:
+            return self._token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            if not required:
+                return ""
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidInput(
+                f"--enrolment-token-file {self._token_file} cannot be read: {reason}"
+            ) from None
+
+    def _load(self) -> _Stored | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Stored)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidInput(f"{self._path} cannot be read: {error.strerror}") from None
+        except msgspec.DecodeError:
+            raise InvalidInput(
+                f"{self._path} is damaged: remove it, and enrol the worker again"
+            ) from None
+
+    def _create(self, token: str) -> _Stored:
+        stored = _Stored(secrets.token_urlsafe(32), _hash(token))
+        try:
+            write_atomic(self._path, msgspec.json.encode(stored).decode() + "\n", mode=0o600)
+        except OSError as error:
+            raise Unavailable(f"{self._path} cannot be written: {error.strerror}") from None
+        return stored
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
