@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
     Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 
-# Whoever runs the tests in the background of a script has SIGINT ignored, and so would every
-# process that a test starts and then interrupts.
+# Hypothesis fails an example that takes longer than 200 ms by default: on a busy machine, any.
+settings.register_profile("synergai", deadline=None)
+settings.load_profile("synergai")
+# In the background of a script SIGINT is ignored, and so it would be in every process that a test
+# starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

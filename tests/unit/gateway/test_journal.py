@@ -350,7 +350,7 @@ class Model:
         return True
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps)
 def test_journal_after_crashes_equals_the_model(
     steps: list[tuple[str, int, object]],

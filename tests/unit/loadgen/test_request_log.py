@@ -88,7 +88,7 @@ def test_a_run_without_answers_has_no_percentiles() -> None:
 
 
 @given(st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=50))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_percentiles_are_right_to_three_digits(latencies: list[float]) -> None:
     made = RequestLog()
     for latency in latencies:

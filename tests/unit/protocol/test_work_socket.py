@@ -71,7 +71,7 @@ def framed(*messages: bytes) -> bytes:
     return b"".join(len(message).to_bytes(4, "little") + message for message in messages)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(SIZES, max_size=6), piece=st.sampled_from([1021, 4099, 65_536, BUFFER, 1 << 20])
 )

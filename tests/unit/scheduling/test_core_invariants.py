@@ -327,7 +327,7 @@ def make_world(data: st.DataObject, policy: str) -> World:
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_queries_are_conserved_under_any_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
@@ -361,7 +361,7 @@ def finish(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_wakeups_stop_without_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
@@ -376,7 +376,7 @@ def test_wakeups_stop_without_events(policy: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_same_events_at_the_same_times_produce_the_same_commands(
     policy: str, data: st.DataObject
