@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway.access.authenticator import Authenticator
+from gateway.access.live_table import LiveTable
 from gateway.access.worker_rules import WorkerRules
 from gateway.admission.limits import Admission
 from gateway.admission.quota_metrics import QuotaCollector
@@ -24,6 +26,7 @@ from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.worker_metrics import WorkerCollector
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
+from synergai.errors import InvalidInput
 from synergai.profiles.service import ProfileService
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
@@ -34,6 +37,8 @@ from synergai.scheduling.events import ProfilesAdded
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
+    from gateway.access.revocation import RevocationLists
+    from gateway.access.watched_files import WatchedFiles
     from gateway.settings import GatewaySettings
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -44,11 +49,17 @@ class App:
     """The components that the servers expose.
 
     Attributes:
+        access: the access table; None allows every caller everything.
+        authenticator: finds the callers; None without an access table.
+        revocations: revoked client certificates; None without lists.
         restored: number of unfinished jobs restored from the journal.
     """
 
     clock: Clock
     metrics: Metrics
+    access: LiveTable | None
+    authenticator: Authenticator | None
+    revocations: RevocationLists | None
     admission: Admission
     quotas: TenantQuotas
     journal: Journal
@@ -73,6 +84,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         SynergaiError: the state directory or the dictionary cannot be used.
     """
     clock, metrics = Clock(), Metrics()
+    revocations = _revocations(settings, stack)
+    access, authenticator = _access(settings, revocations, metrics, stack)
     admission = Admission(settings.max_requests, settings.max_request_bytes)
     quotas = TenantQuotas(clock)
     metrics.register(QuotaCollector(quotas))
@@ -145,6 +158,9 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     return App(
         clock=clock,
         metrics=metrics,
+        access=access,
+        authenticator=authenticator,
+        revocations=revocations,
         admission=admission,
         quotas=quotas,
         journal=journal,
@@ -163,6 +179,54 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         hub=hub,
         restored=restored,
     )
+
+
+def _access(
+    settings: GatewaySettings,
+    revocations: RevocationLists | None,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
+    """Return the access table and the authentication against it, if one is configured."""
+    if settings.access is None:
+        return None, None
+    table = LiveTable(settings.access)
+    _keep_watching(table, stack)
+    authenticator = Authenticator(table, revocations, stack)
+    metrics.add_counter(
+        "access_table_rejected",
+        "Changes of the access table that were not applied, because it was invalid.",
+        lambda: table.rejected,
+    )
+    metrics.add_counter(
+        "authentication_failures",
+        "Calls with invalid credentials.",
+        lambda: authenticator.failures,
+    )
+    return table, authenticator
+
+
+def _revocations(settings: GatewaySettings, stack: AsyncExitStack) -> RevocationLists | None:
+    """Return the certificate revocation lists, if any are configured.
+
+    Raises:
+        InvalidInput: they are invalid, or no client certificates are required.
+    """
+    if settings.tls_crl is None:
+        return None
+    authorities = [path for path in (settings.tls_clients_ca, settings.tls_client_ca) if path]
+    if not authorities:
+        raise InvalidInput("--tls-crl needs --tls-clients-ca or --tls-client-ca")
+    # Imported on demand: it takes memory.
+    from gateway.access.revocation import RevocationLists
+
+    lists = RevocationLists(settings.tls_crl, authorities)
+    _keep_watching(lists, stack)
+    return lists
+
+
+def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
+    stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
+from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
 from gateway.app import build_app
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
+from gateway.http.guard import guard
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
@@ -118,13 +120,19 @@ class Gateway:
         settings = self._settings
         self.app = app = await build_app(settings, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
-        hub_server = grpc.aio.server(options=rpc.server_options(settings.max_message_bytes))
+        hub_server = grpc.aio.server(
+            interceptors=self._hub_interceptors(),
+            options=rpc.server_options(settings.max_message_bytes),
+        )
         client_server = grpc.aio.server(
+            interceptors=self._client_interceptors(),
             options=rpc.server_options(
                 settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_connection_calls
-            )
+            ),
         )
-        client_credentials = server_credentials(settings.tls_cert, settings.tls_key)
+        client_credentials = server_credentials(
+            settings.tls_cert, settings.tls_key, settings.tls_clients_ca
+        )
         hub_credentials = server_credentials(
             settings.tls_cert, settings.tls_key, settings.tls_client_ca
         )
@@ -183,7 +191,12 @@ class Gateway:
     async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
         """Start the server of work sockets, with the hub's TLS; return its port."""
         settings = self._settings
-        tls = server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        tls = server_context(
+            settings.tls_cert,
+            settings.tls_key,
+            settings.tls_client_ca,
+            settings.tls_crl if settings.tls_client_ca else None,
+        )
         work_sockets = WorkSocketServer(streams.serve, tls)
         port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
         stack.push_async_callback(work_sockets.close)
@@ -196,13 +209,14 @@ class Gateway:
         bodies = Bodies(
             settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_request_bytes
         )
-        return HttpApp(
-            [
-                *RestCalls(backend, app.clock, metadata, bodies).routes(),
-                *monitoring_routes(app.metrics.render, backend.is_ready),
-                *page_routes(backend, metadata),
-            ]
-        )
+        routes = [
+            *RestCalls(backend, app.clock, metadata, bodies).routes(),
+            *monitoring_routes(app.metrics.render, backend.is_ready),
+            *page_routes(backend, metadata),
+        ]
+        if app.authenticator is not None:
+            guard(routes, app.authenticator)
+        return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context of the HTTP port.
@@ -215,7 +229,28 @@ class Gateway:
             return None
         if settings.tls_cert is None:
             raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
-        return server_context(settings.tls_cert, settings.tls_key)
+        return server_context(
+            settings.tls_cert,
+            settings.tls_key,
+            settings.tls_clients_ca,
+            settings.tls_crl if settings.tls_clients_ca else None,
+        )
+
+    def _client_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        """Return the interceptors of the clients' port; none without access table and lists."""
+        app, certificates = self.app, self._settings.tls_clients_ca is not None
+        if app.authenticator is not None:
+            return [AccessInterceptor(app.authenticator, certificates=certificates)]
+        if app.revocations is not None and certificates:
+            return [RevocationInterceptor(app.revocations)]
+        return []
+
+    def _hub_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        """Return the interceptors of the agents' port; none without revocation lists."""
+        revocations = self.app.revocations
+        if revocations is not None and self._settings.tls_client_ca is not None:
+            return [RevocationInterceptor(revocations)]
+        return []
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""

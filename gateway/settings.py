@@ -96,6 +96,20 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         description="Certificate authority (PEM) for agents, which then must present a client "
         "certificate; clients need none.",
     )
+    tls_clients_ca: Path | None = Field(
+        default=None,
+        description="Certificate authority (PEM) for clients, which then must present a client "
+        "certificate; with --http-tls, on the HTTP port as well.",
+    )
+    tls_crl: Path | None = Field(
+        default=None,
+        description="Revocation lists (PEM) of the authorities of clients and agents.",
+    )
+    access: Path | None = Field(
+        default=None,
+        description="Access table (TOML): clients, their roles and tenants. Without one, every "
+        "client may do everything.",
+    )
     http_tls: bool = Field(
         default=False,
         description="Encrypt the HTTP port as well, with the certificate of --tls-cert.",

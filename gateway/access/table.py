@@ -64,7 +64,7 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         issuer: required value of the claim ``iss``.
         audience: required value of the claim ``aud``.
-        keys: URL or file of the issuer's key set (JWKS).
+        keys: ``https`` URL or file of the issuer's key set (JWKS).
         tenant_claim: claim with the client's tenant; without it, the subject is the tenant.
         groups_claim: claim with the client's groups.
     """
@@ -74,6 +74,10 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: str
     tenant_claim: str = "tenant"
     groups_claim: str = "groups"
+
+    def __post_init__(self) -> None:
+        if "://" in self.keys and not self.keys.startswith("https://"):
+            raise ValueError(f"keys must be an https URL or a file, not {self.keys!r}")
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

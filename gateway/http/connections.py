@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from gateway.access.peer_certificate import socket_certificate
 from gateway.http.bodies import MIN_BYTES_PER_S
+from gateway.http.guard import CERTIFICATE
 
 if TYPE_CHECKING:
     import asyncio
+
+    from gateway.access.peer_certificate import PeerCertificate
 
 MAX_CONNECTIONS: Final = 512
 """Connections that may send any request. Each takes a file descriptor; where the hard limit of them
@@ -47,6 +51,7 @@ class LimitedConnection(HttpToolsProtocol):
     """
 
     _surplus = False
+    _certificate: PeerCertificate | None = None
     _in_head = False
     _head_bytes = 0
     _message_ended = False
@@ -61,6 +66,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
         super().connection_made(transport)
+        self._certificate = socket_certificate(transport.get_extra_info("ssl_object"))
         count = len(self.connections)
         self._surplus = count > MAX_CONNECTIONS
         if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
@@ -104,6 +110,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         state: dict[str, Any] = self.scope["state"]
         state[SURPLUS] = self._surplus
+        state[CERTIFICATE] = self._certificate
 
     def on_headers_complete(self) -> None:
         """Handle a request whose head is complete.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
+from synergai.errors import Unauthenticated
 from synergai.protocol.status import MAX_DETAILS, http_status, retry_after_s
 
 if TYPE_CHECKING:
@@ -33,5 +34,7 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
 def response_to(error: SynergaiError) -> Response:
     """Return the response to a request that failed with `error`."""
     after_s = retry_after_s(error)
-    headers = None if after_s is None else {"retry-after": str(after_s)}
+    headers = {} if after_s is None else {"retry-after": str(after_s)}
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
     return error_response(str(error), http_status(error), headers)

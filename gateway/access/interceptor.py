@@ -1,0 +1,165 @@
+"""Authentication and roles of all calls of a gRPC server."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+import grpc
+
+from gateway.access.authenticator import AUTHORIZATION
+from gateway.access.caller import bind_caller
+from gateway.access.methods import METHODS, check_call
+from gateway.access.peer_certificate import grpc_certificate
+from synergai.errors import SynergaiError
+from synergai.protocol import rpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from gateway.access.authenticator import Authenticator
+    from gateway.access.peer_certificate import PeerCertificate
+    from gateway.access.revocation import RevocationLists
+
+    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+    Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+
+
+class CheckingInterceptor(grpc.aio.ServerInterceptor):
+    """Has the handlers of all calls check the call before they handle it.
+
+    Certificates are known only once a call has begun.
+    """
+
+    async def check(self, method: str, context: rpc.Context) -> None:
+        """Check a call that has begun.
+
+        Raises:
+            SynergaiError: it is refused.
+        """
+        raise NotImplementedError
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Return the handler of a call, preceded by the check."""
+        method: str = handler_call_details.method
+        handler: Handler = await continuation(handler_call_details)
+
+        async def checked(context: rpc.Context) -> None:
+            try:
+                await self.check(method, context)
+            except SynergaiError as error:
+                await rpc.abort(context, error)
+
+        return _preceded(handler, checked)
+
+
+class RevocationInterceptor(CheckingInterceptor):
+    """Refuses calls on connections with revoked certificates.
+
+    Args:
+        revocations: the revocation lists.
+    """
+
+    def __init__(self, revocations: RevocationLists) -> None:
+        self._revocations = revocations
+
+    async def check(self, _method: str, context: rpc.Context) -> None:
+        """Check the connection's certificate."""
+        certificate = grpc_certificate(context.auth_context())
+        if certificate is not None:
+            self._revocations.check(certificate.pem)
+
+
+class AccessInterceptor(CheckingInterceptor):
+    """Refuses calls whose caller may not make them, and binds the caller of the others.
+
+    A call without the right token is refused before its request is read.
+
+    Args:
+        authenticator: finds the callers.
+        certificates: whether the port requires client certificates.
+    """
+
+    def __init__(self, authenticator: Authenticator, *, certificates: bool) -> None:
+        self._authenticator = authenticator
+        self._certificates = certificates
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Return the handler of a call, or one that refuses it."""
+        if self._certificates:
+            return await super().intercept_service(continuation, handler_call_details)
+        details: Any = handler_call_details
+        try:
+            await self._admit(details.method, details.invocation_metadata, None)
+        except SynergaiError as error:
+            return _refusing(error)
+        handler: Handler = await continuation(handler_call_details)
+        return handler
+
+    async def check(self, method: str, context: rpc.Context) -> None:
+        """Check the token and the connection's certificate."""
+        metadata: Any = context.invocation_metadata() or ()
+        await self._admit(method, metadata, grpc_certificate(context.auth_context()))
+
+    async def _admit(
+        self, method: str, metadata: Metadata, certificate: PeerCertificate | None
+    ) -> None:
+        """Authenticate the caller of a call, check its role and bind it.
+
+        Raises:
+            SynergaiError: it may not make the call.
+        """
+        authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
+        caller = await self._authenticator.authenticate(authorization, certificate)
+        check_call(METHODS.get(method), caller)
+        bind_caller(caller)
+
+
+def _refusing(error: SynergaiError) -> Handler:
+    """Return a handler, suitable for any kind of call, that refuses it without reading it."""
+
+    async def refuse(_requests: object, context: rpc.Context) -> NoReturn:
+        await rpc.abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _preceded(handler: Handler, check: Callable[[rpc.Context], Awaitable[None]]) -> Handler:
+    """Return a handler that awaits `check` before `handler` handles a call."""
+    # The stubs of handlers know synchronous functions only.
+    inner: Any = (
+        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
+    )
+
+    async def single(request: Any, context: rpc.Context) -> Any:
+        await check(context)
+        return await inner(request, context)
+
+    async def several(request: Any, context: rpc.Context) -> AsyncIterator[Any]:
+        await check(context)
+        async with aclosing(inner(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    behaviour: Any = single if iscoroutinefunction(inner) else several
+    make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]
+    preceded: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
+    return preceded
+
+
+_MAKERS: Final = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""Constructors of handlers by whether requests and responses are streamed."""

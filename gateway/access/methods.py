@@ -1,0 +1,139 @@
+"""What each call needs: the one table from which gRPC and HTTP are guarded.
+
+A call that is not in it is refused. Where an engine or a tenant is concerned, the service checks
+the same roles again for these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from gateway.access.engines import READERS
+from gateway.access.roles import ANY, Role
+from synergai.errors import PermissionDenied, Unauthenticated
+from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
+
+if TYPE_CHECKING:
+    from gateway.access.caller import Caller
+
+
+class Needs(Struct, frozen=True):
+    """What a call needs.
+
+    Attributes:
+        roles: one of these; none if any authenticated caller may make it, and anonymous ones with
+            any grant.
+        engine: the engine for which the role has to hold; None for any.
+        public: everyone may make it.
+    """
+
+    roles: tuple[Role, ...] = ()
+    engine: str | None = None
+    public: bool = False
+
+    def check(self, caller: Caller) -> None:
+        """Check that a caller may make the call.
+
+        Raises:
+            Unauthenticated: it has no credentials.
+            PermissionDenied: it has none of the roles.
+        """
+        if self.public:
+            return
+        if self.roles:
+            caller.check(*self.roles, engine=self.engine)
+        elif caller.anonymous and not caller.has_grants:
+            raise Unauthenticated(
+                "this needs credentials: send them, such as the header "
+                "'authorization: Bearer TOKEN'"
+            )
+
+
+PUBLIC: Final = Needs(public=True)
+KNOWN: Final = Needs()
+_READ: Final = Needs(READERS)
+_OBSERVE: Final = Needs((Role.OBSERVE,))
+_OBSERVE_ALL: Final = Needs((Role.OBSERVE,), ANY)
+"""For what shows all engines together: a pattern for some of them does not match ``*``."""
+_INFER: Final = Needs((Role.INFER,))
+_SUBMIT: Final = Needs((Role.SUBMIT,))
+_FOLLOW: Final = Needs((Role.SUBMIT, Role.OBSERVE))
+_CANCEL: Final = Needs((Role.SUBMIT, Role.OPERATE))
+_OPERATE: Final = Needs((Role.OPERATE,))
+_ADMIN: Final = Needs((Role.ADMIN,))
+
+_OIP: Final = "/inference.GRPCInferenceService"
+METHODS: Final = {
+    "/grpc.health.v1.Health/Check": PUBLIC,
+    "/grpc.health.v1.Health/Watch": PUBLIC,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": KNOWN,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": KNOWN,
+    f"{_OIP}/ServerLive": PUBLIC,
+    f"{_OIP}/ServerReady": PUBLIC,
+    f"{_OIP}/ServerMetadata": KNOWN,
+    f"{_OIP}/ModelReady": _READ,
+    f"{_OIP}/ModelMetadata": _READ,
+    f"{_OIP}/ModelConfig": _READ,
+    f"{_OIP}/ModelStatistics": _READ,
+    f"{_OIP}/ModelInfer": _INFER,
+    f"{_OIP}/ModelStreamInfer": _INFER,
+    f"{_OIP}/RepositoryIndex": _READ,
+    f"{_OIP}/RepositoryModelLoad": _OPERATE,
+    f"{_OIP}/RepositoryModelUnload": _OPERATE,
+    "/synergai.v1.Jobs/Submit": _SUBMIT,
+    "/synergai.v1.Jobs/Run": _SUBMIT,
+    "/synergai.v1.Jobs/Get": _FOLLOW,
+    "/synergai.v1.Jobs/Watch": _FOLLOW,
+    "/synergai.v1.Jobs/List": _FOLLOW,
+    "/synergai.v1.Jobs/Cancel": _CANCEL,
+    "/synergai.v1.Fleet/ListWorkers": _OBSERVE,
+    "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
+    "/synergai.v1.Fleet/PutDictionary": _ADMIN,
+    **dict.fromkeys(UNSUPPORTED_METHODS, KNOWN),
+}
+"""Calls of the clients' port."""
+
+_MODEL: Final = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+ROUTES: Final = {
+    "/": KNOWN,
+    "/openapi.json": KNOWN,
+    "/healthz": PUBLIC,
+    "/metrics": _OBSERVE_ALL,
+    "/v2": KNOWN,
+    "/v2/": KNOWN,
+    "/v2/health/live": PUBLIC,
+    "/v2/health/ready": PUBLIC,
+    "/v2/models/stats": _READ,
+    **dict.fromkeys(_MODEL, _READ),
+    **{f"{model}/{call}": _READ for model in _MODEL for call in ("ready", "config", "stats")},
+    **{f"{model}/infer": _INFER for model in _MODEL},
+    "/v2/repository/index": _READ,
+    "/v2/repository/models/{name}/load": _OPERATE,
+    "/v2/repository/models/{name}/unload": _OPERATE,
+    "/v2/systemsharedmemory/{rest:path}": KNOWN,
+    "/v2/cudasharedmemory/{rest:path}": KNOWN,
+    "/v2/trace/setting": KNOWN,
+    "/v2/models/{name}/trace/setting": KNOWN,
+    "/v2/models/{name}/generate": KNOWN,
+    "/v2/models/{name}/generate_stream": KNOWN,
+    "/v2/logging": KNOWN,
+}
+"""Routes of the HTTP port, with any method."""
+
+
+def check_call(needs: Needs | None, caller: Caller) -> None:
+    """Check that a caller may make a call.
+
+    Args:
+        needs: the call's entry; None if it has none.
+        caller: the caller.
+
+    Raises:
+        Unauthenticated, PermissionDenied: it may not.
+    """
+    if needs is None:
+        KNOWN.check(caller)
+        raise PermissionDenied("this call is not served: no role allows it")
+    needs.check(caller)

@@ -1,0 +1,65 @@
+"""The verified certificate of a client's connection."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Mapping
+
+
+class PeerCertificate(Struct, frozen=True):
+    """A client's certificate, whose chain TLS has verified.
+
+    Attributes:
+        names: its common name and subject alternative names.
+        pem: the certificate.
+    """
+
+    names: tuple[str, ...]
+    pem: bytes
+
+
+def grpc_certificate(context: Mapping[str, Iterable[bytes]]) -> PeerCertificate | None:
+    """Return the certificate of a gRPC call; None without one.
+
+    Args:
+        context: the call's ``auth_context()``.
+    """
+    pem = next(iter(context.get("x509_pem_cert", ())), b"")
+    if not pem:
+        return None
+    names = (
+        name.decode("utf-8", "replace")
+        for key in ("x509_common_name", "x509_subject_alternative_name")
+        for name in context.get(key, ())
+    )
+    return PeerCertificate(tuple(dict.fromkeys(names)), pem)
+
+
+def socket_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
+    """Return the certificate of the client of a TLS socket; None without one."""
+    der = None if connection is None else connection.getpeercert(binary_form=True)
+    return None if der is None else _parse(der)
+
+
+@lru_cache(maxsize=256)
+def _parse(der: bytes) -> PeerCertificate:
+    # Imported on demand: most gateways verify no certificates of clients.
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    certificate = x509.load_der_x509_certificate(der)
+    common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    names = [str(attribute.value) for attribute in common]
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        names += [str(name.value) for name in extension.value]
+    return PeerCertificate(tuple(dict.fromkeys(names)), certificate.public_bytes(Encoding.PEM))

@@ -1,0 +1,56 @@
+"""Authentication and roles of all HTTP requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.routing import Route
+
+from gateway.access.authenticator import AUTHORIZATION
+from gateway.access.caller import bind_caller
+from gateway.access.methods import ROUTES, check_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.access.authenticator import Authenticator
+    from gateway.access.methods import Needs
+
+CERTIFICATE: Final = "certificate"
+"""Key of the request's state: the verified certificate of the connection, or None."""
+
+
+class AccessMiddleware:
+    """Refuses requests whose caller may not send them, and binds the caller of the others.
+
+    Args:
+        app: handles the requests.
+        needs: what a request needs; None refuses all.
+        authenticator: finds the callers.
+    """
+
+    def __init__(self, app: ASGIApp, needs: Needs | None, authenticator: Authenticator) -> None:
+        self._app = app
+        self._needs = needs
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        authorization = Headers(scope=scope).getlist(AUTHORIZATION)
+        certificate = scope.get("state", {}).get(CERTIFICATE)
+        caller = await self._authenticator.authenticate(authorization, certificate)
+        check_call(self._needs, caller)
+        bind_caller(caller)
+        await self._app(scope, receive, send)
+
+
+def guard(routes: Sequence[BaseRoute], authenticator: Authenticator) -> None:
+    """Put the middleware before the handlers of all routes, before a request's body is read."""
+    for route in routes:
+        if not isinstance(route, Route):
+            raise TypeError(f"{route} cannot be guarded")
+        route.app = AccessMiddleware(route.app, ROUTES.get(route.path), authenticator)
