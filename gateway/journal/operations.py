@@ -26,7 +26,7 @@ from synergai.domain import (
 from synergai.errors import IdempotencyConflict, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from synergai.domain import AssignmentId
 
@@ -47,8 +47,9 @@ def no_op(_connection: apsw.Connection) -> None:
 def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | None:
     """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
     known = connection.execute(
-        "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job WHERE key = ?",
-        (key,),
+        "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
+        "WHERE keys.tenant = ? AND key = ?",
+        (spec.tenant, key),
     ).fetchone()
     if known is None:
         return None
@@ -78,8 +79,8 @@ def accept(connection: apsw.Connection, record: JobRecord, key: str) -> JobId:
     )
     if key:
         connection.execute(
-            "INSERT INTO keys (key, digest, job) VALUES (?, ?, ?)",
-            (key, digest(spec), connection.last_insert_rowid()),
+            "INSERT INTO keys (tenant, key, digest, job) VALUES (?, ?, ?, ?)",
+            (spec.tenant, key, digest(spec), connection.last_insert_rowid()),
         )
     return record.id
 
@@ -187,6 +188,12 @@ _JOB: Final = (
 _ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
 _NEWEST: Final = "ORDER BY sequence DESC LIMIT ?"
+ENDED_IN_SCOPE: Final = _JOB + _ENDED + _IN_SCOPE + _NEWEST
+"""Parameters: JSON arrays of states and of pairs of engine and tenant, and the limit."""
+_NEXT_OWNER: Final = (
+    "SELECT engine, tenant FROM jobs WHERE state > 2 AND (engine, tenant) > (?, ?) "
+    "ORDER BY engine, tenant LIMIT 1"
+)
 
 
 def find_job(connection: apsw.Connection, job_id: JobId) -> JobRecord | None:
@@ -214,12 +221,19 @@ def ended_jobs(
     if all(wanted(record.spec.engine, record.spec.tenant) for record in records):
         return records
     # Few pairs stand for many jobs; asking about each job would hold up the writer.
-    pairs = connection.execute("SELECT DISTINCT engine, tenant FROM jobs WHERE state > 2")
-    scope = [pair for pair in pairs if wanted(*pair)]
-    rows = connection.execute(
-        _JOB + _ENDED + _IN_SCOPE + _NEWEST, (_json(numbers), _json(scope), limit)
-    ).fetchall()
+    scope = [pair for pair in _owners(connection) if wanted(*pair)]
+    rows = connection.execute(ENDED_IN_SCOPE, (_json(numbers), _json(scope), limit)).fetchall()
     return [_to_record(connection, row) for row in rows]
+
+
+def _owners(connection: apsw.Connection) -> Iterator[tuple[str, str]]:
+    """Yield each pair of engine and tenant with ended jobs.
+
+    SQLite's DISTINCT would read the whole index; this reads one entry for each pair.
+    """
+    owner: tuple[str, str] | None = ("", "")
+    while owner := connection.execute(_NEXT_OWNER, owner).fetchone():
+        yield owner
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import apsw
 
-VERSION: Final = 3
+VERSION: Final = 4
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -40,11 +40,14 @@ CREATE TABLE jobs (
 ) STRICT;
 CREATE INDEX jobs_unfinished ON jobs (sequence) WHERE state <= 2;
 CREATE INDEX jobs_ended ON jobs (sequence) WHERE state > 2;
+CREATE INDEX jobs_by_owner ON jobs (engine, tenant, sequence, state) WHERE state > 2;
 
 CREATE TABLE keys (
-  key    TEXT PRIMARY KEY,
+  tenant TEXT NOT NULL,
+  key    TEXT NOT NULL,
   digest BLOB NOT NULL,
-  job    INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE
+  job    INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
+  PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_job ON keys (job);
 
@@ -70,6 +73,21 @@ ALTER TABLE engines ADD COLUMN unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unload
 """,
     2: """
 ALTER TABLE gateway ADD COLUMN commits INTEGER NOT NULL DEFAULT 0;
+""",
+    3: """
+CREATE INDEX jobs_by_owner ON jobs (engine, tenant, sequence, state) WHERE state > 2;
+CREATE TABLE keys_of_tenants (
+  tenant TEXT NOT NULL,
+  key    TEXT NOT NULL,
+  digest BLOB NOT NULL,
+  job    INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
+  PRIMARY KEY (tenant, key)
+) STRICT, WITHOUT ROWID;
+INSERT INTO keys_of_tenants
+  SELECT tenant, key, digest, job FROM keys JOIN jobs ON jobs.sequence = keys.job;
+DROP TABLE keys;
+ALTER TABLE keys_of_tenants RENAME TO keys;
+CREATE INDEX keys_by_job ON keys (job);
 """,
 }
 """By version, the statements that upgrade a journal to the next one.

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
+from gateway.journal import operations
 from gateway.journal.database import connect, has_checksums
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
@@ -38,10 +39,12 @@ QUERIES = 20
 OLD_JOURNALS = Path(__file__).with_name("journals")
 
 
-def a_record(job_id: str = "a", queries: int = QUERIES, qos: float = math.inf) -> JobRecord:
+def a_record(
+    job_id: str = "a", queries: int = QUERIES, qos: float = math.inf, tenant: str = ""
+) -> JobRecord:
     return JobRecord(
         id=JobId(job_id),
-        spec=JobSpec(engine=EngineName("echo"), queries=queries, qos=qos),
+        spec=JobSpec(engine=EngineName("echo"), queries=queries, qos=qos, tenant=tenant),
         state=JobState.QUEUED,
         submitted_at=100.0,
     )
@@ -103,6 +106,41 @@ async def test_same_key_for_another_specification_is_a_conflict(journal: Journal
     await journal.accept(a_record("a"), "key")
     with pytest.raises(IdempotencyConflict):
         await journal.accept(a_record("b", queries=1), "key")
+
+
+async def test_tenants_do_not_share_keys(journal: Journal) -> None:
+    for tenant in ("lab", "shop", ""):
+        assert (
+            await journal.accept(a_record(f"of-{tenant}", tenant=tenant), "key") == f"of-{tenant}"
+        )
+    for tenant in ("lab", "shop", ""):
+        again = a_record("again", tenant=tenant)
+        assert await journal.accept(again, "key") == f"of-{tenant}"
+        with pytest.raises(IdempotencyConflict):
+            await journal.accept(a_record("again", queries=1, tenant=tenant), "key")
+
+
+async def test_ended_jobs_of_a_tenant_are_listed_however_many_others_have(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for number in range(100):
+        record = a_record(f"j{number}", tenant="lab" if number < 5 else f"shop-{number % 7}")
+        await journal.accept(record)
+        await journal.record_end(ended(record))
+    asked: list[tuple[str, str]] = []
+
+    def wanted(engine: str, tenant: str) -> bool:
+        asked.append((engine, tenant))
+        return tenant == "lab"
+
+    found = await journal.ended_jobs([JobState.SUCCEEDED], 3, wanted)
+    assert [record.id for record in found] == ["j4", "j3", "j2"]
+    assert len(asked) <= 3 + 8
+    assert await journal.ended_jobs([JobState.FAILED], 3, wanted) == []
+    plan = journal._connection.execute(
+        "EXPLAIN QUERY PLAN " + operations.ENDED_IN_SCOPE, ("[3]", '[["echo","lab"]]', 3)
+    )
+    assert any("jobs_by_owner (engine=? AND tenant=?)" in row[3] for row in plan)
+    await journal.close()
 
 
 async def test_report_of_the_same_assignment_extends_its_range(journal: Journal) -> None:
@@ -186,11 +224,22 @@ async def test_epoch_increments_with_every_start(tmp_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("version", "unloaded"), [(1, set[str]()), (2, {"digits"})])
+def copy_old_journal(version: int, directory: Path) -> None:
+    """Copy the journal that an earlier version left, with its marker if it has one."""
+    directory.mkdir(exist_ok=True)
+    shutil.copy(OLD_JOURNALS / f"version_{version}.db", directory / "journal.db")
+    marker = OLD_JOURNALS / f"version_{version}.marker"
+    if marker.exists():
+        shutil.copy(marker, directory / "journal.marker")
+
+
+@pytest.mark.parametrize(
+    ("version", "unloaded"), [(1, set[str]()), (2, {"digits"}), (3, {"digits"})]
+)
 async def test_journal_of_an_earlier_version_is_upgraded(
     tmp_path: Path, version: int, unloaded: set[str]
 ) -> None:
-    shutil.copy(OLD_JOURNALS / f"version_{version}.db", tmp_path / "journal.db")
+    copy_old_journal(version, tmp_path)
     for epoch in (2, 3):
         journal = Journal(tmp_path)
         assert journal.epoch == epoch
@@ -205,15 +254,16 @@ async def test_journal_of_an_earlier_version_is_upgraded(
         assert ended_job is not None
         assert (ended_job.state, ended_job.reason) == (JobState.FAILED, "because")
         assert await journal.find_accepted(waiting.spec, "key-1") == "waiting"
+        other = replace(waiting.spec, tenant="shop")
+        assert await journal.find_accepted(other, "key-1") is None
         await journal.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
     tmp_path: Path, version: int
 ) -> None:
-    (tmp_path / "old").mkdir()
-    shutil.copy(OLD_JOURNALS / f"version_{version}.db", tmp_path / "old" / "journal.db")
+    copy_old_journal(version, tmp_path / "old")
     columns = []
     for name in ("old", "new"):
         await Journal(tmp_path / name).close()
@@ -225,6 +275,8 @@ async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
                 for (table,) in connection.execute(tables).fetchall()
             }
         )
+        indexes = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index' ORDER BY name"
+        columns[-1]["indexes"] = connection.execute(indexes).fetchall()
         assert has_checksums(connection)
         connection.close()
     assert columns[0] == columns[1]
