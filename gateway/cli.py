@@ -42,12 +42,21 @@ def install(
         str,
         typer.Option(metavar="HOST:PORT", help="Address for REST and /metrics. Default: loopback."),
     ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen beyond loopback although encryption or authentication is missing.",
+        ),
+    ] = False,
     programs: Programs = None,
     dry_run: DryRun = False,
 ) -> None:
     """Install the gateway as a systemd service and start it. Run it again to update.
 
-    Without addresses and port, an update keeps those of the installation before.
+    Without addresses and port, an update keeps those of the installation before. Addresses that
+    other machines can reach need certificates and an access table, whose settings belong into
+    /etc/synergai/gateway.local.env, or --insecure.
     """
     from gateway.installer import SERVICE, Installation
 
@@ -56,6 +65,7 @@ def install(
         hub=hub,
         work_port=work_port,
         http=http,
+        insecure=insecure,
         programs=str(programs or Path(sys.executable).parent),
     )
     done = f"done; see systemctl status {SERVICE}"

@@ -41,6 +41,7 @@ class Installation:
         hub: address for agents.
         work_port: port of the agents' work sockets; 0 picks a free port.
         http: address of REST, metrics and health checks.
+        insecure: listen beyond loopback although encryption or authentication is missing.
         programs: directory of ``synergai``.
 
     Raises:
@@ -51,6 +52,7 @@ class Installation:
     hub: str = ""
     work_port: int = 0
     http: str = ""
+    insecure: bool = False
     programs: str
 
     def __post_init__(self) -> None:
@@ -82,6 +84,7 @@ class Installation:
             "HUB": self.hub,
             "WORK_PORT": self.work_port,
             "HTTP": self.http,
+            "INSECURE": "true" if self.insecure else "",
         }
         return [f"SYNERGAI_GATEWAY_{key}={value}\n" for key, value in values.items() if value]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
+from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
 from gateway.app import build_app
 from gateway.http.app import HttpApp
@@ -120,6 +121,8 @@ class Gateway:
         settings = self._settings
         self.app = app = await build_app(settings, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
+        listed = app.access is not None and app.access.content.workers is not None
+        check_exposure(settings, workers_are_listed=listed)
         hub_server = grpc.aio.server(
             interceptors=self._hub_interceptors(),
             options=rpc.server_options(settings.max_message_bytes),

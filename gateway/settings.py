@@ -114,6 +114,10 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         default=False,
         description="Encrypt the HTTP port as well, with the certificate of --tls-cert.",
     )
+    insecure: bool = Field(
+        default=False,
+        description="Listen beyond loopback although encryption or authentication is missing.",
+    )
     reflection: bool = Field(
         default=False,
         description="Serve gRPC reflection for tools such as grpcurl.",

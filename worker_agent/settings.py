@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, field_validator
 from synergai.domain import MAX_THREADS, Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings
@@ -155,6 +156,10 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
         default=None,
         description="Address to serve the Open Inference Protocol on, without a gateway.",
     )
+    insecure: bool = Field(
+        default=False,
+        description="Let --listen be reached by other machines, which need no credentials.",
+    )
     drain_s: float = Field(
         default=30.0,
         ge=0,
@@ -173,5 +178,15 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
     log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
     def to_config(self) -> AgentConfig:
-        """Return the configuration of an agent with these settings."""
+        """Return the configuration of an agent with these settings.
+
+        Raises:
+            InvalidInput: other machines could reach `listen`, and `insecure` does not allow it.
+        """
+        if self.listen and not self.insecure and not is_loopback(self.listen.rpartition(":")[0]):
+            raise InvalidInput(
+                f"other machines can reach --listen {self.listen}, which has neither encryption "
+                "nor authentication: use a gateway for them, listen on 127.0.0.1, or accept the "
+                "risk with --insecure"
+            )
         return msgspec.convert(self, AgentConfig, from_attributes=True)

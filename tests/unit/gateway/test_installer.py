@@ -43,7 +43,11 @@ def wanted(listen: str = "", hub: str = "", http: str = "") -> Installation:
 
 def test_installation_writes_the_settings_and_starts_the_unit(root: Path, systemd: Path) -> None:
     options = Installation(
-        listen="0.0.0.0:8001", hub="0.0.0.0:8010", work_port=8011, programs="/srv/synergai/bin"
+        listen="0.0.0.0:8001",
+        hub="0.0.0.0:8010",
+        work_port=8011,
+        insecure=True,
+        programs="/srv/synergai/bin",
     )
     execute(list(options.steps(root)), root)
     settings = root / ENVIRONMENT.lstrip("/")
@@ -51,6 +55,7 @@ def test_installation_writes_the_settings_and_starts_the_unit(root: Path, system
         "SYNERGAI_GATEWAY_LISTEN=0.0.0.0:8001",
         "SYNERGAI_GATEWAY_HUB=0.0.0.0:8010",
         "SYNERGAI_GATEWAY_WORK_PORT=8011",
+        "SYNERGAI_GATEWAY_INSECURE=true",
     ]
     assert stat.S_IMODE(settings.stat().st_mode) == 0o640
     unit = (root / UNIT).read_text()

@@ -1,0 +1,66 @@
+"""Ports that other machines can reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.access.exposure import check_exposure
+from gateway.settings import GatewaySettings
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TLS = {"tls_cert": "server.pem", "tls_key": "server.key"}
+ACCESS = {"access": "access.toml"}
+
+
+def check(options: Mapping[str, object], *, workers_are_listed: bool = False) -> None:
+    check_exposure(GatewaySettings.load(options), workers_are_listed=workers_are_listed)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.2"])
+@pytest.mark.parametrize("port", ["listen", "hub", "http"])
+def test_loopback_needs_nothing(port: str, host: str) -> None:
+    check({port: f"{host}:0"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example.org"])
+@pytest.mark.parametrize(
+    ("port", "given", "missing"),
+    [
+        ("listen", {}, "needs --tls-cert and --tls-key and --access"),
+        ("listen", TLS, "needs --access"),
+        ("listen", ACCESS, "needs --tls-cert and --tls-key"),
+        ("listen", TLS | ACCESS, ""),
+        ("hub", {}, r"needs --tls-cert and --tls-key and --tls-client-ca, or \[\[workers\]\]"),
+        ("hub", TLS, "needs --tls-client-ca"),
+        ("hub", TLS | ACCESS, "needs --tls-client-ca"),
+        ("hub", TLS | {"tls_client_ca": "ca.pem"}, ""),
+        ("http", {}, "needs --tls-cert and --tls-key and --http-tls and --access"),
+        ("http", TLS | ACCESS, "needs --http-tls"),
+        ("http", TLS | ACCESS | {"http_tls": True}, ""),
+    ],
+)
+def test_other_addresses_need_encryption_and_authentication(
+    port: str, host: str, given: Mapping[str, object], missing: str
+) -> None:
+    options = {**given, port: f"{host}:8001"}
+    if not missing:
+        check(options)
+        return
+    with pytest.raises(InvalidInput, match=missing) as error:
+        check(options)
+    assert f"--{port} {host}:8001" in str(error.value)
+    assert "--insecure" in str(error.value)
+
+
+def test_workers_of_the_access_table_authenticate_the_hub() -> None:
+    check({"hub": "0.0.0.0:0", **TLS, **ACCESS}, workers_are_listed=True)
+
+
+def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
+    check({"listen": "0.0.0.0:0", "insecure": True})
+    assert "--listen 0.0.0.0:0 needs --tls-cert and --tls-key and --access" in caplog.text
