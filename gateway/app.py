@@ -28,6 +28,7 @@ from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from synergai.errors import InvalidInput
 from synergai.profiles.service import ProfileService
+from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
@@ -69,6 +70,7 @@ class App:
     jobs: SubmittedJobs
     streamed: StreamedJobs
     inference: Inference
+    unread: UnreadResponses
     held: HeldRequests
     model_control: ModelControl
     work_streams: WorkStreams
@@ -154,6 +156,12 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
+    unread = UnreadResponses(settings.max_response_bytes)
+    metrics.add_gauge(
+        "unread_response_bytes",
+        "Bytes of responses that clients have not read yet.",
+        lambda: unread.bytes,
+    )
     inference = Inference(dispatcher, catalogue, admission, quotas, metrics, clock, journal.epoch)
     return App(
         clock=clock,
@@ -169,9 +177,17 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         dispatcher=dispatcher,
         jobs=jobs,
         streamed=StreamedJobs(
-            dispatcher, catalogue, admission, quotas, metrics, clock, window_bytes=_WINDOW_BYTES
+            dispatcher,
+            catalogue,
+            admission,
+            quotas,
+            metrics,
+            clock,
+            window_bytes=_WINDOW_BYTES,
+            unread=unread,
         ),
         inference=inference,
+        unread=unread,
         held=HeldRequests(inference, catalogue, admission, quotas),
         model_control=model_control,
         work_streams=work_streams,

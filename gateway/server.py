@@ -160,12 +160,12 @@ class Gateway:
             app.metrics,
             app.model_control,
         )
-        inference = InferenceServicer(backend, "synergai", EXTENSIONS)
+        inference = InferenceServicer(backend, "synergai", EXTENSIONS, unread=app.unread)
         models = ModelServicer(backend, app.clock)
         client_server.add_generic_rpc_handlers(
             (inference.handler(), models.handler(), *self._client_handlers())
         )
-        http = HttpServer(self._http_app(backend), self._http_tls())
+        http = HttpServer(self._http_app(backend), app.unread, self._http_tls())
         self.http_address = await http.start(settings.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):

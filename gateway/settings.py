@@ -6,7 +6,11 @@ from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
 
 from pydantic import Field
 
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
+from synergai.protocol.limits import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_MAX_UNREAD_BYTES,
+    MAX_CALLS_PER_CONNECTION,
+)
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.settings import Address, LogLevel, Settings
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
@@ -67,6 +71,12 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         default=1024 * _MIB,
         ge=1 * _MIB,
         description="Limit of the bytes of requests in flight.",
+    )
+    max_response_bytes: int = Field(
+        default=DEFAULT_MAX_UNREAD_BYTES,
+        ge=1 * _MIB,
+        description="Limit of the bytes of responses that clients have not read yet; beyond it, "
+        "the slowest client is disconnected.",
     )
     max_connection_calls: int = Field(
         default=MAX_CALLS_PER_CONNECTION,

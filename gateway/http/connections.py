@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from gateway.access.peer_certificate import PeerCertificate
+    from synergai.protocol.unread import UnreadResponses
 
 MAX_CONNECTIONS: Final = 512
 """Connections that may send any request. Each takes a file descriptor; where the hard limit of them
@@ -47,6 +48,7 @@ class LimitedConnection(HttpToolsProtocol):
     """uvicorn's connection with these limits.
 
     Args:
+        unread: counts the responses that clients have not read yet.
         *args, **options: see `HttpToolsProtocol`.
     """
 
@@ -59,8 +61,9 @@ class LimitedConnection(HttpToolsProtocol):
     _idle: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, unread: UnreadResponses, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._unread = unread.open(lambda _: self.transport.abort())
         self._unfinished: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -78,6 +81,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Tell all requests that the client is gone."""
         self._stop_waiting()
         self._stop_watching()
+        self._unread.close()
         for cycle in self._unfinished:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -145,11 +149,13 @@ class LimitedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Watch whether the client reads, as its send buffer is full."""
         super().pause_writing()
+        self._unread.add(self.transport.get_write_buffer_size())
         self._watch_sending()
 
     def resume_writing(self) -> None:
         """Continue to send."""
         self._stop_watching()
+        self._unread.remove(self._unread.bytes)
         super().resume_writing()
 
     def _watch_sending(self) -> None:

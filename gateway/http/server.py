@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import ssl
 
     from gateway.http.app import HttpApp
+    from synergai.protocol.unread import UnreadResponses
 
 _GRACE_S: Final = 1
 """Time that responses being sent get at shutdown."""
@@ -50,11 +52,15 @@ class HttpServer:
 
     Args:
         app: the application.
+        unread: counts the responses that clients have not read yet.
         tls: context for HTTPS; None for plain HTTP.
     """
 
-    def __init__(self, app: HttpApp, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: HttpApp, unread: UnreadResponses, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._app = app
+        self._unread = unread
         self._tls = tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -70,7 +76,7 @@ class HttpServer:
         tls = self._tls
         config = uvicorn.Config(
             self._app,
-            http=LimitedConnection,
+            http=partial(LimitedConnection, self._unread),  # type: ignore[arg-type]  # called only
             ws="none",
             lifespan="off",
             interface="asgi3",

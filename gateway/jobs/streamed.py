@@ -20,7 +20,7 @@ from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import QueriesReady
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import Engine, Fault, JobSpec, JobState
+    from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.unread import UnreadResponses
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
 
@@ -67,7 +69,13 @@ class StreamedJob:
     with_tensors = True
 
     def __init__(
-        self, tracker: JobTracker, engine: Engine, metrics: Metrics, window_bytes: int
+        self,
+        tracker: JobTracker,
+        engine: Engine,
+        metrics: Metrics,
+        window_bytes: int,
+        unread: UnreadResponses,
+        on_disconnected: Callable[[SynergaiError], object],
     ) -> None:
         self.tracker = tracker
         self.arrived = 0
@@ -78,6 +86,9 @@ class StreamedJob:
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
         self._room = asyncio.Event()
+        self._unread = unread.open(self._disconnect)
+        self._on_disconnected = on_disconnected
+        self._sending: list[Answer] = []
         self.answers: SendQueue[Answer] = SendQueue(WINDOW_QUERIES + 2)
 
     async def put(self, query: Query) -> None:
@@ -99,14 +110,34 @@ class StreamedJob:
         ):
             self._room.clear()
             await self._room.wait()
+        await self._unread.wait_for_room()
         self._held[query.index] = query.request
         self._held_bytes += len(query.request)
         self.arrived += 1
 
     def release(self, result: Result) -> None:
         """Release the window of a result that has been sent."""
+        self._unread.remove(len(result.response))
         self._held_bytes -= len(self._held.pop(result.index))
         self._room.set()
+
+    async def next_answer(self) -> Answer | None:
+        """Wait for the next answer to send; None once there are no more."""
+        if not self._sending:
+            self._sending = await self.answers.get_batch()
+            self._sending.reverse()
+        return self._sending.pop() if self._sending else None
+
+    def close(self) -> None:
+        """Count no unread results any more."""
+        self._unread.close()
+
+    def _disconnect(self, error: SynergaiError) -> None:
+        """Drop the results, because the client reads too slowly."""
+        self.answers.close()
+        self.answers.get_batch_nowait()
+        self._sending.clear()
+        self._on_disconnected(error)
 
     def reader_ended(self, reader: asyncio.Task[None]) -> None:
         """Fail the stream if reading queries failed; a done callback for the reader task."""
@@ -134,6 +165,7 @@ class StreamedJob:
         first = assignment.first + progress.done - len(responses)
         for index, response in enumerate(responses, first):
             self.answers.put(Result(index, bytes(response)))
+            self._unread.add(len(response))
 
     def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Send the final status and end the stream."""
@@ -154,6 +186,7 @@ class StreamedJobs:
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         window_bytes: maximum bytes of inputs held per job.
+        unread: counts the responses that clients have not read yet.
     """
 
     def __init__(
@@ -166,7 +199,9 @@ class StreamedJobs:
         clock: Clock,
         *,
         window_bytes: int,
+        unread: UnreadResponses,
     ) -> None:
+        self._unread = unread
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._admission = admission
@@ -181,6 +216,7 @@ class StreamedJobs:
         spec: JobSpec,
         budget_s: float | None,
         queries: AsyncIterator[Query],
+        on_disconnected: Callable[[SynergaiError], object] = lambda _: None,
     ) -> AsyncGenerator[Answer, None]:
         """Run a job; closing the generator cancels it.
 
@@ -189,6 +225,7 @@ class StreamedJobs:
             spec: specification of the job; without a tenant, it is the caller's.
             budget_s: time until the call's deadline, in seconds; None if it has none.
             queries: requests of its queries, in order.
+            on_disconnected: called if the answers end early, because they are read too slowly.
 
         Yields:
             The initial status, results in any order, and the final status.
@@ -211,7 +248,14 @@ class StreamedJobs:
                 room.callback(usage.end_job)
             self._admission.acquire(self._window_bytes)
             room.callback(self._admission.release, self._window_bytes)
-            answers = self._answers(caller, spec, engine, budget_s, queries, usage)
+            tracker = JobTracker(
+                new_job_record(spec, self._clock), self._clock, self._dispatcher.expected_completion
+            )
+            job = StreamedJob(
+                tracker, engine, self._metrics, self._window_bytes, self._unread, on_disconnected
+            )
+            room.callback(job.close)
+            answers = self._answers(caller, job, budget_s, queries, usage)
             async with aclosing(answers):
                 async for answer in answers:
                     yield answer
@@ -219,16 +263,12 @@ class StreamedJobs:
     async def _answers(
         self,
         caller: Caller,
-        spec: JobSpec,
-        engine: Engine,
+        job: StreamedJob,
         budget_s: float | None,
         queries: AsyncIterator[Query],
         usage: TenantUsage | None,
     ) -> AsyncGenerator[Answer, None]:
-        tracker = JobTracker(
-            new_job_record(spec, self._clock), self._clock, self._dispatcher.expected_completion
-        )
-        job = StreamedJob(tracker, engine, self._metrics, self._window_bytes)
+        tracker = job.tracker
         scheduled = scheduler_job(tracker.record, self._clock, with_tensors=True)
         if budget_s is not None:
             deadline = min(scheduled.deadline, scheduled.arrival + budget_s)
@@ -238,11 +278,10 @@ class StreamedJobs:
         reader.add_done_callback(job.reader_ended)
         try:
             yield tracker.snapshot()
-            while answers := await job.answers.get_batch():
-                for answer in answers:
-                    yield answer
-                    if isinstance(answer, Result):
-                        job.release(answer)
+            while (answer := await job.next_answer()) is not None:
+                yield answer
+                if isinstance(answer, Result):
+                    job.release(answer)
         finally:
             reader.cancel()
             self._dispatcher.cancel(scheduled.id)

@@ -31,6 +31,7 @@ class JobsServicer:
     def __init__(self, jobs: SubmittedJobs, streamed: StreamedJobs) -> None:
         self._jobs = jobs
         self._streamed = streamed
+        self._calls = rpc.SlowCalls()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -87,7 +88,8 @@ class JobsServicer:
         if opening is None or opening.WhichOneof("message") != "open":
             raise InvalidInput("the first message must be `open`")
         spec = job_spec_from_proto(opening.open)
-        answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests))
+        end = await self._calls.ending(context)
+        answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests), end)
         async with aclosing(answers) as responses:
             async for item in responses:
                 match item:

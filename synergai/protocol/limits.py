@@ -11,3 +11,5 @@ MAX_CALLS_PER_CONNECTION: Final = 256
 
 A stream is one call, whatever the number of its requests.
 """
+DEFAULT_MAX_UNREAD_BYTES: Final = 512 * 1024 * 1024
+"""Bytes of responses that the clients of a server have not read yet."""

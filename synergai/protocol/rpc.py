@@ -29,11 +29,15 @@ from synergai.protocol.status import MAX_DETAILS, RETRY_METADATA, retry_after_ms
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
+    from synergai.protocol.unread import UnreadResponses
+
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
     Responses: TypeAlias = AsyncGenerator[Message | bytes, None]
 
 _log = logging.getLogger(__name__)
 
+_READ_STATUS_WITHIN_S: Final = 10.0
+"""Time that a client gets to read the status of a call that was ended because it reads slowly."""
 _MAX_PENDING_CALLS: Final = 8192
 """Calls that have arrived and not reached their handlers, about 12 kB each."""
 
@@ -115,6 +119,59 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     after_ms = retry_after_ms(error)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
     await context.abort(status_code(error), str(error)[:MAX_DETAILS], trailers)
+
+
+class SlowCalls:
+    """Ends calls whose clients do not read, with the reason."""
+
+    def __init__(self) -> None:
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def ending(self, context: Context) -> Callable[[SynergaiError], None]:
+        """Return a function that ends the current call with an error, while its handler waits.
+
+        gRPC sends the status behind the response that it is sending. If the client does not read
+        that either, the call is cancelled after a while, which frees the response's memory.
+        """
+        handler = _current_task()
+        # gRPC cannot abort a call while the initial metadata is on its way with a response.
+        await context.send_initial_metadata(())
+
+        def end(error: SynergaiError) -> None:
+            task = asyncio.create_task(_end(context, handler, error))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+        return end
+
+
+async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiError) -> None:
+    try:
+        async with asyncio.timeout(_READ_STATUS_WITHIN_S):
+            await abort(context, error)
+    except Exception as failure:  # noqa: BLE001 - gRPC does not export most of its exceptions
+        # Usually that it was aborted, or that the client did not read the status in time.
+        _log.debug("ended a call: %r", failure)
+    finally:
+        handler.cancel()
+
+
+def count_unread(unread: UnreadResponses, size: int) -> None:
+    """Count the current unary call's response of `size` bytes until its client has read it.
+
+    If the client reads too slowly, the call is cancelled: its status has been sent already.
+    """
+    handler = _current_task()
+    of_client = unread.open(lambda _: handler.cancel())
+    handler.add_done_callback(lambda _: of_client.close())
+    of_client.add(size)
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("not called from a handler")
+    return task
 
 
 def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:

@@ -14,6 +14,7 @@ from synergai.protocol.oip_server import calls
 from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
 from synergai.protocol.oip_server.stream import InferenceStream
 from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -35,6 +36,8 @@ class InferenceServicer:
         name: name of the server.
         extensions: extensions beside those of every server.
         ordered_streams: send a stream's responses in the order of its requests.
+        unread: counts the responses that clients have not read yet; by default, those of this
+            server alone.
     """
 
     def __init__(
@@ -44,8 +47,11 @@ class InferenceServicer:
         extensions: Sequence[str] = (),
         *,
         ordered_streams: bool = False,
+        unread: UnreadResponses | None = None,
     ) -> None:
         self._backend = backend
+        self._unread = UnreadResponses() if unread is None else unread
+        self._calls = rpc.SlowCalls()
         self._metadata = calls.server_metadata(name, extensions)
         self._ordered_streams = ordered_streams
         self._streams: set[InferenceStream] = set()
@@ -108,7 +114,11 @@ class InferenceServicer:
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
-        return bytes(await calls.infer(self._backend, request, context.time_remaining(), tenant))
+        budget_s = context.time_remaining()
+        response = bytes(await calls.infer(self._backend, request, budget_s, tenant))
+        if len(response) >= COUNTED_BYTES:
+            rpc.count_unread(self._unread, len(response))
+        return response
 
     async def model_stream_infer(
         self,
@@ -124,15 +134,16 @@ class InferenceServicer:
             window=window_from_metadata(metadata),
             end_on_error=STREAM_ERROR_METADATA in metadata,
             ordered=self._ordered_streams,
+            unread=self._unread,
         )
+        stream.on_disconnected = await self._calls.ending(context)
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)
         try:
-            while responses := await stream.responses.get_batch():
-                for response in responses:
-                    yield response
-                    stream.on_sent(response)
+            while (response := await stream.next_to_send()) is not None:
+                yield response
+                stream.on_sent(response)
             if stream.failure is not None:
                 raise stream.failure
         finally:

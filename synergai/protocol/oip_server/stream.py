@@ -16,11 +16,12 @@ from synergai.protocol.status import stream_error
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from synergai.protocol.oip_server.backend import InferenceBackend, PendingRequest
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
+    from synergai.protocol.unread import UnreadResponses
 
     Slot: TypeAlias = list[bytes] | None
     """Place of a response in the order of requests: empty until it is ready; None if unordered."""
@@ -46,10 +47,12 @@ class InferenceStream:
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
         ordered: send responses in the order of their requests, not of their completion.
+        unread: counts the responses that clients have not read yet.
 
     Attributes:
         responses: serialised ``ModelStreamInferResponse``s to send.
         failure: the error that ended the stream, if any.
+        on_disconnected: called if the stream has been ended because its client reads too slowly.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class InferenceStream:
         window: int,
         end_on_error: bool,
         ordered: bool = False,
+        unread: UnreadResponses,
     ) -> None:
         self._backend = backend
+        self._unread = unread.open(self._disconnect)
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
@@ -74,8 +79,10 @@ class InferenceStream:
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
         self._all_read = False
+        self._sending: list[bytes] = []
         self.responses: SendQueue[bytes] = SendQueue(2 * window)
         self.failure: SynergaiError | None = None
+        self.on_disconnected: Callable[[SynergaiError], object] = _ignore
 
     async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         """Start requests as they arrive; pause while the window or the buffer is full."""
@@ -86,6 +93,8 @@ class InferenceStream:
             while self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES:
                 self._readable.clear()
                 await self._readable.wait()
+            if not self._unread.has_room:
+                await self._unread.wait_for_room()
             self._in_flight += 1
             slot = self._new_slot()
             if isinstance(raw, rpc.Malformed):
@@ -111,18 +120,24 @@ class InferenceStream:
             return
         self._running.add(request)
         self._by_id[request_id] = request
+        engine = message.model_name
+        expected = self._unread.expect(engine)
 
         def done(result: asyncio.Future[Buffer]) -> None:
             self._running.discard(request)
             if self._by_id.get(request_id) is request:  # clients may repeat ids
                 del self._by_id[request_id]
+            if result.cancelled() or result.exception() is not None:
+                self._unread.received(engine, expected, 0)
             if result.cancelled():
                 self._fail(slot, request_id, Cancelled("the request was cancelled"))
                 return
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
-                self._put(slot, wrap_stream_response(result.result(), final))
+                response = wrap_stream_response(result.result(), final)
+                self._unread.received(engine, expected, len(response))
+                self._put(slot, response)
             elif isinstance(error, SynergaiError):
                 self._fail(slot, request_id, error)
             else:
@@ -141,7 +156,9 @@ class InferenceStream:
         if self.responses.closed:
             return
         if not self._end_on_error:
-            self._put(slot, stream_error(error, request_id).SerializeToString())
+            response = stream_error(error, request_id).SerializeToString()
+            self._unread.add(len(response))
+            self._put(slot, response)
         elif self.failure is None:
             self.failure = error
             self.responses.close()  # once the buffered responses are sent
@@ -163,8 +180,16 @@ class InferenceStream:
         while self._slots and self._slots[0]:
             self.responses.put(self._slots.popleft()[0])
 
+    async def next_to_send(self) -> bytes | None:
+        """Wait for the next response to send; None once there are no more."""
+        if not self._sending:
+            self._sending = await self.responses.get_batch()
+            self._sending.reverse()
+        return self._sending.pop() if self._sending else None
+
     def on_sent(self, response: bytes) -> None:
         """Free the room of a response that was sent."""
+        self._unread.remove(len(response))
         self._in_flight -= 1
         self._unread_bytes -= len(response)
         self._readable.set()
@@ -180,9 +205,19 @@ class InferenceStream:
 
     def abandon(self) -> None:
         """Cancel all requests, because the client is gone."""
+        self._unread.close()
         self.responses.close()
         for request in list(self._running):
             request.abandon()
+
+    def _disconnect(self, error: SynergaiError) -> None:
+        """End the stream and drop its responses, because the client reads too slowly."""
+        self.abandon()
+        self.responses.get_batch_nowait()
+        self._sending.clear()
+        if self._slots is not None:
+            self._slots.clear()
+        self.on_disconnected(error)
 
     def stop(self) -> None:
         """End the stream once the buffered responses are sent, because the server is stopping."""
@@ -198,3 +233,7 @@ class InferenceStream:
         if self._budget_s is None:
             return None
         return self._budget_s - (asyncio.get_running_loop().time() - self._started_at)
+
+
+def _ignore(_error: SynergaiError) -> None:
+    pass

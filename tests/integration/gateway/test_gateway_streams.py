@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.v1 import jobs_pb2
 from tests.calls import read_message
+from tests.integration.gateway.conftest import settings_in
 
 if TYPE_CHECKING:
-    from gateway.server import Gateway
-    from tests.integration.gateway.conftest import Caller, FakeAgent
+    from pathlib import Path
+
+    from tests.calls import ReadableCall
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
     from tests.message_fields import RequestFactory
 
 
@@ -55,3 +60,51 @@ async def test_open_stream_does_not_delay_the_shutdown(
         await call.read()
     assert agent.stops == set()
     await stopped
+
+
+async def read_to_the_end(call: ReadableCall) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_stream_that_is_not_read_ends_and_others_go_on(
+    tmp_path: Path, connect: Connect, a_request: RequestFactory
+) -> None:
+    async with Gateway(settings_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
+        caller, _agent = await connect(gateway)
+        unread = gateway.app.unread
+        large = a_request(values=1 << 18)
+        call = caller.oip.ModelStreamInfer(timeout=60)
+        for _ in range(8):
+            await call.write(large)
+        while not unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
+            await asyncio.sleep(0.01)
+        response = await caller.oip.ModelInfer(large, timeout=10)
+        assert len(response.raw_output_contents[0]) == 1 << 20
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_to_the_end(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "were not read" in (caught.value.details() or "")
+        while unread.bytes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+
+
+async def test_results_of_a_streamed_job_that_are_not_read_end_it(
+    tmp_path: Path, connect: Connect, a_request: RequestFactory
+) -> None:
+    async with Gateway(settings_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
+        caller, _agent = await connect(gateway)
+        call = caller.jobs.Run(timeout=60)
+        spec = jobs_pb2.JobSpec(engine="echo", queries=8)
+        await call.write(jobs_pb2.RunRequest(open=spec))
+        large = a_request(values=1 << 18).SerializeToString()
+        for index in range(8):
+            query = jobs_pb2.Query(index=index, request=large)
+            await call.write(jobs_pb2.RunRequest(query=query))
+        while not gateway.app.unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
+            await asyncio.sleep(0.01)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_to_the_end(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        while gateway.app.unread.bytes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)

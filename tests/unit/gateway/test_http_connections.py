@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.http.connections import MAX_HEAD_BYTES, LimitedConnection
+from synergai.protocol.unread import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,7 +34,9 @@ class Client:
         self.transport.get_extra_info.return_value = None
         config = uvicorn.Config(self._app, log_config=None, lifespan="off", interface="asgi3")
         config.load()
-        self.connection = LimitedConnection(config=config, server_state=ServerState(), app_state={})
+        self.connection = LimitedConnection(
+            UnreadResponses(), config=config, server_state=ServerState(), app_state={}
+        )
         self.connection.connection_made(self.transport)
 
     async def _app(self, _: Scope, receive: Receive, send: Send) -> None:

@@ -18,6 +18,7 @@ from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, QuotaExceeded
 from synergai.oip.inference_pb2 import InferParameter
+from synergai.protocol.unread import UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ async def test_streamed_job_counts_while_its_stream_is_open(harness: GatewayHarn
         harness.metrics,
         harness.clock,
         window_bytes=1000,
+        unread=UnreadResponses(),
     )
     async with aclosing(streamed.run(CAMERA, SPEC, None, no_queries())) as answers:
         await anext(answers)

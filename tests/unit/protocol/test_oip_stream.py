@@ -19,6 +19,7 @@ from synergai.protocol.oip_server.stream import MAX_UNREAD_BYTES, InferenceStrea
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
+from synergai.protocol.unread import UnreadResponses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -78,6 +79,7 @@ class Streaming:
             window=window,
             end_on_error=False,
             ordered=ordered,
+            unread=UnreadResponses(),
         )
 
     @asynccontextmanager
