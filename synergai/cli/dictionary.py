@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, TlsCa
+from synergai.cli.options import AsJson, TlsCa, TokenFile
 from synergai.cli.output import (
     format_age,
     format_joules,
@@ -60,6 +60,7 @@ def show(
     as_json: AsJson = False,
     target: GatewayTarget = None,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
@@ -75,7 +76,7 @@ def show(
     if target is None:
         entries = load_dictionary(dictionary)
     else:
-        entries, workers = call_gateway(target, tls_ca, _dictionary_and_workers)
+        entries, workers = call_gateway(target, tls_ca, token_file, _dictionary_and_workers)
     selected = ConfigurationDictionary(
         entry
         for entry in entries

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
 from synergai.cli.output import (
     cut_text,
     format_count,
@@ -281,22 +281,32 @@ def add(
 
 
 @app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
-def load(engine: ServedEngine, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+def load(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
     """Load an engine on every worker that has it, ahead of the first query.
 
     Returns when the first worker is ready. An unloaded engine is put back in service.
     """
-    call_gateway(target, tls_ca, lambda client: client.load(engine))
+    call_gateway(target, tls_ca, token_file, lambda client: client.load(engine))
     typer.echo(f"{engine} is loaded")
 
 
 @app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
-def unload(engine: ServedEngine, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+def unload(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
     """Take an engine out of service and evict it from workers, until it is loaded again.
 
     Work accepted before is completed. Model files are kept.
     """
-    call_gateway(target, tls_ca, lambda client: client.unload(engine))
+    call_gateway(target, tls_ca, token_file, lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
 
 

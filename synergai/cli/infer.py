@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Priority, Target, TlsCa
+from synergai.cli.options import AsJson, Priority, Target, TlsCa, TokenFile
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput
@@ -87,6 +87,7 @@ def infer(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Run one query and print the result: classes, boxes, or the output tensors."""
     # Imported here to keep NumPy out of `--help`.
@@ -118,7 +119,7 @@ def infer(
         )
         return description, result
 
-    description, result = call_gateway(target, tls_ca, query)
+    description, result = call_gateway(target, tls_ca, token_file, query)
     if save is not None:
         _save(save, result.outputs)
     if as_json:

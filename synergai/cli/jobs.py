@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Priority, Target, TlsCa
+from synergai.cli.options import AsJson, Priority, Target, TlsCa, TokenFile
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
@@ -93,6 +93,7 @@ def submit(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Submit a job of queries on an engine's sample set, with an optional QoS.
 
@@ -119,7 +120,7 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    call_gateway(target, tls_ca, run)
+    call_gateway(target, tls_ca, token_file, run)
 
 
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
@@ -132,10 +133,11 @@ def list_jobs(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """List jobs, newest first."""
     states = [_parse_state(name) for name in state or ()]
-    jobs = call_gateway(target, tls_ca, lambda client: client.jobs(states, limit))
+    jobs = call_gateway(target, tls_ca, token_file, lambda client: client.jobs(states, limit))
     if as_json:
         print_json(jobs)
         return
@@ -154,13 +156,14 @@ def show(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Show a job and which worker ran which of its queries."""
 
     async def run(client: Client) -> JobStatus:
         return await (await _find(client, job)).status()
 
-    _print_status(call_gateway(target, tls_ca, run), as_json=as_json)
+    _print_status(call_gateway(target, tls_ca, token_file, run), as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
@@ -170,6 +173,7 @@ def watch(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
 
@@ -177,7 +181,7 @@ def watch(
         found = await _find(client, job)
         await _follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
 
-    call_gateway(target, tls_ca, run)
+    call_gateway(target, tls_ca, token_file, run)
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
@@ -186,6 +190,7 @@ def cancel(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Stop a job at its next query; completed queries are kept."""
 
@@ -193,7 +198,7 @@ def cancel(
         handle = await _find(client, job)
         return await handle.status(), await handle.cancel()
 
-    before, status = call_gateway(target, tls_ca, run)
+    before, status = call_gateway(target, tls_ca, token_file, run)
     if before.state.ended:
         typer.echo(f"the job had already ended ({before.state.name.lower()})", err=True)
     _print_status(status, as_json=as_json)
@@ -205,10 +210,11 @@ def _jobs(
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
 ) -> None:
     """List, show, watch and cancel jobs. Without a command, list the newest."""
     if context.invoked_subcommand is None:
-        list_jobs(as_json=as_json, target=target, tls_ca=tls_ca)
+        list_jobs(as_json=as_json, target=target, tls_ca=tls_ca, token_file=token_file)
 
 
 async def _find(client: Client, job: str) -> JobHandle:

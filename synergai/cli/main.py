@@ -72,6 +72,12 @@ APPLICATIONS: Final = {
         _SERVE,
         "gateway",
     ),
+    "access": Application(
+        "gateway.access.cli:app",
+        "Make tokens for clients, and check the access table of a gateway.",
+        _SERVE,
+        "gateway",
+    ),
     "infer": Application(
         "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "cli,client"
     ),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE
+from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
 
 Target = Annotated[
     str,
@@ -28,6 +28,16 @@ TlsCa = Annotated[
         envvar=TLS_CA_VARIABLE,
         show_envvar=True,
         help="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar=TOKEN_FILE_VARIABLE,
+        show_envvar=False,
+        help="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

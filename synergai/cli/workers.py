@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa
+from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
 from synergai.cli.output import (
     cut_text,
     format_age,
@@ -31,9 +31,14 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
-def workers(as_json: AsJson = False, target: Target = DEFAULT_TARGET, tls_ca: TlsCa = None) -> None:
+def workers(
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
     """Show the registered workers, their engines and sessions."""
-    registered = call_gateway(target, tls_ca, lambda client: client.workers())
+    registered = call_gateway(target, tls_ca, token_file, lambda client: client.workers())
     if as_json:
         print_json(registered)
     elif registered:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import grpc
 
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
+from synergai.protocol.bearer_token import authorized
 from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.rpc import channel_options
 from synergai.protocol.tls import open_channel
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from synergai.oip import inference_pb2_grpc
+    from synergai.protocol.bearer_token import Metadata
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -36,6 +38,7 @@ class GatewayChannel:
         max_message_bytes: largest message in either direction.
         attempts: maximum number of attempts of an idempotent call; 1 disables retries.
         credentials: TLS credentials; None for plaintext.
+        metadata: credentials of the client, which each call presents.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class GatewayChannel:
         max_message_bytes: int,
         attempts: int,
         credentials: grpc.ChannelCredentials | None = None,
+        metadata: Metadata = (),
     ) -> None:
         self.target = target
         self._attempts = attempts
         self._channel = open_channel(target, channel_options(max_message_bytes), credentials)
+        self._calls = authorized(self._channel, metadata)
         self._closed = False
 
     async def close(self) -> None:
@@ -69,21 +74,21 @@ class GatewayChannel:
                 "this process has imported another library's stubs of the Open Inference "
                 "Protocol, such as tritonclient.grpc; call engines from a process without it"
             ) from None
-        return inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return inference_pb2_grpc.GRPCInferenceServiceStub(self._calls)
 
     @cached_property
     def jobs(self) -> jobs_pb2_grpc.JobsAsyncStub:
         """Stub of ``synergai.v1.Jobs``."""
         from synergai.v1 import jobs_pb2_grpc
 
-        return jobs_pb2_grpc.JobsStub(self._channel)
+        return jobs_pb2_grpc.JobsStub(self._calls)
 
     @cached_property
     def fleet(self) -> fleet_pb2_grpc.FleetAsyncStub:
         """Stub of ``synergai.v1.Fleet``."""
         from synergai.v1 import fleet_pb2_grpc
 
-        return fleet_pb2_grpc.FleetStub(self._channel)
+        return fleet_pb2_grpc.FleetStub(self._calls)
 
     async def call(
         self,

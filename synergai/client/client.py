@@ -50,6 +50,7 @@ from synergai.domain import (
     validate_priority,
 )
 from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.protocol.bearer_token import token_metadata
 from synergai.protocol.converters import (
     engine_from_metadata,
     job_spec_to_proto,
@@ -57,7 +58,7 @@ from synergai.protocol.converters import (
     profile_entry_from_proto,
 )
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.protocol.tls import channel_credentials
+from synergai.protocol.tls import Identity, channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
@@ -84,9 +85,14 @@ class Client:
         patience: seconds for which watching a job outlasts an unavailable gateway.
         in_flight: maximum number of queries of `infer` in flight; others wait in the client.
         tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
+        tls_cert: certificate (PEM) of the client, if the gateway requires one.
+        tls_key: private key (PEM) of `tls_cert`.
+        token: bearer token, if the gateway has an access table.
+        insecure: send the token without TLS to other machines as well.
 
     Raises:
-        InvalidInput: `attempts` or `in_flight` is less than 1, or `tls_ca` has no certificates.
+        InvalidInput: `attempts` or `in_flight` is less than 1, a file has no certificates or key,
+            or the token would be sent without encryption.
     """
 
     def __init__(
@@ -98,6 +104,10 @@ class Client:
         patience: float = 30.0,
         in_flight: int = 1024,
         tls_ca: Path | None = None,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        token: str = "",
+        insecure: bool = False,
     ) -> None:
         if attempts < 1:
             raise InvalidInput(f"attempts must be at least 1, not {attempts}")
@@ -108,7 +118,10 @@ class Client:
         self._attempts = attempts
         self._patience = patience
         self._slots = PrioritySemaphore(in_flight)
-        self._credentials = channel_credentials(tls_ca)
+        self._credentials = channel_credentials(tls_ca, Identity.read(tls_cert, tls_key))
+        self._metadata = token_metadata(
+            token, target, encrypted=tls_ca is not None, insecure=insecure
+        )
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
         self._descriptions = EngineDescriptions(self.engine)
@@ -116,7 +129,11 @@ class Client:
     async def __aenter__(self) -> Self:
         # A channel is bound to the running event loop, so it is opened here.
         self._opened = channel = GatewayChannel(
-            self.target, self._max_message_bytes, self._attempts, self._credentials
+            self.target,
+            self._max_message_bytes,
+            self._attempts,
+            self._credentials,
+            self._metadata,
         )
         self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
         return self

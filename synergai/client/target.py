@@ -1,15 +1,33 @@
-"""Default gateway address and TLS authority, shared by all commands."""
+"""Default address and credentials for a gateway, shared by all commands."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
+
+from synergai.errors import InvalidInput
 
 TARGET_VARIABLE: Final = "SYNERGAI_TARGET"
 TLS_CA_VARIABLE: Final = "SYNERGAI_TLS_CA"
+TLS_CERT_VARIABLE: Final = "SYNERGAI_TLS_CERT"
+TLS_KEY_VARIABLE: Final = "SYNERGAI_TLS_KEY"
+TOKEN_VARIABLE: Final = "SYNERGAI_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE: Final = "SYNERGAI_TOKEN_FILE"  # noqa: S105 - as above
+INSECURE_VARIABLE: Final = "SYNERGAI_INSECURE"
 """Environment variables read by every command; a command's own variables and options win."""
 DEFAULT_TARGET: Final = "127.0.0.1:8001"
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+
+
+class Connection(TypedDict):
+    """Arguments of a `Client` that encrypt and authenticate its connection; see there."""
+
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    token: str
+    insecure: bool
 
 
 def default_target() -> str:
@@ -19,5 +37,45 @@ def default_target() -> str:
 
 def default_tls_ca() -> Path | None:
     """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
-    path = os.environ.get(TLS_CA_VARIABLE)
-    return Path(path) if path else None
+    return _path(TLS_CA_VARIABLE)
+
+
+def default_token_file() -> Path | None:
+    """Return the path of the file with the token from the environment; None without one."""
+    return _path(TOKEN_FILE_VARIABLE)
+
+
+def connection(tls_ca: Path | None, token_file: Path | None) -> Connection:
+    """Return the arguments for a client, with everything else from the environment.
+
+    Args:
+        tls_ca: certificate authority (PEM) of the gateway's certificate; None for plaintext.
+        token_file: file with the bearer token; None to take it from the environment.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    return Connection(
+        tls_ca=tls_ca,
+        tls_cert=_path(TLS_CERT_VARIABLE),
+        tls_key=_path(TLS_KEY_VARIABLE),
+        token=_read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
+        insecure=os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE,
+    )
+
+
+def _path(variable: str) -> Path | None:
+    text = os.environ.get(variable)
+    return Path(text) if text else None
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise InvalidInput(f"--token-file: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"--token-file: {path} is not text") from None
+    if not token:
+        raise InvalidInput(f"--token-file: {path} is empty")
+    return token

@@ -90,7 +90,9 @@ def _run(
         SynergaiError: the gateway is unreachable, or the samples are unusable.
     """
     with ExitStack() as stack:
-        sync_client = stack.enter_context(SyncStreamClient(settings.target, settings.tls_ca))
+        sync_client = stack.enter_context(
+            SyncStreamClient(settings.target, **settings.connection())
+        )
         library = _library(settings, sync_client.engine(settings.engine))
         completer = SampleCompleter(library if settings.mode == "accuracy" else None)
         deadline_s = settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None
@@ -105,7 +107,7 @@ def _run(
         system: SystemUnderTest = sync_system
         if settings.scenario in ("Server", "Offline"):
             client = Client(
-                settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca
+                settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection()
             )
             async_system = AsyncSystem(
                 client,

@@ -15,17 +15,19 @@ import grpc
 
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
+from synergai.protocol.bearer_token import token_metadata
 from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.converters import engine_from_metadata
 from synergai.protocol.rpc import channel_options
 from synergai.protocol.status import error_from_stream
-from synergai.protocol.tls import channel_credentials
+from synergai.protocol.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
     from types import TracebackType
+    from typing import Unpack
 
+    from synergai.client.target import Connection
     from synergai.domain import Engine
     from synergai.errors import SynergaiError
 
@@ -40,15 +42,23 @@ class SyncStreamClient:
 
     Args:
         target: ``host:port`` of the gateway.
-        tls_ca: certificate authority (PEM) of the gateway's certificate; None without TLS.
+        **connection: encryption and credentials, as for `Client`.
 
     Raises:
-        InvalidInput: `tls_ca` has no certificates.
+        InvalidInput: see `Client`.
     """
 
-    def __init__(self, target: str, tls_ca: Path | None = None) -> None:
+    def __init__(self, target: str, **connection: Unpack[Connection]) -> None:
         self._target = target
-        credentials = channel_credentials(tls_ca)
+        tls_ca = connection["tls_ca"]
+        identity = Identity.read(connection["tls_cert"], connection["tls_key"])
+        credentials = channel_credentials(tls_ca, identity)
+        self._metadata = token_metadata(
+            connection["token"],
+            target,
+            encrypted=tls_ca is not None,
+            insecure=connection["insecure"],
+        )
         if credentials is None:
             self._channel = grpc.insecure_channel(target, channel_options())
         else:
@@ -61,7 +71,7 @@ class SyncStreamClient:
             request_serializer=None,
             response_deserializer=inference_pb2.ModelStreamInferResponse.FromString,
         )
-        self._call = start(iter(self._requests.get, None))
+        self._call = start(iter(self._requests.get, None), metadata=self._metadata)
         self._responses: Iterator[inference_pb2.ModelStreamInferResponse] = iter(self._call)
 
     def __enter__(self) -> Self:
@@ -86,7 +96,7 @@ class SyncStreamClient:
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         request = inference_pb2.ModelMetadataRequest(name=name)
         try:
-            metadata = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S)
+            metadata = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise self._call_error(failure) from None
         return engine_from_metadata(metadata)

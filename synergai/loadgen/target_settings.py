@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from synergai.client.target import default_target, default_tls_ca
+from synergai.client.target import (
+    Connection,
+    connection,
+    default_target,
+    default_tls_ca,
+    default_token_file,
+)
 from synergai.errors import InvalidInput
 from synergai.runtime.settings import POSITIONAL, Address, Settings
 
@@ -24,6 +30,10 @@ class TargetSettings(Settings):
         default_factory=default_tls_ca,
         description="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
     )
+    token_file: Path | None = Field(
+        default_factory=default_token_file,
+        description="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
+    )
     models: Path = Field(
         default=Path("models"),
         description="Model directory; the engine's sample set in it is sent, if it has one.",
@@ -32,6 +42,14 @@ class TargetSettings(Settings):
         default=None,
         description="Sample set to send instead: an .npz file with one array per input.",
     )
+
+    def connection(self) -> Connection:
+        """Return the arguments that encrypt and authenticate a client's connection.
+
+        Raises:
+            InvalidInput: a file cannot be read.
+        """
+        return connection(self.tls_ca, self.token_file)
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Check that no option was given that the chosen mode would ignore.

@@ -121,7 +121,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
 
 def _client(settings: LoadSettings) -> Client:
     # No retries, which would hide failures, and no limit in flight: the loop is open.
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize, tls_ca=settings.tls_ca)
+    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection())
 
 
 async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:

@@ -17,6 +17,7 @@ import pytest
 import synergai
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
+from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
@@ -292,7 +293,7 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
 
 async def test_the_load_generators_synchronous_line_is_encrypted_too(encrypted: Gateway) -> None:
     def ask() -> None:
-        with SyncStreamClient(encrypted.address, CA) as line:
+        with SyncStreamClient(encrypted.address, **connection(CA, None)) as line:
             line.engine("nothing")
 
     with pytest.raises(NotFound, match="no worker serves engine 'nothing'"):

@@ -1,0 +1,95 @@
+"""Bearer tokens of clients: where they may be sent, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from synergai.errors import InvalidInput
+from synergai.runtime.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import grpc.aio
+
+    Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+_TOKEN: Final = re.compile("[!-~]{1,8192}")
+_LOCAL: Final = ("unix:", "unix-abstract:")
+
+
+def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) -> Metadata:
+    """Return the metadata that presents a token; empty without one.
+
+    Args:
+        token: the token; empty for none.
+        target: name of the server.
+        encrypted: whether the connection uses TLS.
+        insecure: send the token without TLS to other machines as well.
+
+    Raises:
+        InvalidInput: the token is malformed, or could be read on its way.
+    """
+    if not token:
+        return ()
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidInput("the token has spaces or other characters that no token has")
+    if not (encrypted or insecure or _is_local(target)):
+        raise InvalidInput(
+            f"the token would be sent to {target} without encryption: use TLS (--tls-ca, tls_ca=), "
+            "or accept the risk with SYNERGAI_INSECURE=1 (insecure=True)"
+        )
+    return (("authorization", f"Bearer {token}"),)
+
+
+def _is_local(target: str) -> bool:
+    """Return whether a target of gRPC is on this machine."""
+    if target.startswith(_LOCAL):
+        return True
+    address = target.rpartition("/")[2]
+    return is_loopback(address.rpartition(":")[0] or address)
+
+
+class AuthorizedChannel:
+    """A channel whose calls present credentials; has what stubs need.
+
+    Not an interceptor of gRPC, which would add a task to each call.
+
+    Args:
+        channel: the channel.
+        metadata: added to the metadata of each call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:
+        self._channel = channel
+        self._metadata = metadata
+
+    def unary_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        """Return a method with one request and one response."""
+        return self._authorized(self._channel.unary_unary(*args, **options))
+
+    def unary_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        """Return a method with one request and a stream of responses."""
+        return self._authorized(self._channel.unary_stream(*args, **options))
+
+    def stream_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        """Return a method with a stream of requests and one response."""
+        return self._authorized(self._channel.stream_unary(*args, **options))
+
+    def stream_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        """Return a method with streams of requests and responses."""
+        return self._authorized(self._channel.stream_stream(*args, **options))
+
+    def _authorized(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, metadata: Metadata = (), **options: Any) -> Any:
+            return method(*args, metadata=(*metadata, *self._metadata), **options)
+
+        return call
+
+
+def authorized(channel: grpc.aio.Channel, metadata: Metadata) -> grpc.aio.Channel:
+    """Return a channel for stubs whose calls have `metadata`; the channel itself if it is empty."""
+    if not metadata:
+        return channel
+    return cast("grpc.aio.Channel", AuthorizedChannel(channel, metadata))
