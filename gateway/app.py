@@ -118,6 +118,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         max_jobs=settings.max_jobs,
     )
     restored = await jobs.restore()
+    pausing = asyncio.create_task(jobs.pauses.follow_store())
+    stack.push_async_callback(cancelled, pausing)
     watching = asyncio.create_task(
         profiles.watch(lambda entries: dispatcher.tell(ProfilesAdded(tuple(entries))))
     )
@@ -153,6 +155,16 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     metrics.add_gauge(
         "requests_in_flight_bytes", "Bytes of these requests.", lambda: admission.bytes
+    )
+    metrics.add_gauge(
+        "journal_writable",
+        "Whether the journal's disk has room for new jobs.",
+        lambda: journal.accepting,
+    )
+    metrics.add_gauge(
+        "paused_jobs",
+        "Unfinished jobs that wait for room on the journal's disk.",
+        lambda: len(jobs.pauses),
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))

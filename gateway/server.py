@@ -214,7 +214,7 @@ class Gateway:
         )
         routes = [
             *RestCalls(backend, app.clock, metadata, bodies).routes(),
-            *monitoring_routes(app.metrics.render, backend.is_ready),
+            *monitoring_routes(app.metrics.render, backend.is_ready, lambda: app.journal.accepting),
             *page_routes(backend, metadata),
         ]
         if app.authenticator is not None:
@@ -261,7 +261,7 @@ class Gateway:
         return (
             JobsServicer(app.jobs, app.streamed).handler(),
             FleetServicer(app.dispatcher, app.catalogue, app.profiles, app.clock).handler(),
-            HealthServicer(app.catalogue, app.admission).handler(),
+            HealthServicer(app.catalogue, app.admission, lambda: app.journal.accepting).handler(),
             *(_reflection() if self._settings.reflection else ()),
             UnimplementedHandler(
                 {

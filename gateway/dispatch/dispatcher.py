@@ -121,6 +121,22 @@ class Dispatcher:
             self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
 
+    def suspend(self, job_id: JobId) -> None:
+        """Withdraw a job before its next query, without telling its handler.
+
+        Submit it again to continue, once it is not in flight any more.
+        """
+        if self._handlers.pop(job_id, None) is not None:
+            self._handle(JobCancelled(job_id))
+
+    def jobs_in_flight(self) -> set[JobId]:
+        """Return the jobs of which a worker has an assignment."""
+        return {
+            progress.assignment.job_id
+            for worker in self._workers.values()
+            for progress in worker.in_flight.values()
+        }
+
     def handler(self, job_id: JobId) -> JobHandler | None:
         """Return the handler of a job; None if it has ended."""
         return self._handlers.get(job_id)

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 
 def monitoring_routes(
-    metrics: Callable[[], Awaitable[bytes]], ready: Callable[[], bool]
+    metrics: Callable[[], Awaitable[bytes]],
+    ready: Callable[[], bool],
+    accepts_jobs: Callable[[], bool],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
     Args:
         metrics: returns the metrics in Prometheus' text format.
         ready: returns whether the gateway accepts requests, for ``/healthz``.
+        accepts_jobs: returns whether there is room to record new jobs.
     """
 
     async def render(_request: Request) -> Response:
@@ -30,7 +33,8 @@ def monitoring_routes(
 
     async def healthz(_request: Request) -> Response:
         if ready():
-            return PlainTextResponse("serving\n")
+            full = "" if accepts_jobs() else "jobs are refused: the journal's disk is full\n"
+            return PlainTextResponse(f"serving\n{full}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]

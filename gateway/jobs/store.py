@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from synergai.errors import Overloaded
+
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable, Collection
@@ -13,11 +15,29 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, JobId, JobSpec, JobState
 
 
+class StoreFull(Overloaded):
+    """The disk is full, so that nothing can be recorded; it may have room again later."""
+
+    def __init__(self) -> None:
+        super().__init__("the gateway's disk is full, so jobs cannot be recorded; try later")
+
+
 class JobStore(Protocol):
     """Durable store of submitted jobs. An operation is durable once its future is done.
 
     A future raises `SynergaiError` if its operation was refused or could not be written.
     """
+
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for new jobs."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the progress of accepted jobs can be recorded."""
+
+    async def wait_space_changed(self) -> None:
+        """Wait until `accepting` or `writable` may have changed since the last call."""
 
     def accept(self, record: JobRecord, key: str = "") -> Future[JobId]:
         """Record a new job; return its id, or that of the earlier job with the same key."""
@@ -55,3 +75,6 @@ class JobStore(Protocol):
             limit: maximum number of jobs.
             wanted: whether to include jobs of an engine and tenant; called from another thread.
         """
+
+    def after_pending(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once all earlier operations are done; at once if there are none."""

@@ -8,11 +8,13 @@ import secrets
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.record import JobRecord
+from gateway.jobs.store import StoreFull
 from gateway.jobs.tracker import JobTracker
 from gateway.monitoring.outcomes import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
@@ -97,11 +99,21 @@ def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
         jobs.count_violation(status.excess_s)
 
 
+class _End(NamedTuple):
+    """End of a job, at `now` in monotonic seconds."""
+
+    state: JobState
+    reason: str
+    now: float
+
+
 class SubmittedJob:
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
     Attributes:
+        tracker: its live record.
         usage: its tenant's usage, on which it is counted; None without quotas.
+        ending: done once its end is recorded, or could not be; None before its end.
     """
 
     durable = True
@@ -116,8 +128,10 @@ class SubmittedJob:
     ) -> None:
         self._jobs = jobs
         self._journal = journal
+        self._end: _End | None = None
         self.tracker = tracker
         self.usage = usage
+        self.ending: asyncio.Future[None] | None = None
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Return no requests: the queries draw on samples."""
@@ -150,25 +164,43 @@ class SubmittedJob:
     ) -> None:
         if (error := recorded.exception()) is None:
             self.tracker.record_execution(assignment, execution)
+        elif isinstance(error, StoreFull):
+            # Before the core takes these queries as done: they run again after the pause.
+            self._jobs.pauses.pause(self.tracker.id)
         else:
             _log.error("job %s: queries not recorded: %s", self.tracker.id, error)
 
     def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
         """Record the end in the journal, then in the status."""
+        self._record_end(_End(state, reason, now))
+
+    def resume(self) -> None:
+        """Continue after a pause."""
+        if self._end is not None:
+            self._record_end(self._end)
+            return
+        if self.tracker.record.dispatched_at is not None:
+            self._journal.record_dispatch(self.tracker.record)
+        self._jobs.schedule(self)
+
+    def _record_end(self, end: _End) -> None:
+        self._end = end
         record = replace(
             self.tracker.record,
-            state=state,
-            finished_at=self.tracker.clock.to_unix(now),
-            reason=reason,
+            state=end.state,
+            finished_at=self.tracker.clock.to_unix(end.now),
+            reason=end.reason,
         )
-        self._journal.record_end(record).add_done_callback(partial(self._ended, state, reason, now))
+        self.ending = self._journal.record_end(record)
+        self.ending.add_done_callback(partial(self._ended, end))
 
-    def _ended(
-        self, state: JobState, reason: str, now: float, recorded: asyncio.Future[None]
-    ) -> None:
-        if recorded.exception() is None:
-            self.tracker.record_end(state, now, reason)
+    def _ended(self, end: _End, recorded: asyncio.Future[None]) -> None:
+        error = recorded.exception()
+        if error is None:
+            self.tracker.record_end(end.state, end.now, end.reason)
             self._jobs.on_job_ended(self.tracker)
+        elif isinstance(error, StoreFull):
+            self._jobs.pauses.pause(self.tracker.id)
 
 
 class SubmittedJobs:
@@ -183,6 +215,9 @@ class SubmittedJobs:
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         max_jobs: maximum number of unfinished jobs.
+
+    Attributes:
+        pauses: the jobs that wait until the journal can be written.
     """
 
     def __init__(
@@ -207,6 +242,7 @@ class SubmittedJobs:
         self._max_jobs = max_jobs
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
+        self.pauses = Pauses(journal, dispatcher, self._unfinished)
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
@@ -230,7 +266,7 @@ class SubmittedJobs:
             InvalidInput: the key is too long or not printable.
             EngineNotFound, EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
-            Overloaded: too many jobs are unfinished.
+            Overloaded: too many jobs are unfinished, or the disk is full.
             Unavailable: the gateway is stopping.
         """
         if len(key) > _MAX_KEY or not key.isprintable():
@@ -319,16 +355,17 @@ class SubmittedJobs:
         Raises:
             JobNotFound: the id is unknown, or the job is not for the caller to see.
             PermissionDenied: the caller may see the job, but not cancel it.
+            StoreFull: the disk is full; the job is stopped, and its end recorded later.
         """
         status = await self._status(job_id)
         check_cancel(caller, status)
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
-            self._dispatcher.cancel(JobId(job_id))
-            async with aclosing(job.tracker.watch()) as statuses:
-                async for status in statuses:
-                    if status.state.ended:
-                        return status
+            self._dispatcher.cancel(job.tracker.id)
+            if job.ending is None:  # it is paused, so the dispatcher does not know it
+                job.on_ended(JobState.CANCELLED, "", Fault.UNSPECIFIED, self._clock.now())
+            if job.ending is not None:
+                await asyncio.shield(job.ending)
         return await self._status(job_id)
 
     def on_job_ended(self, tracker: JobTracker) -> None:
@@ -361,6 +398,8 @@ class SubmittedJobs:
         self._catalogue.check_samples(spec.engine)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
+        if not self._journal.accepting:
+            raise StoreFull
 
     def _accepted(
         self, tracker: JobTracker, usage: TenantUsage | None, accepted: asyncio.Future[JobId]
@@ -373,8 +412,12 @@ class SubmittedJobs:
 
     def _start(self, tracker: JobTracker, usage: TenantUsage | None) -> None:
         job = SubmittedJob(self, self._journal, tracker, usage)
-        record = tracker.record
-        self._unfinished[record.id] = job
+        self._unfinished[tracker.id] = job
+        self.schedule(job)
+
+    def schedule(self, job: SubmittedJob) -> None:
+        """Run the queries of a job that are not recorded."""
+        record = job.tracker.record
         self._dispatcher.submit(
             scheduler_job(record, self._clock),
             job,

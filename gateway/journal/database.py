@@ -6,6 +6,7 @@ of each page, and verifies it at every read.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUM_BYTES: Final = 8
 _MAX_FAULTS: Final = 5
+_NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_FAILED_SYNCS: Final = frozenset((apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC))
 
 
 def connect(path: Path, *, create: bool = False) -> apsw.Connection:
@@ -73,6 +76,27 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
     except apsw.Error as error:
         return [describe(error)]
     return [fault for fault in found if fault != "ok"]
+
+
+def is_disk_full(error: Exception, connection: apsw.Connection | None = None) -> bool:
+    """Return whether an operation failed for lack of space, and can be repeated later.
+
+    A failed sync never can, whatever its cause: the kernel may have dropped unwritten data.
+
+    Args:
+        error: why it failed.
+        connection: the database, which has had no other error since.
+    """
+    if isinstance(error, OSError):
+        return error.errno in _NO_SPACE
+    if isinstance(error, apsw.FullError):
+        return True
+    return (
+        isinstance(error, (apsw.IOError, apsw.CantOpenError))
+        and getattr(error, "extendedresult", None) not in _FAILED_SYNCS
+        and connection is not None
+        and connection.system_errno in _NO_SPACE
+    )
 
 
 def describe(error: Exception) -> str:

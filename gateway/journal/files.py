@@ -16,6 +16,7 @@ LOG: Final = "journal.db-wal"
 INDEX: Final = "journal.db-shm"
 """Index of the log, which SQLite rebuilds."""
 MARKER: Final = "journal.marker"
+RESERVE: Final = "journal.reserve"
 
 
 def lock(directory: Path) -> int:

@@ -3,6 +3,9 @@
 A writer thread owns the only database connection. It commits all queued operations in one
 transaction, in order, and then resolves their futures, so many operations share one disk sync.
 
+While the disk is full, writes fail with `StoreFull`, reads are answered, and the thread looks for
+space. Any other failure to write breaks the journal for good.
+
 The schema rejects recording a query twice, queries beyond a job's range, and queries of a job
 that has ended.
 """
@@ -10,6 +13,7 @@ that has ended.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import threading
@@ -19,11 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
+from gateway.jobs.store import StoreFull
 from gateway.journal import operations, schema
-from gateway.journal.database import describe
+from gateway.journal.database import describe, is_disk_full
 from gateway.journal.errors import JournalBroken
-from gateway.journal.files import lock
+from gateway.journal.files import RESERVE, lock
 from gateway.journal.opening import open_journal
+from gateway.journal.reserve import Reserve, Space
 from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
@@ -38,14 +44,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 KEPT_JOBS: Final = 100_000
 """Default number of ended jobs to keep; older ones are deleted."""
 _PURGE_EVERY: Final = 256
+_PROBE_S: Final = 1.0
+"""Seconds between two looks for space on a full disk."""
 
 
 class _QueuedOperation(NamedTuple):
     operation: Operation
     future: asyncio.Future[object]
+    writes: bool
 
 
 class Journal:
@@ -57,10 +68,12 @@ class Journal:
 
     Attributes:
         epoch: number of times that the journal has been opened, from 1.
-        broken: done once the journal cannot be written, with the cause.
+        broken: done once the journal cannot be written any more, with the cause.
+        space: room on the disk.
 
     Raises:
         Unavailable: another gateway uses the directory, or it cannot be written.
+        StoreFull: its disk is full.
         JournalDamaged: it lacks something that was acknowledged, or its content is corrupt.
         JournalBroken: the file is not a journal of this version.
     """
@@ -68,13 +81,20 @@ class Journal:
     def __init__(self, directory: Path, *, kept_jobs: int = KEPT_JOBS) -> None:
         self._loop = asyncio.get_running_loop()
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
+        self.space = Space.AMPLE
+        self._space_changed = asyncio.Event()
         self._kept_jobs = kept_jobs
         self._ended = 0
         self._pending = 0
         self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
         with ExitStack() as stack:
             stack.callback(os.close, lock(directory))
-            opened = open_journal(directory, stack)
+            self._reserve = Reserve(directory / RESERVE)
+            try:
+                opened = open_journal(directory, stack)
+            except StoreFull:
+                self._reserve.release()
+                opened = open_journal(directory, stack)
             self._connection, self._marker, self.epoch, self._commits = opened
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
@@ -94,7 +114,7 @@ class Journal:
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._enqueue(partial(operations.accept, record=record, key=key))
+        return self._enqueue_write(partial(operations.accept, record=record, key=key))
 
     def find_accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
         """Return the id of the job accepted under a key, if any.
@@ -106,7 +126,7 @@ class Journal:
 
     def record_dispatch(self, record: JobRecord) -> asyncio.Future[None]:
         """Record the job's first dispatch and estimate."""
-        return self._enqueue(partial(operations.record_dispatch, record=record))
+        return self._enqueue_write(partial(operations.record_dispatch, record=record))
 
     def record_execution(
         self, job_id: JobId, assignment_id: AssignmentId, execution: RecordedExecution
@@ -117,7 +137,7 @@ class Journal:
             InternalError: a query is already recorded under another assignment or beyond the
                 job's range, or the job has ended. Nothing is changed then.
         """
-        return self._enqueue(
+        return self._enqueue_write(
             partial(
                 operations.record_execution,
                 job_id=job_id,
@@ -130,16 +150,18 @@ class Journal:
         """Record the end of the job."""
         self._ended += 1
         if self._ended % _PURGE_EVERY == 0:
-            self._enqueue(partial(operations.purge, kept=self._kept_jobs))
-        return self._enqueue(partial(operations.record_end, record=record))
+            self._enqueue_write(partial(operations.purge, kept=self._kept_jobs))
+        return self._enqueue_write(partial(operations.record_end, record=record))
 
     def add_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
         """Record engine names, so that they stay known without a worker."""
-        return self._enqueue(partial(operations.add_engines, engines=tuple(engines)))
+        return self._enqueue_write(partial(operations.add_engines, engines=tuple(engines)))
 
     def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
         """Record whether an engine is unloaded."""
-        return self._enqueue(partial(operations.set_unloaded, engine=engine, unloaded=unloaded))
+        return self._enqueue_write(
+            partial(operations.set_unloaded, engine=engine, unloaded=unloaded)
+        )
 
     # --- reads --------------------------------------------------------------------------------
 
@@ -177,9 +199,44 @@ class Journal:
             return
         self._enqueue(operations.no_op).add_done_callback(lambda _: callback())
 
+    # --- space --------------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for new jobs."""
+        return self.space is Space.AMPLE
+
+    @property
+    def writable(self) -> bool:
+        """Whether the progress of accepted jobs can be recorded."""
+        return self.space is not Space.FULL
+
+    async def wait_space_changed(self) -> None:
+        """Wait until `space` has changed since the last call."""
+        await self._space_changed.wait()
+        self._space_changed.clear()
+
+    def _set_space(self, space: Space) -> None:
+        if space is self.space:
+            return
+        self.space = space
+        self._space_changed.set()
+        if space is Space.AMPLE:
+            _log.info("the disk of the journal has room again: accepting jobs")
+        else:
+            done = "recorded in the reserve" if space is Space.RESERVE else "paused"
+            _log.warning(
+                "the disk of the journal is full: jobs are refused, accepted ones %s", done
+            )
+
     # --- writer thread ------------------------------------------------------------------------
 
-    def _enqueue(self, operation: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+    def _enqueue_write(self, operation: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        return self._enqueue(operation, writes=True)
+
+    def _enqueue(
+        self, operation: Callable[[apsw.Connection], T], *, writes: bool = False
+    ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         if self.broken.done():
             future.set_exception(self.broken.result())
@@ -187,7 +244,7 @@ class Journal:
             return future
         self._pending += 1
         future.add_done_callback(self._on_settled)
-        self._queue.put(_QueuedOperation(operation, future))  # type: ignore[arg-type]  # futures are invariant
+        self._queue.put(_QueuedOperation(operation, future, writes))  # type: ignore[arg-type]  # futures are invariant
         return future
 
     def _on_settled(self, _future: asyncio.Future[Any]) -> None:
@@ -196,48 +253,78 @@ class Journal:
         self._pending -= 1
 
     def _run(self) -> None:
+        space = self._find_space()
+        self._loop.call_soon_threadsafe(self._set_space, space)
         closing = False
         while not closing:
             batch: list[_QueuedOperation] = []
-            item = self._queue.get()
-            while item is not None:
-                batch.append(item)
-                try:
+            with suppress(queue.Empty):
+                item = self._queue.get(timeout=None if space is Space.AMPLE else _PROBE_S)
+                while item is not None:
+                    batch.append(item)
                     item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            closing = item is None
+                closing = True
+            if space is not Space.AMPLE:
+                space = self._find_space(space)
             if batch:
-                outcomes = self._commit(batch)
-                self._loop.call_soon_threadsafe(self._deliver, batch, outcomes)
+                space, outcomes = self._commit(batch, space)
+                self._loop.call_soon_threadsafe(self._deliver, batch, outcomes, space)
+            elif not closing:
+                self._loop.call_soon_threadsafe(self._set_space, space)
 
-    def _commit(self, batch: list[_QueuedOperation]) -> list[object]:
+    def _find_space(self, otherwise: Space = Space.RESERVE) -> Space:
+        return Space.AMPLE if self._reserve.take() else otherwise
+
+    def _commit(self, batch: list[_QueuedOperation], space: Space) -> tuple[Space, list[object]]:
+        """Execute the batch; return the space left, and a result or an exception per operation."""
+        if space is not Space.FULL:
+            try:
+                return space, self._execute(batch)
+            except Exception as error:  # noqa: BLE001 - every future must be resolved
+                full = is_disk_full(error, self._connection)
+                self._roll_back()
+                if not full:
+                    return space, [_broken(error)] * len(batch)
+            if self._reserve.release():
+                return self._commit(batch, Space.RESERVE)
+        return Space.FULL, self._read_only(batch)
+
+    def _execute(self, batch: list[_QueuedOperation]) -> list[object]:
         """Execute the batch in one transaction; return a result or an exception per operation."""
         outcomes: list[object] = []
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            unchanged = self._connection.total_changes()
-            for item in batch:
-                try:
-                    outcomes.append(item.operation(self._connection))
-                except SynergaiError as error:  # raised before any change
-                    outcomes.append(error)
-            changed = self._connection.total_changes() != unchanged
-            if changed:
-                schema.count_commit(self._connection, self._commits + 1)
-            self._connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - every future must be resolved
-            with suppress(apsw.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-            broken = JournalBroken(f"the journal cannot be written: {describe(error)}")
-            return [broken] * len(batch)
+        self._connection.execute("BEGIN IMMEDIATE")
+        unchanged = self._connection.total_changes()
+        for item in batch:
+            try:
+                outcomes.append(item.operation(self._connection))
+            except SynergaiError as error:  # raised before any change
+                outcomes.append(error)
+        changed = self._connection.total_changes() != unchanged
+        if changed:
+            schema.count_commit(self._connection, self._commits + 1)
+        self._connection.execute("COMMIT")
         if changed:
             self._commits += 1
             self._marker.advance(self._commits)
         return outcomes
 
-    def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object]) -> None:
+    def _read_only(self, batch: list[_QueuedOperation]) -> list[object]:
+        """Execute the reads of the batch; the writes fail, all of them, so that none is skipped."""
+        try:
+            results = iter(self._execute([item for item in batch if not item.writes]))
+        except Exception as error:  # noqa: BLE001 - every future must be resolved
+            failure = StoreFull() if is_disk_full(error, self._connection) else _broken(error)
+            self._roll_back()
+            return [failure] * len(batch)
+        return [StoreFull() if item.writes else next(results) for item in batch]
+
+    def _roll_back(self) -> None:
+        with suppress(apsw.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object], space: Space) -> None:
+        self._set_space(space)
         for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, JournalBroken) and not self.broken.done():
                 self.broken.set_result(outcome)
@@ -245,7 +332,11 @@ class Journal:
                 continue
             if isinstance(outcome, Exception):
                 item.future.set_exception(outcome)
-                if isinstance(outcome, JournalBroken):
-                    item.future.exception()  # reported once, by `broken`
+                if isinstance(outcome, (JournalBroken, StoreFull)):
+                    item.future.exception()  # reported once, by `broken` or the change of space
             else:
                 item.future.set_result(outcome)
+
+
+def _broken(error: Exception) -> JournalBroken:
+    return JournalBroken(f"the journal cannot be written: {describe(error)}")

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
+from gateway.jobs.store import StoreFull
 from gateway.journal import schema
-from gateway.journal.database import add_checksums, connect, describe, find_faults, has_checksums
+from gateway.journal.database import (
+    add_checksums,
+    connect,
+    describe,
+    find_faults,
+    has_checksums,
+    is_disk_full,
+)
 from gateway.journal.errors import JournalBroken, JournalDamaged
 from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
 from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
@@ -48,31 +56,39 @@ def open_journal(directory: Path, stack: ExitStack) -> OpenedJournal:
     Raises:
         JournalDamaged: the journal is damaged; nothing was changed.
         JournalBroken: the file cannot be used, or is not a journal of a known version.
+        StoreFull: the disk is full.
         Unavailable: the directory cannot be written.
     """
     path = directory / DATABASE
-    try:
-        mark = check_files(directory)
-        new = is_empty(path)
-        if new and mark is None:
-            write_marker(directory / MARKER, Mark())
-        connection = stack.enter_context(closing(connect(path, create=new)))
-        check_content(connection, path, mark)
-        if mark is None and not new:
-            write_marker(directory / MARKER, Mark())
-        add_checksums(connection)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "full")
-        connection.pragma("foreign_keys", True)
-        schema.create_or_upgrade(connection)
-        counters = schema.next_epoch(connection)
-        marker = Marker(directory / MARKER, Mark(*counters))
-    except (apsw.Error, schema.WrongVersion) as error:
-        raise JournalBroken(f"{path} cannot be used: {describe(error)}") from error
-    except OSError as error:
-        raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
-    stack.callback(marker.close)
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    connection = None
+    with ExitStack() as opened:
+        try:
+            mark = check_files(directory)
+            new = is_empty(path)
+            if new and mark is None:
+                write_marker(directory / MARKER, Mark())
+            connection = opened.enter_context(closing(connect(path, create=new)))
+            check_content(connection, path, mark)
+            if mark is None and not new:
+                write_marker(directory / MARKER, Mark())
+            add_checksums(connection)
+            connection.pragma("journal_mode", "wal")
+            connection.pragma("synchronous", "full")
+            connection.pragma("foreign_keys", True)
+            schema.create_or_upgrade(connection)
+            counters = schema.next_epoch(connection)
+            marker = Marker(directory / MARKER, Mark(*counters))
+        except (apsw.Error, schema.WrongVersion) as error:
+            if is_disk_full(error, connection):
+                raise StoreFull from error
+            raise JournalBroken(f"{path} cannot be used: {describe(error)}") from error
+        except OSError as error:
+            if is_disk_full(error):
+                raise StoreFull from error
+            raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
+        opened.callback(marker.close)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        stack.enter_context(opened.pop_all())
     return OpenedJournal(connection, marker, *counters)
 
 

@@ -1,4 +1,7 @@
-"""``grpc.health.v1.Health``: health of the gateway (service "") and of each engine by name."""
+"""``grpc.health.v1.Health``: health of the gateway (service "") and of each engine by name.
+
+The service ``synergai.v1.Jobs`` is not serving while new jobs cannot be recorded.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from synergai.errors import NotFound, SynergaiError
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from gateway.admission.limits import Admission
     from gateway.fleet.catalogue import Catalogue
@@ -23,17 +26,27 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.5
 """Greatest age of the status that a watcher sees."""
+_JOBS: Final = "synergai.v1.Jobs"
 _SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
 _SERVICE_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthServicer:
-    """Serves ``grpc.health.v1.Health``."""
+    """Serves ``grpc.health.v1.Health``.
 
-    def __init__(self, catalogue: Catalogue, admission: Admission) -> None:
+    Args:
+        catalogue: the engines.
+        admission: tells whether the gateway accepts work.
+        accepts_jobs: returns whether there is room to record new jobs.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, admission: Admission, accepts_jobs: Callable[[], bool]
+    ) -> None:
         self._catalogue = catalogue
         self._admission = admission
+        self._accepts_jobs = accepts_jobs
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -50,7 +63,10 @@ class HealthServicer:
 
         An engine that the caller may not see is as unknown as one that does not exist.
         """
-        if service:
+        if service == _JOBS:
+            if not self._accepts_jobs():
+                return _NOT_SERVING
+        elif service:
             if not visible_engines(current_caller(), [EngineName(service)]):
                 return _SERVICE_UNKNOWN
             try:

@@ -1,0 +1,89 @@
+"""Pausing of submitted jobs while their store cannot be written.
+
+A paused job is withdrawn from the scheduling core, so that its workers are free for requests and
+no query runs whose result would be lost. It continues with what the store has recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.jobs.store import JobStore
+    from synergai.domain import JobId
+
+_BATCH: Final = 64
+"""Jobs paused or resumed at a time, between which the event loop does other work."""
+_RESUME_INTERVAL_S: Final = 0.02
+
+
+class PausableJob(Protocol):
+    """A job that can continue after a pause."""
+
+    def resume(self) -> None:
+        """Record what could not be recorded, or run the queries that are not recorded."""
+
+
+class Pauses:
+    """The paused jobs.
+
+    Args:
+        store: the store of the jobs.
+        dispatcher: schedules the jobs.
+        jobs: all unfinished jobs.
+    """
+
+    def __init__(
+        self, store: JobStore, dispatcher: Dispatcher, jobs: Mapping[JobId, PausableJob]
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._jobs = jobs
+        self._paused: dict[JobId, PausableJob] = {}
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._paused
+
+    def __len__(self) -> int:
+        return len(self._paused)
+
+    def pause(self, job_id: JobId) -> None:
+        """Pause an unfinished job, also one that has ended but whose end is not recorded."""
+        if job_id not in self._paused:
+            self._paused[job_id] = self._jobs[job_id]
+            self._dispatcher.suspend(job_id)
+
+    async def follow_store(self) -> NoReturn:
+        """Pause and resume all jobs as the store's room changes, until cancelled."""
+        while True:
+            if not self._store.writable:
+                await self._pause_all()
+                await self._store.wait_space_changed()
+            elif self._paused:
+                await asyncio.sleep(_RESUME_INTERVAL_S)
+                # Afterwards, no pending write of an earlier assignment can change the jobs.
+                self._store.after_pending(self._resume_some)
+            else:
+                await self._store.wait_space_changed()
+
+    async def _pause_all(self) -> None:
+        for number, job_id in enumerate(list(self._jobs), 1):
+            if job_id in self._jobs:
+                self.pause(job_id)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+
+    def _resume_some(self) -> None:
+        """Resume the next jobs that no worker still reports on."""
+        if not self._store.writable:
+            return
+        in_flight = self._dispatcher.jobs_in_flight()
+        for job_id in list(
+            islice((each for each in self._paused if each not in in_flight), _BATCH)
+        ):
+            self._paused.pop(job_id).resume()

@@ -1,0 +1,69 @@
+"""Disk space that the journal holds back, and gives up once the disk is full.
+
+The progress of jobs that run can then still be recorded, while new jobs are refused.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+"""About the size of the write-ahead log, which does not grow further once it has been reused."""
+
+
+class Space(Enum):
+    """Room for the journal on its disk."""
+
+    AMPLE = auto()
+    """The reserve is held: jobs are accepted."""
+    RESERVE = auto()
+    """The reserve has been given up: accepted jobs are recorded in its room, new ones refused."""
+    FULL = auto()
+    """Nothing can be written."""
+
+
+class Reserve:
+    """File that occupies the reserved space.
+
+    Args:
+        path: the file; one that is left from an earlier process is taken over.
+        size_bytes: its size.
+    """
+
+    def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def take(self) -> bool:
+        """Take the space; return whether it is held.
+
+        Leaves as much free again, so that the disk is not full at once.
+        """
+        try:
+            if self._path.exists() and self._path.stat().st_size == self._size_bytes:
+                return True
+            disk = os.statvfs(self._path.parent)
+            if disk.f_bavail * disk.f_frsize < 2 * self._size_bytes:
+                return False
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, self._size_bytes)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> bool:
+        """Give the space up; return whether there was any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,245 @@
+"""A full disk: jobs are refused and paused, reads work, and everything resumes with space."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+from grpc_health.v1 import health_pb2
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.admission.limits import Admission
+from gateway.fleet.catalogue import Catalogue
+from gateway.jobs.store import StoreFull
+from gateway.journal.database import connect, is_disk_full
+from gateway.journal.errors import JournalBroken
+from gateway.journal.journal import Journal
+from gateway.journal.reserve import Reserve, Space
+from gateway.servicers.health import HealthServicer
+from synergai.domain import EngineName, JobSpec, JobState
+from synergai.errors import Overloaded
+from synergai.v1 import hub_pb2
+from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.test_journal import a_record, an_execution, ended
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SPEC = JobSpec(engine=EngineName("echo"), queries=10)
+
+
+class Disk:
+    """The disk of a journal, which the test fills.
+
+    The reserve that it stands for has room for `reserve` more writes.
+    """
+
+    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self.reserve = 0
+        self._held = True
+        execute = journal._execute
+        monkeypatch.setattr(journal, "_reserve", self)
+        monkeypatch.setattr("gateway.journal.journal._PROBE_S", 0.001)
+
+        def executed(batch: list[object]) -> list[object]:
+            if self.full and any(item.writes for item in batch):  # type: ignore[attr-defined]  # private to the journal
+                if self._held or not self.reserve:
+                    raise apsw.FullError("database or disk is full")
+                self.reserve -= 1
+            return execute(batch)  # type: ignore[arg-type]  # as above
+
+        monkeypatch.setattr(journal, "_execute", executed)
+
+    def take(self) -> bool:
+        self._held = self._held or not self.full
+        return self._held
+
+    def release(self) -> bool:
+        self._held, held = False, self._held
+        return held
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    journal = Journal(tmp_path)
+    yield journal
+    await journal.close()
+
+
+@pytest.fixture
+def disk(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(journal, monkeypatch)
+
+
+async def until_space(journal: Journal, space: Space) -> None:
+    async with asyncio.timeout(30):
+        while journal.space is not space:
+            await journal.wait_space_changed()
+
+
+async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
+    journal: Journal, disk: Disk
+) -> None:
+    await journal.accept(a_record("a"))
+    disk.full = True
+    with pytest.raises(StoreFull):
+        await journal.accept(a_record("b"))
+    assert journal.space is Space.FULL
+    read, recorded = await asyncio.gather(
+        journal.find_job(a_record("a").id), journal.record_end(ended(a_record("a"))),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert getattr(read, "state", None) is JobState.QUEUED
+    assert isinstance(recorded, StoreFull)
+    disk.full = False
+    await until_space(journal, Space.AMPLE)
+    await journal.accept(a_record("b"))
+    assert not journal.broken.done()
+
+
+async def test_reserve_records_the_progress_of_accepted_jobs(journal: Journal, disk: Disk) -> None:
+    await journal.accept(a_record("a"))
+    disk.full, disk.reserve = True, 2
+    await journal.record_execution(a_record("a").id, 1, an_execution(0, 5))  # type: ignore[arg-type]  # any number
+    assert (journal.space, journal.accepting, journal.writable) == (Space.RESERVE, False, True)
+    await journal.record_end(ended(a_record("a")))
+    with pytest.raises(StoreFull):
+        await journal.accept(a_record("b"))
+    assert journal.space is Space.FULL
+
+
+async def test_real_shortage_of_pages_is_a_full_disk_and_loses_nothing(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal._reserve, "take", lambda: False)
+    connection = journal._connection
+    connection.pragma("max_page_count", connection.pragma("page_count") + 2)
+    accepted = []
+    with suppress(StoreFull):
+        for number in itertools.count():
+            accepted += [await journal.accept(a_record(f"job-{number}"))]
+    assert journal.space is Space.FULL
+    assert [job.id for job in await journal.unfinished_jobs()] == accepted
+
+
+def test_only_a_lack_of_space_is_transient(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "d.db", create=True)
+    assert is_disk_full(apsw.FullError("full"))
+    assert is_disk_full(OSError(errno.ENOSPC, "no space"))
+    assert not is_disk_full(OSError(errno.EIO, "broken"))
+    assert not is_disk_full(apsw.IOError("disk I/O error"), connection)
+    assert not is_disk_full(apsw.CorruptError("malformed"), connection)
+    connection.close()
+
+
+async def test_broken_disk_breaks_the_journal(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_batch: object) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    monkeypatch.setattr(journal, "_execute", fail)
+    with pytest.raises(JournalBroken):
+        await journal.accept(a_record("a"))
+    assert journal.broken.done()
+
+
+def test_reserve_occupies_its_size_and_survives_restarts(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert Reserve(tmp_path / "r", 1 << 20).take()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= 1 << 20
+    assert Reserve(tmp_path / "r").release()
+    assert not Reserve(tmp_path / "r").release()
+
+
+def test_reserve_leaves_room_on_the_disk(tmp_path: Path) -> None:
+    assert not Reserve(tmp_path / "r", 1 << 60).take()
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+async def harness(journal: Journal) -> AsyncIterator[GatewayHarness]:
+    harness = GatewayHarness(journal)
+    following = asyncio.create_task(harness.jobs.pauses.follow_store())
+    yield harness
+    following.cancel()
+    await asyncio.wait([following])
+    harness.dispatcher.close()
+
+
+async def test_job_pauses_on_a_full_disk_while_requests_are_served(
+    harness: GatewayHarness, disk: Disk
+) -> None:
+    worker = harness.add_worker()
+    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.flush_journal()
+    [assignment] = harness.assignments(worker)
+    report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
+    harness.intake.apply_progress(worker, report)
+    await harness.flush_journal()
+    disk.full = True
+    report = hub_pb2.Progress(assignment_id=assignment.id, done=7)
+    harness.intake.apply_progress(worker, report)
+    await harness.flush_journal()
+    assert job.id in harness.jobs.pauses
+    with pytest.raises(Overloaded, match="disk is full"):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
+    harness.intake.apply_ended(worker, stopped)
+    request = harness.begin_request()
+    [served] = harness.assignments(worker)
+    assert served.job_id != job.id
+    harness.complete(worker, served, [b""], done=1)
+    assert request.result.done()
+    status = await harness.jobs.get(UNRESTRICTED, job.id)
+    assert (status.state, status.queries_done) == (JobState.RUNNING, 4)
+
+    disk.full = False
+    async with asyncio.timeout(30):
+        while job.id in harness.jobs.pauses:  # noqa: ASYNC110 - nothing signals the resumption
+            await asyncio.sleep(0.005)
+    [again] = harness.assignments(worker)
+    assert (again.job_id, again.first, again.count) == (job.id, 4, 6)
+    harness.complete(worker, again, done=6)
+    for _ in ("queries", "end"):
+        await harness.flush_journal()
+    status = await harness.jobs.get(UNRESTRICTED, job.id)
+    assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 10)
+
+
+async def test_end_that_could_not_be_recorded_is_recorded_later(
+    harness: GatewayHarness, disk: Disk
+) -> None:
+    worker = harness.add_worker()
+    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.flush_journal()
+    [assignment] = harness.assignments(worker)
+    disk.full = True
+    with pytest.raises(StoreFull):
+        await harness.jobs.cancel(UNRESTRICTED, job.id)
+    assert (await harness.jobs.get(UNRESTRICTED, job.id)).state is JobState.RUNNING
+    with pytest.raises(StoreFull):
+        await harness.jobs.cancel(UNRESTRICTED, job.id)
+    report = hub_pb2.Progress(assignment_id=assignment.id)
+    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
+    harness.intake.apply_ended(worker, stopped)
+    disk.full = False
+    async with asyncio.timeout(30), aclosing(harness.jobs.watch(UNRESTRICTED, job.id)) as statuses:
+        states = [status.state async for status in statuses]
+    assert states[-1] is JobState.CANCELLED
+
+
+def test_health_of_the_job_service_follows_the_room_for_jobs() -> None:
+    room = True
+    health = HealthServicer(Catalogue(), Admission(1, 1), lambda: room)
+    assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.SERVING
+    room = False
+    assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert health.status("") == health_pb2.HealthCheckResponse.SERVING
