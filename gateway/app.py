@@ -23,7 +23,7 @@ from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
-from gateway.monitoring.worker_metrics import WorkerCollector
+from gateway.monitoring.worker_metrics import ConflictCollector, WorkerCollector
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from synergai.errors import InvalidInput
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from gateway.settings import GatewaySettings
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
+_RETURN_S: Final = 30.0
+"""Time after a start within which agents return; they retry at least every ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,10 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         )
     known = await journal.engines()
     catalogue = Catalogue(
-        known.union(entry.engine for entry in profiles.dictionary), await journal.unloaded_engines()
+        known.union(entry.engine for entry in profiles.dictionary),
+        await journal.unloaded_engines(),
+        await journal.descriptions(),
+        journal.set_description,
     )
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
@@ -143,8 +148,12 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         on_new_engines=journal.add_engines,
         heartbeat_s=settings.heartbeat_s,
     )
+    if access is not None:
+        await rules.load()
+        access.follow(lambda table: hub.set_rules(table.workers))
     reviewing = asyncio.create_task(rules.watch(hub.review))
     stack.push_async_callback(cancelled, reviewing)
+    stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
     metrics.add_gauge(
@@ -168,6 +177,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
+    metrics.register(ConflictCollector(lambda: catalogue.conflicts))
     unread = UnreadResponses(settings.max_response_bytes)
     metrics.add_gauge(
         "unread_response_bytes",

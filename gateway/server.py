@@ -260,7 +260,9 @@ class Gateway:
         app = self.app
         return (
             JobsServicer(app.jobs, app.streamed).handler(),
-            FleetServicer(app.dispatcher, app.catalogue, app.profiles, app.clock).handler(),
+            FleetServicer(
+                app.dispatcher, app.catalogue, app.profiles, app.hub, app.journal, app.clock
+            ).handler(),
             HealthServicer(app.catalogue, app.admission, lambda: app.journal.accepting).handler(),
             *(_reflection() if self._settings.reflection else ()),
             UnimplementedHandler(

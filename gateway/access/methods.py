@@ -91,6 +91,7 @@ METHODS: Final = {
     "/synergai.v1.Fleet/ListWorkers": _OBSERVE,
     "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
     "/synergai.v1.Fleet/PutDictionary": _ADMIN,
+    "/synergai.v1.Fleet/ForgetEngine": _OPERATE,
     **dict.fromkeys(UNSUPPORTED_METHODS, KNOWN),
 }
 """Calls of the clients' port."""

@@ -71,14 +71,16 @@ class WorkerRules:
         """Whether the table says which workers may join."""
         return self._rows is not None
 
-    async def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
-        """Set the table's rows; connected workers are to be reviewed then.
+    async def load(self) -> None:
+        """Read the enrolments, before the first rows are set.
 
         Raises:
-            SynergaiError: the enrolments cannot be read.
+            SynergaiError: they cannot be read.
         """
-        if rows is not None:
-            await self._in_thread(self._read_enrolled)
+        await self._in_thread(self._read_enrolled)
+
+    def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
+        """Set the table's rows; connected workers are to be reviewed then."""
         self._rows = rows
 
     async def close(self) -> None:
@@ -98,7 +100,7 @@ class WorkerRules:
             Unavailable: the enrolments cannot be read or written.
         """
         if self.active:
-            await self._in_thread(self._read_enrolled)
+            await self.load()
         refusal = self.refusal(applicant)
         if refusal is None:
             return
@@ -154,7 +156,7 @@ class WorkerRules:
         seen = self._enrolled
         while True:
             await asyncio.sleep(interval_s)
-            if not self.active:
+            if self._store is None:
                 continue
             try:
                 await self._in_thread(self._read_changes)

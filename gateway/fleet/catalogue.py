@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from difflib import get_close_matches
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.descriptions import Established, Offer, most_common
 from synergai.domain import EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -23,35 +23,65 @@ from synergai.errors import (
 from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
+    from gateway.fleet.descriptions import Description
     from synergai.domain import Engine, WorkerId
 
 _MAX_COMPARED: Final = 200
 _MAX_COMPARED_LENGTH: Final = 100
 """Names, and characters of a name, that are compared to suggest engines for an unknown one."""
+_MAX_HOLDERS: Final = 256
+"""Workers remembered per description, of which absent ones may never return."""
 
 
 class Catalogue:
     """Engines of all connected workers, by name.
 
-    The first worker with a usable engine of a name defines its interface. While that worker is
-    connected, engines of the same name with another interface are marked faulty.
+    One description of each name is in service; a worker that offers another one does not serve the
+    engine. Which one it is depends on trust, not on who comes first:
+
+    1. Trusted offers decide, if there are any.
+    2. Otherwise, a description that a client has asked for is *established*: it stays while a
+       worker serves it, and while one that served it is absent but still counts (see
+       `keep_absent`). A worker gives it up by offering another one, which
+       then goes before those of others.
+    3. Otherwise, the description that most workers offer, and of several the one of the worker
+       that has been connected the longest.
 
     Args:
         known: engines known from earlier runs of the gateway.
         unloaded: those of them that were unloaded.
+        established: descriptions established in earlier runs.
+        on_established: called with each description that becomes established or gains a worker.
+
+    Attributes:
+        keep_absent: whether an absent worker counts as serving what it served last. This needs
+            workers that prove their ids; without, it only holds until `release_absent`.
     """
 
     def __init__(
-        self, known: Iterable[EngineName] = (), unloaded: Iterable[EngineName] = ()
+        self,
+        known: Iterable[EngineName] = (),
+        unloaded: Iterable[EngineName] = (),
+        established: Mapping[EngineName, Established] | None = None,
+        on_established: Callable[[EngineName, Established], object] = lambda *_: None,
     ) -> None:
+        self.keep_absent = False
         self._known = set(known)
-        self._reported: dict[EngineName, dict[WorkerId, Engine]] = {}
+        self._reported: dict[EngineName, dict[WorkerId, Offer]] = {}
+        self._descriptions: dict[EngineName, Description] = {}
+        self._holders: dict[EngineName, dict[WorkerId, None]] = {}
+        self._provisional: set[EngineName] = set()
+        self._conflicts: dict[EngineName, frozenset[WorkerId]] = {}
+        self._on_established = on_established
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
+        for name, each in (established or {}).items():
+            self._descriptions[name] = each.description
+            self._holders[name] = dict.fromkeys(each.holders)
 
     def find(self, name: str) -> Engine:
         """Return the engine of this name if it is in service.
@@ -64,6 +94,8 @@ class Catalogue:
         """
         engine = self._in_service.get(EngineName(name))
         if engine is not None:
+            if engine.name in self._provisional:
+                self._establish(engine.name)
             return engine
         if name in self._unloaded:
             raise EngineUnloaded(name)
@@ -80,12 +112,19 @@ class Catalogue:
         """
         engine = self._usable.get(EngineName(name))
         if engine is not None:
+            if engine.name in self._provisional:
+                self._establish(engine.name)
             return engine
         reported = self._reported.get(EngineName(name))
         if reported:
-            if any(engine.pending for engine in reported.values()):
+            if any(offer.engine.pending for offer in reported.values()):
                 raise EnginePending(name)
-            fault = next(iter(reported.values())).fault
+            if name in self._conflicts:
+                raise Unavailable(
+                    f"no worker that serves engine {name!r} is connected; another one with this "
+                    "name differs"
+                )
+            fault = next(iter(reported.values())).engine.fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
@@ -139,7 +178,7 @@ class Catalogue:
         Raises:
             EngineUnusable: every worker that has it found no input that it accepts.
         """
-        reported = self._reported.get(EngineName(name), {}).values()
+        reported = [offer.engine for offer in self._reported.get(EngineName(name), {}).values()]
         without = [each for each in reported if each.unverified and not each.samples]
         if reported and len(without) == len(reported):
             raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
@@ -185,19 +224,40 @@ class Catalogue:
         if name in self._usable:
             self._in_service[name] = self._usable[name]
 
-    def update(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
-        """Record a worker's engine; return the resolved engine per worker."""
-        reported = self._reported.setdefault(engine.name, {})
-        reported.pop(worker_id, None)
-        reported[worker_id] = engine
+    @property
+    def conflicts(self) -> Iterator[tuple[WorkerId, EngineName]]:
+        """Workers that offer an engine different from the one in service, and the engine."""
+        return (
+            (worker_id, name) for name, workers in self._conflicts.items() for worker_id in workers
+        )
+
+    def update(
+        self,
+        worker_id: WorkerId,
+        engine: Engine,
+        *,
+        trusted: bool = False,
+        any_file: bool = False,
+    ) -> dict[WorkerId, Engine]:
+        """Record a worker's engine; return the resolved engine per worker.
+
+        Args:
+            worker_id: the worker.
+            engine: the engine as it offers it.
+            trusted: whether its description goes before that of others.
+            any_file: whether its file may differ from that of other workers.
+        """
+        offer = Offer(engine, trusted=trusted, any_file=any_file)
+        self._reported.setdefault(engine.name, {})[worker_id] = offer
         self._known.add(engine.name)
         return self._resolve(engine.name)
 
     def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
         """Remove one engine of a worker; return the resolved engine per remaining worker."""
-        reported = self._reported.get(name, {})
-        if reported.pop(worker_id, None) is None:
+        if worker_id not in self._reported.get(name, {}):
             return {}
+        del self._reported[name][worker_id]
+        self._holders.get(name, {}).pop(worker_id, None)
         return self._resolve(name)
 
     def remove_worker(self, worker_id: WorkerId) -> list[dict[WorkerId, Engine]]:
@@ -205,37 +265,134 @@ class Catalogue:
         names = [name for name, reported in self._reported.items() if worker_id in reported]
         for name in names:
             del self._reported[name][worker_id]
+            if not self.keep_absent:
+                self._holders.get(name, {}).pop(worker_id, None)
         return [self._resolve(name) for name in names]
+
+    def release_absent(self) -> list[dict[WorkerId, Engine]]:
+        """Let absent workers not count any more; return each resolved engine per worker.
+
+        Does nothing if `keep_absent` is set. Call it once workers have had the time to connect
+        after a restart of the gateway.
+        """
+        if self.keep_absent:
+            return []
+        for name, holders in self._holders.items():
+            for worker_id in holders.keys() - self._reported.get(name, {}).keys():
+                del holders[worker_id]
+        return [self._resolve(name) for name in list(self._reported)]
+
+    def forget(self, name: str) -> dict[WorkerId, Engine]:
+        """Forget the established description of an engine; return the resolved engine per worker.
+
+        The caller removes the record of it.
+
+        Raises:
+            EngineNotFound: no worker has ever had it.
+        """
+        if name not in self._known:
+            raise self._not_found(name)
+        engine = EngineName(name)
+        self._descriptions.pop(engine, None)
+        self._holders.pop(engine, None)
+        return self._resolve(engine) if engine in self._reported else {}
+
+    # --- descriptions -----------------------------------------------------------------------
 
     def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
         reported = self._reported[name]
-        usable = ((worker_id, engine) for worker_id, engine in reported.items() if not engine.fault)
-        reference_worker, reference = next(usable, (None, None))
-        if reference is None:
-            self._usable.pop(name, None)
-            self._in_service.pop(name, None)
-        else:
-            self._usable[name] = reference
-            if name not in self._unloaded:
-                self._in_service[name] = reference
-        if reference is not None or not any(engine.pending for engine in reported.values()):
+        offers = {each: offer for each, offer in reported.items() if not offer.engine.fault}
+        self._choose(name, offers)
+        faults = self._compare(name, offers)
+        self._conflicts.pop(name, None)
+        if faults:
+            self._conflicts[name] = frozenset(faults)
+        served = [offer.engine for each, offer in offers.items() if each not in faults]
+        self._set_usable(name, served)
+        if served or not any(offer.engine.pending for offer in reported.values()):
             inspected = self._inspected.pop(name, None)
             if inspected is not None:
                 inspected.set_result(None)
         if not reported:
             del self._reported[name]
-        fault = f"it differs from the engine of this name on worker {reference_worker!r}"
         return {
-            worker_id: engine
-            if reference is None or engine.fault or _same_interface(reference, engine)
-            else replace(engine, fault=fault)
-            for worker_id, engine in reported.items()
+            worker_id: replace(offer.engine, fault=faults[worker_id])
+            if worker_id in faults
+            else offer.engine
+            for worker_id, offer in reported.items()
         }
 
+    def _choose(self, name: EngineName, offers: dict[WorkerId, Offer]) -> None:
+        """Set the description of an engine in service."""
+        current = self._descriptions.get(name)
+        trusted = [offer for offer in offers.values() if offer.trusted]
+        candidates = trusted or list(offers.values())
+        provisional = name in self._provisional
+        if current is not None and (trusted or not provisional):
+            if any(offer.fits(current) for offer in candidates):
+                return
+            if not trusted:
+                changed = self._give_up(name, offers)
+                if self._holders[name]:
+                    return
+                candidates = changed or candidates
+        if candidates and (chosen := most_common(candidates)) != current:
+            self._provisional.add(name)
+            self._descriptions[name] = chosen
+            self._holders[name] = {}
 
-_interface: Final = attrgetter("version", "inputs", "outputs", "preprocess", "postprocess")
+    def _give_up(self, name: EngineName, offers: dict[WorkerId, Offer]) -> list[Offer]:
+        """Let workers that offer something else give up a description; return what they offer.
 
+        One that reports a fault gives it up as well, unless absent workers count.
+        """
+        holders = self._holders[name]
+        changed = [offer for worker_id, offer in offers.items() if worker_id in holders]
+        for worker_id, offer in self._reported[name].items():
+            if worker_id in offers or not (self.keep_absent or offer.engine.pending):
+                holders.pop(worker_id, None)
+        return changed
 
-def _same_interface(one: Engine, other: Engine) -> bool:
-    """Whether both look the same to clients; backend and model file may differ."""
-    return _interface(one) == _interface(other)
+    def _compare(self, name: EngineName, offers: dict[WorkerId, Offer]) -> dict[WorkerId, str]:
+        """Return the fault of each worker whose offer is not in service; the others hold it."""
+        if not offers:
+            return {}
+        current, holders = self._descriptions[name], self._holders[name]
+        faults, gained = {}, False
+        for worker_id, offer in offers.items():
+            if difference := offer.difference(current):
+                faults[worker_id] = (
+                    f"it differs from the engine of this name in service: {difference}"
+                )
+                holders.pop(worker_id, None)
+            elif worker_id not in holders:
+                holders[worker_id] = None
+                gained = True
+        if gained and name not in self._provisional:
+            self._record(name)
+        return faults
+
+    def _establish(self, name: EngineName) -> None:
+        """Establish the description of an engine that a client has asked for."""
+        self._provisional.discard(name)
+        self._record(name)
+
+    def _record(self, name: EngineName) -> None:
+        holders = self._holders[name]
+        while len(holders) > _MAX_HOLDERS:
+            del holders[next(iter(holders))]
+        self._on_established(
+            name, Established(description=self._descriptions[name], holders=tuple(holders))
+        )
+
+    def _set_usable(self, name: EngineName, served: list[Engine]) -> None:
+        """Set the engine that clients see, given those of the workers that serve it."""
+        if not served:
+            self._usable.pop(name, None)
+            self._in_service.pop(name, None)
+            return
+        backend = self._descriptions[name].backend
+        engine = next((each for each in served if each.backend == backend), served[0])
+        self._usable[name] = engine
+        if name not in self._unloaded:
+            self._in_service[name] = engine

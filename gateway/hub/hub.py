@@ -19,7 +19,7 @@ from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, p
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
 from gateway.hub.registration import worker_from_registration
-from synergai.domain import validate_name
+from synergai.domain import EngineName, validate_name
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
@@ -35,6 +35,7 @@ from synergai.v1 import hub_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
+    from gateway.access.table import Worker
     from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.model_control import ModelControl
     from gateway.hub.work_streams import WorkStreams
-    from synergai.domain import Engine, EngineName, WorkerId
+    from synergai.domain import Engine, WorkerId
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
 
@@ -220,6 +221,28 @@ class Hub:
                 "--worker-id"
             )
 
+    def release_absent(self) -> None:
+        """Let workers that have not returned not count any more; see `Catalogue`."""
+        for engines in self._catalogue.release_absent():
+            self._apply_engines(engines)
+
+    def forget_engine(self, name: str) -> EngineName:
+        """Decide again which description of an engine is in service; return its name.
+
+        Raises:
+            EngineNotFound: no worker has ever had it.
+        """
+        self._apply_engines(self._catalogue.forget(name))
+        _log.info("the description of engine %s is forgotten", name)
+        return EngineName(name)
+
+    def set_rules(self, rows: tuple[Worker, ...] | None) -> None:
+        """Set the access table's rows for workers, and apply them to the connected ones."""
+        self._rules.set_rows(rows)
+        # Without rules, workers do not prove their ids.
+        self._catalogue.keep_absent = self._rules.active
+        self.review()
+
     def review(self) -> None:
         """Apply changed rules to the connected workers."""
         for connection, worker in self._connections.registered():
@@ -247,7 +270,11 @@ class Hub:
                 allowed.append(engine)
         self._on_new_engines(frozenset(engine.name for engine in allowed))
         for engine in allowed:
-            self._apply_engines(self._catalogue.update(worker.id, engine))
+            pinned = applicant is not None and self._rules.is_pinned(applicant, engine)
+            trusted = pinned or applicant is None  # as is the agent of this process
+            self._apply_engines(
+                self._catalogue.update(worker.id, engine, trusted=trusted, any_file=pinned)
+            )
 
     def _apply_engines(self, engines: dict[WorkerId, Engine]) -> None:
         """Set an engine on each worker as the catalogue has resolved it."""

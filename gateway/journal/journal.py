@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
+    from gateway.fleet.descriptions import Established
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
@@ -163,6 +164,14 @@ class Journal:
             partial(operations.set_unloaded, engine=engine, unloaded=unloaded)
         )
 
+    def set_description(
+        self, engine: EngineName, established: Established | None
+    ) -> asyncio.Future[None]:
+        """Record the established description of an engine; None removes it."""
+        return self._enqueue(
+            partial(operations.set_description, engine=engine, established=established)
+        )
+
     # --- reads --------------------------------------------------------------------------------
 
     def engines(self) -> asyncio.Future[frozenset[EngineName]]:
@@ -172,6 +181,10 @@ class Journal:
     def unloaded_engines(self) -> asyncio.Future[frozenset[EngineName]]:
         """Return the names of the unloaded engines."""
         return self._enqueue(operations.unloaded_engines)
+
+    def descriptions(self) -> asyncio.Future[dict[EngineName, Established]]:
+        """Return the established descriptions by engine."""
+        return self._enqueue(operations.descriptions)
 
     def find_job(self, job_id: JobId) -> asyncio.Future[JobRecord | None]:
         """Return the job as recorded, or None if it is unknown."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import apsw
 import msgspec
 
+from gateway.fleet.descriptions import Established
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
 from synergai.domain import (
@@ -179,6 +180,26 @@ def unloaded_engines(connection: apsw.Connection) -> frozenset[EngineName]:
     """Return the names of the unloaded engines."""
     rows = connection.execute("SELECT name FROM engines WHERE unloaded")
     return frozenset(EngineName(row[0]) for row in rows)
+
+
+def set_description(
+    connection: apsw.Connection, engine: EngineName, established: Established | None
+) -> None:
+    """Set the established description of an engine; None removes it."""
+    text = "" if established is None else msgspec.json.encode(established).decode()
+    connection.execute(
+        "INSERT INTO engines (name, description) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET description = excluded.description",
+        (engine, text),
+    )
+
+
+def descriptions(connection: apsw.Connection) -> dict[EngineName, Established]:
+    """Return the established descriptions by engine."""
+    rows: list[Row] = connection.execute(
+        "SELECT name, description FROM engines WHERE description <> ''"
+    ).fetchall()
+    return {EngineName(name): msgspec.json.decode(text, type=Established) for name, text in rows}
 
 
 _JOB: Final = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import apsw
 
-VERSION: Final = 4
+VERSION: Final = 5
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -18,8 +18,9 @@ CREATE TABLE gateway (
 INSERT INTO gateway (epoch) VALUES (0);
 
 CREATE TABLE engines (
-  name     TEXT PRIMARY KEY,
-  unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1))
+  name        TEXT PRIMARY KEY,
+  unloaded    INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1)),
+  description TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE jobs (
@@ -88,6 +89,9 @@ INSERT INTO keys_of_tenants
 DROP TABLE keys;
 ALTER TABLE keys_of_tenants RENAME TO keys;
 CREATE INDEX keys_by_job ON keys (job);
+""",
+    4: """
+ALTER TABLE engines ADD COLUMN description TEXT NOT NULL DEFAULT '';
 """,
 }
 """By version, the statements that upgrade a journal to the next one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.monitoring.collectors import SnapshotCollector, counter, gauge
@@ -76,6 +77,33 @@ class WorkerCollector(SnapshotCollector[list[WorkerState]]):
         yield from _load_families(state)
         yield from _estimate_families(state)
         yield from _power_families(state)
+
+
+class ConflictCollector(SnapshotCollector["Counter[WorkerId]"]):
+    """Collector of the engines that are not used, because they differ from those in service.
+
+    Args:
+        conflicts: returns the workers and engines.
+    """
+
+    def __init__(self, conflicts: Callable[[], Iterable[tuple[WorkerId, EngineName]]]) -> None:
+        super().__init__()
+        self._conflicts = conflicts
+
+    def read(self) -> Counter[WorkerId]:
+        """Return the number of such engines by worker."""
+        return Counter(worker_id for worker_id, _ in self._conflicts())
+
+    def families(self, state: Counter[WorkerId]) -> Iterator[Metric]:
+        """Yield the family."""
+        family = gauge(
+            "worker_engine_conflicts",
+            "Engines of the worker that are not used, because they differ from those in service.",
+            "worker",
+        )
+        for worker_id, count in state.items():
+            family.add_metric([worker_id], count)
+        yield family
 
 
 def _worker_state(worker: ConnectedWorker, paces: dict[str, float]) -> WorkerState:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.hub import Hub
+    from gateway.journal.journal import Journal
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
@@ -33,11 +35,19 @@ class FleetServicer:
     """Serves ``synergai.v1.Fleet``."""
 
     def __init__(
-        self, dispatcher: Dispatcher, catalogue: Catalogue, profiles: ProfileService, clock: Clock
+        self,
+        dispatcher: Dispatcher,
+        catalogue: Catalogue,
+        profiles: ProfileService,
+        hub: Hub,
+        journal: Journal,
+        clock: Clock,
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._profiles = profiles
+        self._hub = hub
+        self._journal = journal
         self._clock = clock
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -48,6 +58,7 @@ class FleetServicer:
                 "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),
                 "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
+                "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
             },
         )
 
@@ -95,6 +106,15 @@ class FleetServicer:
         self._catalogue.add_known(entry.engine for entry in entries)
         self._dispatcher.tell(ProfilesAdded(tuple(entries)))
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
+
+    async def forget_engine(
+        self, request: fleet_pb2.ForgetEngineRequest, _context: Context
+    ) -> fleet_pb2.ForgetEngineResponse:
+        """Forget the established description of an engine, durably."""
+        current_caller().check(Role.OPERATE, engine=request.engine)
+        engine = self._hub.forget_engine(request.engine)
+        await self._journal.set_description(engine, None)
+        return fleet_pb2.ForgetEngineResponse()
 
     def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
         def visible(engine: str) -> bool:

@@ -1,4 +1,4 @@
-"""``synergai engines``: build, fetch, add, list, inspect, load and unload engines."""
+"""``synergai engines``: build, fetch, add, list, inspect, load, unload and forget engines."""
 
 from __future__ import annotations
 
@@ -308,6 +308,23 @@ def unload(
     """
     call_gateway(target, tls_ca, token_file, lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
+
+
+@app.command(epilog="Example: [bold]synergai engines forget onnx_digits[/bold]")
+def forget(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Let another engine take over the name of one that clients have used.
+
+    Workers whose engine differs from the one in service are not used for it (synergai workers shows
+    which). This decides again which one is in service, such as after the workers that served it
+    were replaced.
+    """
+    call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
+    typer.echo(f"the description of {engine} is forgotten")
 
 
 def _split_names(text: str) -> list[str]:

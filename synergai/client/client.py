@@ -459,6 +459,21 @@ class Client:
         request = repository_pb2.RepositoryModelUnloadRequest(model_name=engine)
         await self._channel.call(method, request)
 
+    async def forget(self, engine: str) -> None:
+        """Forget which description of an engine clients have relied on.
+
+        Workers that offer another one under its name, and were not used for that reason, may then
+        serve it.
+
+        Raises:
+            NotFound: there is no such engine.
+            SynergaiError: the call failed.
+        """
+        method = self._channel.fleet.ForgetEngine
+        from synergai.v1 import fleet_pb2
+
+        await self._channel.call(method, fleet_pb2.ForgetEngineRequest(engine=engine))
+
     async def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready.
 

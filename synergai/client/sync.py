@@ -206,6 +206,10 @@ class SyncClient:
         """Take an engine out of service until it is loaded again; see `Client.unload`."""
         self._loop.run(self._client.unload(engine))
 
+    def forget(self, engine: str) -> None:
+        """Forget which description of an engine clients have relied on; see `Client.forget`."""
+        self._loop.run(self._client.forget(engine))
+
     def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready; see `Client.ready`."""
         return self._loop.run(self._client.ready(engine))

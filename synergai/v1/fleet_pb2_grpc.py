@@ -49,6 +49,11 @@ class FleetStub:
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.FromString,
                 _registered_method=True)
+        self.ForgetEngine = channel.unary_unary(
+                '/synergai.v1.Fleet/ForgetEngine',
+                request_serializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -73,6 +78,14 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetEngine(self, request, context):
+        """Forgets the description of an engine that clients have relied on, so that workers that offer
+        another one under its name may serve it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -90,6 +103,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.PutDictionary,
                     request_deserializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.FromString,
                     response_serializer=synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.SerializeToString,
+            ),
+            'ForgetEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetEngine,
+                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -173,6 +191,33 @@ class Fleet:
             '/synergai.v1.Fleet/PutDictionary',
             synergai_dot_v1_dot_fleet__pb2.Dictionary.SerializeToString,
             synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/synergai.v1.Fleet/ForgetEngine',
+            synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.SerializeToString,
+            synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class FleetStub:
     GetDictionary: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetDictionaryRequest, _fleet_pb2.Dictionary]
     PutDictionary: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.Dictionary, _fleet_pb2.PutDictionaryResponse]
     """Adds or replaces entries atomically: none if one is invalid."""
+    ForgetEngine: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ForgetEngineRequest, _fleet_pb2.ForgetEngineResponse]
+    """Forgets the description of an engine that clients have relied on, so that workers that offer
+    another one under its name may serve it.
+    """
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -43,6 +47,10 @@ class FleetAsyncStub(FleetStub):
     GetDictionary: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetDictionaryRequest, _fleet_pb2.Dictionary]  # type: ignore[assignment]
     PutDictionary: _aio.UnaryUnaryMultiCallable[_fleet_pb2.Dictionary, _fleet_pb2.PutDictionaryResponse]  # type: ignore[assignment]
     """Adds or replaces entries atomically: none if one is invalid."""
+    ForgetEngine: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ForgetEngineRequest, _fleet_pb2.ForgetEngineResponse]  # type: ignore[assignment]
+    """Forgets the description of an engine that clients have relied on, so that workers that offer
+    another one under its name may serve it.
+    """
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -66,5 +74,15 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.PutDictionaryResponse, _abc.Awaitable[_fleet_pb2.PutDictionaryResponse]]:
         """Adds or replaces entries atomically: none if one is invalid."""
+
+    @_abc_1.abstractmethod
+    def ForgetEngine(
+        self,
+        request: _fleet_pb2.ForgetEngineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.ForgetEngineResponse, _abc.Awaitable[_fleet_pb2.ForgetEngineResponse]]:
+        """Forgets the description of an engine that clients have relied on, so that workers that offer
+        another one under its name may serve it.
+        """
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

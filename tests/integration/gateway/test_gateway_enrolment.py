@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ import pytest
 from gateway.access.enrolments import EnrolmentStore
 from gateway.access.table import Worker
 from gateway.server import Gateway
-from synergai.v1 import hub_pb2, jobs_pb2
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
+from worker_agent.hub_client.identity import SECRET_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
@@ -30,7 +33,7 @@ ROWS = (Worker(id="w*", worker_class="test"),)
 @pytest.fixture
 async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     async with Gateway(settings) as running:
-        await running.app.worker_rules.set_rows(ROWS)
+        running.app.hub.set_rules(ROWS)
         yield running
 
 
@@ -139,8 +142,7 @@ async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
         job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
         await first.until(lambda: bool(first.assignments))
         async with with_proof(new_agent("w2"), token_for(settings)):
-            await gateway.app.worker_rules.set_rows((Worker(id="w2"),))
-            gateway.app.hub.review()
+            gateway.app.hub.set_rules((Worker(id="w2"),))
             await asyncio.wait_for(first.ended.wait(), 30)
             assert first.code is grpc.StatusCode.PERMISSION_DENIED
             await caller.recorded(job.id, 10)
@@ -154,14 +156,12 @@ async def test_engines_beyond_the_row_are_ignored_and_shown(
     async with agent:
         await caller.workers(1)
         gateway.app.catalogue.find("other")
-        await gateway.app.worker_rules.set_rows((Worker(id="w1", engines=("ech*",)),))
-        gateway.app.hub.review()
+        gateway.app.hub.set_rules((Worker(id="w1", engines=("ech*",)),))
         [worker] = await caller.workers(1)
         faults = {engine.name: engine.fault for engine in worker.engines}
         assert faults["echo"] == ""
         assert "access table does not allow" in faults["other"]
-        await gateway.app.worker_rules.set_rows(ROWS)
-        gateway.app.hub.review()
+        gateway.app.hub.set_rules(ROWS)
         [worker] = await caller.workers(1)
         assert [engine.fault for engine in worker.engines] == ["", ""]
 
@@ -175,7 +175,7 @@ async def test_certificate_is_good_for_its_own_worker_only(settings: GatewaySett
     async with Gateway(settings.model_copy(update=tls)) as gateway:
         # The name in the agent's certificate.
         row = Worker(id="*", worker_class="test", certificate="{id}")
-        await gateway.app.worker_rules.set_rows((row,))
+        gateway.app.hub.set_rules((row,))
         rogue = FakeAgent(gateway.hub_address, "w1", AGENT)
         reason = await refused(rogue, grpc.StatusCode.UNAUTHENTICATED)
         assert "needs a certificate for 'w1'" in reason
@@ -184,6 +184,48 @@ async def test_certificate_is_good_for_its_own_worker_only(settings: GatewaySett
         await refused(rogue, grpc.StatusCode.PERMISSION_DENIED)
         async with FakeAgent(gateway.hub_address, "localhost", AGENT) as agent:
             assert not agent.gone
+
+
+async def test_agent_enrols_by_token_and_returns_by_its_secret(
+    settings: GatewaySettings, tmp_path: Path
+) -> None:
+    table, token_file = tmp_path / "access.toml", tmp_path / "token"
+    observer = '[[grants]]\nto = ["anonymous"]\nroles = ["observe"]\nengines = ["*"]\n'
+    table.write_text(observer + '[[workers]]\nid = "edge-*"\n')
+    (tmp_path / "models").mkdir()
+    async with Gateway(settings.model_copy(update={"access": table})) as gateway:
+        token_file.write_text(token_for(settings, "edge-1"))
+        command = (
+            *(sys.executable, "-m", "synergai", "agent", "--gateway", gateway.hub_address),
+            *("--models", str(tmp_path / "models"), "--state", str(tmp_path / "agent")),
+            *("--worker-id", "edge-1", "--power", "none"),
+            *("--enrolment-token-file", str(token_file)),
+        )
+        async with Caller(gateway.address).channel as channel:
+            fleet = fleet_pb2_grpc.FleetStub(channel)
+            for _ in range(2):  # at first by its token, then by its secret
+                agent = await asyncio.create_subprocess_exec(
+                    *command, stderr=asyncio.subprocess.DEVNULL
+                )
+                try:
+                    async with asyncio.timeout(60):
+                        await joined(fleet, "edge-1")
+                finally:
+                    agent.kill()
+                    await agent.wait()
+                token_file.unlink(missing_ok=True)
+                async with asyncio.timeout(60):
+                    await joined(fleet)
+        assert (tmp_path / "agent" / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+
+
+async def joined(fleet: fleet_pb2_grpc.FleetAsyncStub, *expected: str) -> None:
+    """Wait until exactly these workers are connected."""
+    while True:
+        answer = await fleet.ListWorkers(fleet_pb2.ListWorkersRequest())
+        if [worker.id for worker in answer.workers] == list(expected):
+            return
+        await asyncio.sleep(0.05)
 
 
 async def test_agent_of_the_gateways_own_process_needs_no_row(gateway: Gateway) -> None:

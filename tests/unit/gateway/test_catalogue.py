@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.descriptions import Description, Established
 from synergai.domain import (
     Engine,
     EngineName,
@@ -20,7 +22,7 @@ from synergai.errors import (
     Unavailable,
 )
 
-W1, W2 = WorkerId("w1"), WorkerId("w2")
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 
 
 def pending(engine: Engine) -> Engine:
@@ -86,6 +88,216 @@ def test_engines_are_usable_once_their_interfaces_agree(engine: Engine) -> None:
 def test_engines_of_earlier_runs_are_known() -> None:
     with pytest.raises(Unavailable):
         Catalogue([EngineName("echo")]).find("echo")
+
+
+# --- different engines of one name --------------------------------------------------------------
+
+ECHO = EngineName("echo")
+
+
+@pytest.fixture
+def other(engine: Engine) -> Engine:
+    """Return the engine with another file."""
+    return replace(engine, digest="b" * 64)
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Engine:
+    return replace(engine, digest="a" * 64)
+
+
+def faults(engines: dict[WorkerId, Engine]) -> set[WorkerId]:
+    return {worker_id for worker_id, engine in engines.items() if engine.fault}
+
+
+def test_file_of_another_backend_is_not_compared(engine: Engine, other: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine)
+    assert faults(catalogue.update(W2, replace(other, backend="tflite"))) == set()
+    assert faults(catalogue.update(W3, other)) == {W3}
+    assert list(catalogue.conflicts) == [(W3, "echo")]
+
+
+@pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
+def test_majority_decides_until_a_client_has_asked(
+    engine: Engine, other: Engine, order: tuple[WorkerId, ...]
+) -> None:
+    catalogue = Catalogue()
+    for worker_id in order:
+        resolved = catalogue.update(worker_id, other if worker_id == W2 else engine)
+    assert faults(resolved) == {W2}
+    assert catalogue.find("echo") == engine
+
+
+def test_worker_connected_the_longest_decides_between_two(engine: Engine, other: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, pending(engine))
+    catalogue.update(W2, other)
+    # The inspection of the first took longer.
+    assert faults(catalogue.update(W1, engine)) == {W2}
+
+
+def test_description_that_a_client_has_seen_stays_against_a_majority(
+    engine: Engine, other: Engine
+) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue.update(W2, other)
+    assert faults(catalogue.update(W3, other)) == {W2, W3}
+    assert catalogue.find("echo") == engine
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
+def test_trusted_offer_goes_before_all_others(
+    engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId], *, seen: bool
+) -> None:
+    catalogue = Catalogue()
+    for worker_id in order:
+        if worker_id == W1:
+            resolved = catalogue.update(W1, engine, trusted=True)
+        else:
+            resolved = catalogue.update(W2, other)
+        if seen:
+            catalogue.find("echo")
+    assert faults(resolved) == {W2}
+    assert catalogue.find("echo") == engine
+
+
+def test_pinned_files_may_differ(engine: Engine, other: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine, trusted=True, any_file=True)
+    assert faults(catalogue.update(W2, other, trusted=True, any_file=True)) == set()
+    assert faults(catalogue.update(W3, replace(engine, digest="c" * 64))) == {W3}
+
+
+def test_worker_that_changes_its_engine_goes_before_one_that_waited(
+    engine: Engine, other: Engine
+) -> None:
+    catalogue = Catalogue()
+    newer = replace(engine, version="2")
+    catalogue.update(W2, pending(engine))
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    assert faults(catalogue.update(W2, other)) == {W2}
+    assert faults(catalogue.update(W1, newer)) == {W2}
+    assert catalogue.find("echo") == newer
+
+
+class Recorded(dict[EngineName, Established]):
+    """The journal's record of established descriptions."""
+
+    def catalogue(self, *, keep_absent: bool = False) -> Catalogue:
+        """Return the catalogue of a gateway that has just started."""
+        catalogue = Catalogue(self, established=self.copy(), on_established=self.__setitem__)
+        catalogue.keep_absent = keep_absent
+        return catalogue
+
+
+@pytest.mark.parametrize("keep_absent", [False, True])
+@pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
+def test_established_description_survives_a_restart_whoever_comes_first(
+    engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId], *, keep_absent: bool
+) -> None:
+    recorded = Recorded()
+    catalogue = recorded.catalogue()
+    catalogue.update(W1, engine)
+    assert not recorded
+    catalogue.find("echo")
+    assert recorded[ECHO] == Established(description=Description.of(engine), holders=(W1,))
+    catalogue = recorded.catalogue(keep_absent=keep_absent)
+    for worker_id in order:
+        resolved = catalogue.update(worker_id, {W1: engine, W2: other}[worker_id])
+        assert W1 not in faults(resolved)
+    assert faults(resolved) == {W2}
+    assert catalogue.find("echo") == engine
+
+
+def test_absent_workers_do_not_count_for_long_without_proof_of_their_ids(
+    engine: Engine, other: Engine
+) -> None:
+    recorded = Recorded()
+    catalogue = recorded.catalogue()
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue = recorded.catalogue()
+    assert faults(catalogue.update(W2, other)) == {W2}
+    with pytest.raises(Unavailable, match="another one with this name differs"):
+        catalogue.find("echo")
+    catalogue.check_known("echo")
+    assert catalogue.release_absent() == [{W2: other}]
+    assert catalogue.find("echo") == other
+
+
+def test_absent_workers_with_proved_ids_count_until_the_description_is_forgotten(
+    engine: Engine, other: Engine
+) -> None:
+    recorded = Recorded()
+    catalogue = recorded.catalogue(keep_absent=True)
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue.remove_worker(W1)
+    assert faults(catalogue.update(W2, other)) == {W2}
+    assert catalogue.release_absent() == []
+    catalogue = recorded.catalogue(keep_absent=True)
+    assert faults(catalogue.update(W2, other)) == {W2}
+    assert catalogue.forget("echo") == {W2: other}
+    assert catalogue.find("echo") == other
+    assert recorded[ECHO].description == Description.of(other)
+    assert faults(catalogue.update(W1, engine)) == {W1}
+
+
+def test_worker_that_returns_with_another_engine_gives_the_former_up(
+    engine: Engine, other: Engine
+) -> None:
+    recorded = Recorded()
+    catalogue = recorded.catalogue(keep_absent=True)
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue = recorded.catalogue(keep_absent=True)
+    assert faults(catalogue.update(W1, other)) == set()
+    assert catalogue.find("echo") == other
+
+
+def test_update_of_all_workers_one_by_one_ends_with_the_new_engine(
+    engine: Engine, other: Engine
+) -> None:
+    catalogue = Catalogue()
+    for worker_id in (W1, W2, W3):
+        catalogue.update(worker_id, engine)
+    catalogue.find("echo")
+    assert faults(catalogue.update(W1, other)) == {W1}
+    assert faults(catalogue.update(W2, other)) == {W1, W2}
+    assert faults(catalogue.update(W3, other)) == set()
+
+
+@pytest.mark.parametrize(("keep_absent", "expected"), [(False, set[WorkerId]()), (True, {W2})])
+def test_worker_whose_engine_breaks_keeps_it_only_if_absent_workers_count(
+    engine: Engine, other: Engine, *, keep_absent: bool, expected: set[WorkerId]
+) -> None:
+    catalogue = Catalogue()
+    catalogue.keep_absent = keep_absent
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue.update(W2, other)
+    resolved = catalogue.update(W1, replace(engine, fault="truncated"))
+    assert faults(resolved) == {W1} | expected
+
+
+def test_withdrawn_engine_does_not_count(engine: Engine, other: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.keep_absent = True
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    catalogue.update(W2, other)
+    assert catalogue.withdraw(W1, ECHO) == {W2: other}
+    assert catalogue.withdraw(W1, ECHO) == {}
+
+
+def test_unknown_engine_cannot_be_forgotten() -> None:
+    with pytest.raises(EngineNotFound):
+        Catalogue().forget("echo")
 
 
 # --- waiting for an inspection ----------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.fleet.descriptions import Description, Established
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
 from gateway.journal import operations
@@ -24,6 +25,7 @@ from gateway.journal.journal import Journal
 from synergai.domain import (
     AssignmentId,
     Configuration,
+    Engine,
     EngineName,
     JobId,
     JobSpec,
@@ -234,7 +236,7 @@ def copy_old_journal(version: int, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "unloaded"), [(1, set[str]()), (2, {"digits"}), (3, {"digits"})]
+    ("version", "unloaded"), [(1, set[str]()), (2, {"digits"}), (3, {"digits"}), (4, {"digits"})]
 )
 async def test_journal_of_an_earlier_version_is_upgraded(
     tmp_path: Path, version: int, unloaded: set[str]
@@ -259,7 +261,7 @@ async def test_journal_of_an_earlier_version_is_upgraded(
         await journal.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
     tmp_path: Path, version: int
 ) -> None:
@@ -295,6 +297,22 @@ async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) ->
     )
     await journal.set_unloaded(EngineName("echo"), unloaded=False)
     assert await journal.unloaded_engines() == {"never remembered"}
+    await journal.close()
+
+
+async def test_established_description_is_recorded_until_it_is_forgotten(
+    tmp_path: Path, engine: Engine
+) -> None:
+    established = Established(description=Description.of(engine), holders=(WorkerId("w1"),))
+    journal = Journal(tmp_path)
+    await journal.set_unloaded(engine.name, unloaded=True)
+    await journal.set_description(engine.name, established)
+    await journal.close()
+    journal = Journal(tmp_path)
+    assert await journal.descriptions() == {engine.name: established}
+    assert await journal.unloaded_engines() == {engine.name}
+    await journal.set_description(engine.name, None)
+    assert await journal.descriptions() == {}
     await journal.close()
 
 

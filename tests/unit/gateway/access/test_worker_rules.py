@@ -61,13 +61,13 @@ async def test_everyone_may_join_and_serve_everything_without_a_table(
 
 
 async def test_empty_section_admits_nobody(rules: WorkerRules) -> None:
-    await rules.set_rows(())
+    rules.set_rows(())
     with pytest.raises(PermissionDenied, match="no row for worker 'edge-1' of class 'nx'"):
         await rules.admit(applicant())
 
 
 async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token: str) -> None:
-    await rules.set_rows((ENROLLED,))
+    rules.set_rows((ENROLLED,))
     with pytest.raises(Unauthenticated, match="synergai gateway enroll"):
         await rules.admit(applicant(secret="s"))
     await rules.admit(applicant(secret="s"), token)
@@ -83,7 +83,7 @@ async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token:
 async def test_id_and_class_must_match_a_row_before_a_token_is_spent(
     rules: WorkerRules, token: str
 ) -> None:
-    await rules.set_rows((ENROLLED,))
+    rules.set_rows((ENROLLED,))
     for stranger in (applicant("cloud-1", secret="s"), applicant(worker_class="agx", secret="s")):
         with pytest.raises(PermissionDenied, match="no row"):
             await rules.admit(stranger, token)
@@ -91,14 +91,14 @@ async def test_id_and_class_must_match_a_row_before_a_token_is_spent(
 
 
 async def test_secret_does_not_prove_another_class(rules: WorkerRules, token: str) -> None:
-    await rules.set_rows((Worker(id="*"),))
+    rules.set_rows((Worker(id="*"),))
     await rules.admit(applicant(secret="s"), token)
     with pytest.raises(Unauthenticated):
         await rules.admit(applicant(worker_class="agx", secret="s"))
 
 
 async def test_certificate_proves_id_and_class(rules: WorkerRules, token: str) -> None:
-    await rules.set_rows((CERTIFIED,))
+    rules.set_rows((CERTIFIED,))
     own = "spiffe://example.org/nx/edge-1"
     await rules.admit(applicant(certificate=own))
     for impostor in (
@@ -117,15 +117,16 @@ async def test_certificate_proves_id_and_class(rules: WorkerRules, token: str) -
 async def test_revocation_and_removed_rows_are_noticed(
     rules: WorkerRules, token: str, tmp_path: Path
 ) -> None:
-    await rules.set_rows((ENROLLED,))
+    rules.set_rows((ENROLLED,))
     worker = applicant(secret="s")
     await rules.admit(worker, token)
     assert rules.refusal(worker) is None
-    await rules.set_rows(())
+    rules.set_rows(())
     assert isinstance(rules.refusal(worker), PermissionDenied)
     with EnrolmentStore(tmp_path) as store:
         store.revoke("edge-1", NOW)
-    await rules.set_rows((ENROLLED,))
+    await rules.load()
+    rules.set_rows((ENROLLED,))
     assert isinstance(rules.refusal(worker), Unauthenticated)
     with pytest.raises(Unauthenticated, match="was used"):
         await rules.admit(worker, token)
@@ -135,7 +136,7 @@ async def test_engines_and_digests_are_limited_by_the_row(
     rules: WorkerRules, engine: Engine
 ) -> None:
     row = replace(CERTIFIED, engines=("ech*",), digests={"echo": frozenset({DIGEST})})
-    await rules.set_rows((row,))
+    rules.set_rows((row,))
     worker = applicant(certificate="spiffe://example.org/nx/edge-1")
     listed, unlisted = replace(engine, digest=DIGEST), replace(engine, digest=OTHER)
     assert rules.engine_fault(worker, listed) == ""

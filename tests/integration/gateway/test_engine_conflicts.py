@@ -1,0 +1,92 @@
+"""Workers with different engines of one name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from gateway.server import Gateway
+from synergai.v1 import fleet_pb2, hub_pb2
+from tests.integration.gateway.conftest import Caller, FakeAgent
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
+    from tests.integration.gateway.conftest import NewAgent
+    from tests.message_fields import RequestFactory
+
+HONEST, ROGUE = "a" * 64, "b" * 64
+
+
+def with_file(agent: FakeAgent, digest: str) -> FakeAgent:
+    agent.register.engines[0].digest = digest
+    return agent
+
+
+async def faults(caller: Caller, count: int) -> dict[str, str]:
+    return {worker.id: worker.engines[0].fault for worker in await caller.workers(count)}
+
+
+async def test_newcomer_with_another_file_harms_nobody_and_is_shown(
+    gateway: Gateway, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+) -> None:
+    honest, rogue = with_file(new_agent("w1"), HONEST), with_file(new_agent("w2"), ROGUE)
+    async with honest:
+        await caller.oip.ModelInfer(a_request(), timeout=30)
+        async with rogue:
+            shown = await faults(caller, 2)
+            assert shown["w1"] == ""
+            assert "a file of SHA-256 bbbbbbbbbbbb… instead of aaaaaaaaaaaa…" in shown["w2"]
+            gateway.app.metrics.snapshot()
+            conflicts = gateway.app.metrics.registry.get_sample_value(
+                "synergai_worker_engine_conflicts", {"worker": "w2"}
+            )
+            assert conflicts == 1
+            for _ in range(5):
+                await caller.oip.ModelInfer(a_request(), timeout=30)
+            assert not rogue.assignments
+            # The honest worker updates its file: the other one's wait is not rewarded.
+            changed = with_file(new_agent("w1"), "c" * 64)
+            changed_engine = hub_pb2.EngineChanged(engine=changed.register.engines[0])
+            await honest.control.write(hub_pb2.AgentControl(engine_changed=changed_engine))
+            while "instead of cccc" not in (await faults(caller, 2))["w2"]:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.02)
+            await caller.oip.ModelInfer(a_request(), timeout=30)
+            assert not rogue.assignments
+            await changed.disconnect()
+
+
+@pytest.mark.parametrize("proved", [False, True])
+async def test_worker_that_is_faster_after_a_restart_does_not_win(
+    settings: GatewaySettings, a_request: RequestFactory, *, proved: bool
+) -> None:
+    def start(gateway: Gateway) -> tuple[Caller, FakeAgent, FakeAgent]:
+        # Whether ids are proved; the agents themselves are admitted as in a trusted network.
+        gateway.app.catalogue.keep_absent = proved
+        honest = with_file(FakeAgent(gateway.hub_address, "w1"), HONEST)
+        rogue = with_file(FakeAgent(gateway.hub_address, "w2"), ROGUE)
+        return Caller(gateway.address), honest, rogue
+
+    async with Gateway(settings) as gateway:
+        caller, honest, rogue = start(gateway)
+        async with caller.channel, honest:
+            await caller.profile()
+            await caller.oip.ModelInfer(a_request(), timeout=30)
+        await rogue.disconnect()
+    async with Gateway(settings) as gateway:
+        caller, honest, rogue = start(gateway)
+        async with caller.channel, rogue:
+            assert "differs" in (await faults(caller, 1))["w2"]
+            failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+            assert failure.code() is grpc.StatusCode.UNAVAILABLE
+            async with honest:
+                assert (await faults(caller, 2))["w1"] == ""
+                await caller.oip.ModelInfer(a_request(), timeout=30)
+            assert not rogue.assignments
+            await caller.workers(1)
+            await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
+            assert (await faults(caller, 1))["w2"] == ""
+            await caller.oip.ModelInfer(a_request(), timeout=30)
+            assert rogue.assignments
