@@ -93,6 +93,8 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     admission = Admission(settings.max_requests, settings.max_request_bytes)
     quotas = TenantQuotas(clock)
     metrics.register(QuotaCollector(quotas))
+    if access is not None:
+        access.follow(quotas.use_table)
     journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
     stack.push_async_callback(journal.close)
     profiles = ProfileService(settings.dictionary or dictionary_path(settings.state))

@@ -13,6 +13,7 @@ import grpc
 
 from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
+from gateway.admission.interceptor import QuotaInterceptor
 from gateway.app import build_app
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
@@ -218,7 +219,7 @@ class Gateway:
             *page_routes(backend, metadata),
         ]
         if app.authenticator is not None:
-            guard(routes, app.authenticator)
+            guard(routes, app.authenticator, app.quotas)
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
@@ -243,7 +244,10 @@ class Gateway:
         """Return the interceptors of the clients' port; none without access table and lists."""
         app, certificates = self.app, self._settings.tls_clients_ca is not None
         if app.authenticator is not None:
-            return [AccessInterceptor(app.authenticator, certificates=certificates)]
+            return [
+                AccessInterceptor(app.authenticator, certificates=certificates),
+                QuotaInterceptor(app.quotas),
+            ]
         if app.revocations is not None and certificates:
             return [RevocationInterceptor(app.revocations)]
         return []

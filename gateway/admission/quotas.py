@@ -6,6 +6,7 @@ A quota limits a tenant; the limits of `gateway.admission.limits` protect the ga
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.admission.token_bucket import TokenBucket
@@ -290,33 +291,34 @@ class TenantQuotas:
         usage.jobs += 1
         return usage
 
-    def start_stream(self, tenant: str) -> TenantUsage | None:
-        """Count a stream; return the usage on which to end it, or None without quotas.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
-            Overloaded: too many tenants are active.
-        """
-        usage = self._usage_of(tenant)
-        if usage is not None:
-            usage.start_stream()
-        return usage
-
-    def start_call(self, tenant: str, connection: str) -> TenantUsage | None:
-        """Count a call; return the usage on which to end it, or None without quotas.
+    @contextmanager
+    def call(self, tenant: str, connection: str, *, stream: bool = False) -> Iterator[None]:
+        """Count a call while the context is open.
 
         Args:
             tenant: the caller's tenant.
             connection: address of the connection's other end.
+            stream: whether it is a stream.
 
         Raises:
-            QuotaExceeded: there is no room for a further connection.
+            QuotaExceeded: there is no room for a further connection or stream.
             Overloaded: too many tenants are active.
         """
         usage = self._usage_of(tenant)
-        if usage is not None:
-            usage.start_call(connection)
-        return usage
+        if usage is None:
+            yield
+            return
+        usage.start_call(connection)
+        try:
+            if stream:
+                usage.start_stream()
+            try:
+                yield
+            finally:
+                if stream:
+                    usage.end_stream()
+        finally:
+            usage.end_call(connection)
 
     def usages(self) -> Iterator[TenantUsage]:
         """Return the usage of the tenants that are tracked."""

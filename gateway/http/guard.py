@@ -1,4 +1,4 @@
-"""Authentication and roles of all HTTP requests."""
+"""Authentication, roles and quotas of all HTTP requests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 
 from gateway.access.authenticator import AUTHORIZATION
-from gateway.access.caller import bind_caller
-from gateway.access.methods import ROUTES, check_call
+from gateway.access.caller import bind_caller, current_caller
+from gateway.access.methods import KNOWN, ROUTES, check_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.access.authenticator import Authenticator
     from gateway.access.methods import Needs
+    from gateway.admission.quotas import TenantQuotas
 
 CERTIFICATE: Final = "certificate"
 """Key of the request's state: the verified certificate of the connection, or None."""
@@ -48,9 +49,38 @@ class AccessMiddleware:
         await self._app(scope, receive, send)
 
 
-def guard(routes: Sequence[BaseRoute], authenticator: Authenticator) -> None:
-    """Put the middleware before the handlers of all routes, before a request's body is read."""
+class QuotaMiddleware:
+    """Counts requests and connections for the tenants of their callers.
+
+    Args:
+        app: handles the requests.
+        quotas: counts them.
+    """
+
+    def __init__(self, app: ASGIApp, quotas: TenantQuotas) -> None:
+        self._app = app
+        self._quotas = quotas
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        with self._quotas.call(current_caller().tenant, peer_of(scope)):
+            await self._app(scope, receive, send)
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address of a request's client, ``http:HOST:PORT``."""
+    host, port = scope.get("client") or ("", 0)
+    return f"http:{host}:{port}"
+
+
+def guard(routes: Sequence[BaseRoute], authenticator: Authenticator, quotas: TenantQuotas) -> None:
+    """Put the middlewares before the handlers of all routes, before a request's body is read.
+
+    Requests that everyone may send do not count towards quotas.
+    """
     for route in routes:
         if not isinstance(route, Route):
             raise TypeError(f"{route} cannot be guarded")
+        if not ROUTES.get(route.path, KNOWN).public:
+            route.app = QuotaMiddleware(route.app, quotas)
         route.app = AccessMiddleware(route.app, ROUTES.get(route.path), authenticator)

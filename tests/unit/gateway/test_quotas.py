@@ -126,12 +126,6 @@ def test_bucket_never_passes_more_than_its_rate_and_a_burst(
             lambda usage: usage.end_request(),
         ),
         (
-            Quota(streams=2),
-            "streams",
-            lambda quotas: quotas.start_stream("lab"),
-            lambda usage: usage.end_stream(),
-        ),
-        (
             Quota(unfinished_jobs=2),
             "unfinished_jobs",
             lambda quotas: quotas.start_job("lab", 7),
@@ -159,17 +153,25 @@ def test_number_at_a_time_is_limited(
 
 def test_connections_count_while_they_have_calls(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(connections=1))
-    first = quotas.start_call("lab", "ipv4:127.0.0.1:1")
-    second = quotas.start_call("lab", "ipv4:127.0.0.1:1")
-    assert first is not None
-    assert first is second
-    error = refusal(lambda: quotas.start_call("lab", "ipv4:127.0.0.1:2"))
-    assert error.quota == "connections"
-    first.end_call("ipv4:127.0.0.1:1")
-    with pytest.raises(QuotaExceeded):
-        quotas.start_call("lab", "ipv4:127.0.0.1:2")
-    first.end_call("ipv4:127.0.0.1:1")
-    quotas.start_call("lab", "ipv4:127.0.0.1:2")
+    with quotas.call("lab", "ipv4:127.0.0.1:1"):
+        with quotas.call("lab", "ipv4:127.0.0.1:1"), quotas.call("shop", "ipv4:127.0.0.1:2"):
+            pass
+        error = refusal(lambda: quotas.call("lab", "ipv4:127.0.0.1:2").__enter__())
+        assert error.quota == "connections"
+    with quotas.call("lab", "ipv4:127.0.0.1:2"):
+        pass
+
+
+def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(streams=1, connections=1))
+    with quotas.call("lab", "a", stream=True):
+        with quotas.call("lab", "a"):
+            pass
+        error = refusal(lambda: quotas.call("lab", "a", stream=True).__enter__())
+        assert (error.tenant, error.quota, error.retry_after_s) == ("lab", "streams", None)
+    with quotas.call("lab", "b", stream=True):
+        pass
+    assert all(usage.is_idle(clock.time) for usage in quotas.usages())
 
 
 def test_job_of_too_many_queries_is_refused(clock: FakeClock) -> None:
@@ -223,8 +225,9 @@ def test_nothing_is_kept_of_tenants_without_limits(clock: FakeClock) -> None:
             assert quotas.start_request(f"tenant-{number}", 1) is None
         assert list(quotas.usages()) == []
     quotas = TenantQuotas(clock)
-    assert quotas.start_job("lab", 1) is quotas.start_stream("lab") is None
-    assert quotas.start_call("lab", "peer") is quotas.restore_job("lab") is None
+    assert quotas.start_job("lab", 1) is quotas.restore_job("lab") is None
+    with quotas.call("lab", "peer", stream=True):
+        assert list(quotas.usages()) == []
 
 
 def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:
@@ -262,7 +265,7 @@ def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants
             quotas.start_request("lab", 1)
     for number in range(200):
         with pytest.raises(QuotaExceeded):
-            quotas.start_stream(f"tenant-{number}")
+            quotas.call(f"tenant-{number}", "peer", stream=True).__enter__()
     registry = CollectorRegistry()
     collector = QuotaCollector(quotas)
     registry.register(collector)
