@@ -1,0 +1,245 @@
+"""Tenants of a running gateway: each has its own quotas and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from gateway.server import Gateway
+from synergai.oip import inference_pb2 as oip
+from synergai.v1 import hub_pb2, jobs_pb2
+from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request, settings_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+CODE = grpc.StatusCode
+QUOTAS = {
+    "rate": "requests_per_s = 0.001",
+    "bytes": "bytes_per_s = 0.001",
+    "streams": "streams = 1",
+    "connections": "connections = 1",
+    "jobs": "unfinished_jobs = 1\nqueries_per_job = 10",
+    "slow": "max_priority = 3",
+    "free": "",
+}
+"""Tenants, each of one client of the same name, and their quotas."""
+
+
+def table_text(quotas: dict[str, str]) -> str:
+    return "\n".join(
+        f'[[clients]]\nname = "{name}"\n'
+        f'token_sha256 = "{hashlib.sha256(f"token of {name}".encode()).hexdigest()}"\n'
+        f'[[grants]]\nto = ["{name}"]\nroles = ["infer", "submit", "observe"]\n'
+        f"[tenants.{name}]\n{quota}\n"
+        for name, quota in quotas.items()
+    )
+
+
+def bearer(name: str) -> grpc.aio.Metadata:
+    return grpc.aio.Metadata(("authorization", f"Bearer token of {name}"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "access.toml"
+    path.write_text(table_text(QUOTAS))
+    return path
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
+    async with Gateway(settings_in(tmp_path, access=table)) as running:
+        yield running
+
+
+@pytest.fixture
+async def agent(gateway: Gateway) -> AsyncIterator[FakeAgent]:
+    async with FakeAgent(gateway.hub_address) as agent:
+        while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
+            await asyncio.sleep(0.005)
+        yield agent
+
+
+@pytest.fixture
+async def caller(gateway: Gateway, agent: FakeAgent) -> AsyncIterator[Caller]:  # noqa: ARG001 - serves the engine
+    caller = Caller(gateway.address)
+    async with caller.channel:
+        yield caller
+
+
+async def change(gateway: Gateway, table: Path, quotas: dict[str, str]) -> None:
+    await asyncio.to_thread(table.write_text, table_text(quotas))
+    assert gateway.app.access is not None
+    await gateway.app.access.look()
+
+
+def post_request(gateway: Gateway, tenant: str) -> tuple[int, str | None]:
+    """Send a request over HTTP; return status and the header ``retry-after``."""
+    connection = HTTPConnection(gateway.http_address, timeout=30)
+    body = '{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}'
+    headers = {"authorization": f"Bearer token of {tenant}"}
+    connection.request("POST", "/v2/models/echo/infer", body, headers)
+    response = connection.getresponse()
+    connection.close()
+    return response.status, response.headers["retry-after"]
+
+
+def pushback_ms(error: grpc.aio.AioRpcError) -> int:
+    return int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])  # type: ignore[call-overload]  # pairs of strings
+
+
+@pytest.mark.parametrize(
+    ("tenant", "quota"), [("rate", "requests_per_s"), ("bytes", "bytes_per_s")]
+)
+async def test_requests_beyond_a_rate_are_refused_with_the_time_to_wait(
+    caller: Caller, gateway: Gateway, tenant: str, quota: str
+) -> None:
+    infer = caller.oip.ModelInfer
+    await infer(infer_request(), metadata=bearer(tenant))
+    error = await caller.failure(infer(infer_request(), metadata=bearer(tenant)))
+    assert error.code() is CODE.RESOURCE_EXHAUSTED
+    assert f"tenant '{tenant}' has used up its quota {quota} = 0.001" in (error.details() or "")
+    assert pushback_ms(error) >= 900_000
+    status, retry_after = await asyncio.to_thread(post_request, gateway, tenant)
+    assert status == 429
+    assert int(retry_after or 0) >= 900
+    assert await asyncio.to_thread(post_request, gateway, "free") == (200, None)
+    await infer(infer_request(), metadata=bearer("free"))
+    assert gateway.app.quotas.rejections[tenant, quota] == 2
+
+
+async def test_messages_of_a_stream_are_refused_one_by_one(caller: Caller) -> None:
+    stream = caller.oip.ModelStreamInfer(metadata=bearer("rate"))
+    for number in range(3):
+        await stream.write(infer_request(id=str(number)))
+    await stream.done_writing()
+    answers = {answer.infer_response.id: answer async for answer in stream}
+    assert sorted(answers) == ["0", "1", "2"]
+    refused = [answer for answer in answers.values() if answer.error_message]
+    assert len(refused) == 2
+    for answer in refused:
+        assert "requests_per_s" in answer.error_message
+        assert answer.infer_response.parameters["status"].string_param == "RESOURCE_EXHAUSTED"
+
+
+async def test_further_streams_are_refused_until_one_ends(caller: Caller) -> None:
+    open_stream = caller.oip.ModelStreamInfer
+    first = open_stream(metadata=bearer("streams"))
+    await first.write(infer_request())
+    await first.read()
+    second = open_stream(metadata=bearer("streams"))
+    with pytest.raises(grpc.aio.AioRpcError, match="streams = 1") as caught:
+        await second.read()
+    assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
+    await first.done_writing()
+    assert await first.read() is grpc.aio.EOF
+    third = open_stream(metadata=bearer("streams"))
+    await third.write(infer_request())
+    assert isinstance(await third.read(), oip.ModelStreamInferResponse)
+    third.cancel()
+
+
+async def test_further_connections_are_refused_while_one_has_calls(
+    caller: Caller, gateway: Gateway
+) -> None:
+    stream = caller.oip.ModelStreamInfer(metadata=bearer("connections"))
+    await stream.write(infer_request())
+    await stream.read()
+    await caller.oip.ModelInfer(infer_request(), metadata=bearer("connections"))
+    other = Caller(gateway.address)
+    async with other.channel:
+        call = other.oip.ModelInfer(infer_request(), metadata=bearer("connections"))
+        error = await other.failure(call)
+        assert error.code() is CODE.RESOURCE_EXHAUSTED
+        assert "connections = 1" in (error.details() or "")
+        await other.oip.ModelInfer(infer_request(), metadata=bearer("free"))
+    stream.cancel()
+
+
+def submission(priority: int = 0, queries: int = 10, tenant: str = "") -> jobs_pb2.SubmitRequest:
+    spec = jobs_pb2.JobSpec(engine="echo", queries=queries, priority=priority, tenant=tenant)
+    return jobs_pb2.SubmitRequest(spec=spec, idempotency_key="key")
+
+
+async def test_jobs_are_limited_and_hidden_from_other_tenants(
+    caller: Caller, agent: FakeAgent
+) -> None:
+    agent.answer = agent.hold
+    jobs = caller.jobs
+    job = await jobs.Submit(submission(), metadata=bearer("jobs"))
+    assert job.spec.tenant == "jobs"
+    assert (await jobs.Submit(submission(), metadata=bearer("jobs"))).id == job.id
+    request = submission()
+    request.idempotency_key = "another"
+    error = await caller.failure(jobs.Submit(request, metadata=bearer("jobs")))
+    assert (error.code(), "unfinished_jobs = 1" in (error.details() or "")) == (
+        CODE.RESOURCE_EXHAUSTED,
+        True,
+    )
+    opened = jobs.Run(metadata=bearer("jobs"))
+    await opened.write(jobs_pb2.RunRequest(open=jobs_pb2.JobSpec(engine="echo", queries=1)))
+    with pytest.raises(grpc.aio.AioRpcError, match="unfinished_jobs = 1"):
+        await opened.read()
+    other = await jobs.Submit(submission(), metadata=bearer("free"))
+    assert other.id != job.id
+    for call in (
+        jobs.Get(jobs_pb2.GetRequest(job_id=job.id), metadata=bearer("free")),
+        jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=bearer("free")),
+    ):
+        assert (await caller.failure(call)).code() is CODE.NOT_FOUND
+    watch = jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), metadata=bearer("free"))
+    with pytest.raises(grpc.aio.AioRpcError, match="there is no job"):
+        await watch.read()
+    listed = await jobs.List(jobs_pb2.ListRequest(), metadata=bearer("free"))
+    assert [each.id for each in listed.jobs] == [other.id]
+    denied = jobs.Submit(submission(tenant="jobs"), metadata=bearer("free"))
+    assert (await caller.failure(denied)).code() is CODE.PERMISSION_DENIED
+    for refused in (submission(priority=4), submission(priority=4, tenant="slow")):
+        denied = jobs.Submit(refused, metadata=bearer("slow"))
+        assert (await caller.failure(denied)).code() is CODE.PERMISSION_DENIED
+    await jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=bearer("jobs"))
+    await jobs.Submit(request, metadata=bearer("jobs"))
+
+
+async def test_queries_of_a_streamed_job_are_read_at_the_tenants_rate(
+    caller: Caller, gateway: Gateway, table: Path
+) -> None:
+    await change(gateway, table, {"rate": "requests_per_s = 20"})
+    call = caller.jobs.Run(metadata=bearer("rate"))
+    await call.write(jobs_pb2.RunRequest(open=jobs_pb2.JobSpec(engine="echo", queries=25)))
+    for index in range(25):
+        query = jobs_pb2.Query(index=index, request=infer_request().SerializeToString())
+        await call.write(jobs_pb2.RunRequest(query=query))
+    await call.done_writing()
+    answers = [answer async for answer in call]
+    assert answers[-1].job.state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert answers[-1].job.queries_done == 25
+
+
+async def test_changed_quota_applies_at_once(
+    caller: Caller, gateway: Gateway, table: Path, agent: FakeAgent
+) -> None:
+    async def never(_: hub_pb2.Assignment) -> None:
+        await asyncio.Event().wait()
+
+    agent.answer = never
+    await change(gateway, table, {**QUOTAS, "rate": "requests_in_flight = 1"})
+    running = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
+    async with asyncio.timeout(30):
+        while not gateway.app.admission.requests:  # noqa: ASYNC110 - polls the gateway
+            await asyncio.sleep(0.005)
+    call = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
+    assert "requests_in_flight = 1" in ((await caller.failure(call)).details() or "")
+    running.cancel()
+    async with asyncio.timeout(30):
+        while gateway.app.admission.requests:  # noqa: ASYNC110 - polls the gateway
+            await asyncio.sleep(0.005)
+    again = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"), timeout=0.5)
+    assert (await caller.failure(again)).code() is CODE.DEADLINE_EXCEEDED
