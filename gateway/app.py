@@ -12,6 +12,8 @@ from gateway.access.worker_rules import WorkerRules
 from gateway.admission.limits import Admission
 from gateway.admission.quota_metrics import QuotaCollector
 from gateway.admission.quotas import TenantQuotas
+from gateway.audit.file import AuditFile
+from gateway.audit.log import AuditLog
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -55,6 +57,7 @@ class App:
         access: the access table; None allows every caller everything.
         authenticator: finds the callers; None without an access table.
         revocations: revoked client certificates; None without lists.
+        audit: the audit log; None without one.
         restored: number of unfinished jobs restored from the journal.
     """
 
@@ -63,6 +66,7 @@ class App:
     access: LiveTable | None
     authenticator: Authenticator | None
     revocations: RevocationLists | None
+    audit: AuditLog | None
     admission: Admission
     quotas: TenantQuotas
     journal: Journal
@@ -91,6 +95,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     revocations = _revocations(settings, stack)
     access, authenticator = _access(settings, revocations, metrics, stack)
     admission = Admission(settings.max_requests, settings.max_request_bytes)
+    audit = _audit(settings, metrics, stack)
     quotas = TenantQuotas(clock)
     metrics.register(QuotaCollector(quotas))
     if access is not None:
@@ -193,6 +198,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         access=access,
         authenticator=authenticator,
         revocations=revocations,
+        audit=audit,
         admission=admission,
         quotas=quotas,
         journal=journal,
@@ -244,6 +250,26 @@ def _access(
         lambda: authenticator.failures,
     )
     return table, authenticator
+
+
+def _audit(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
+    """Return the audit log, if one is configured.
+
+    Raises:
+        InvalidInput: its file cannot be opened.
+    """
+    if settings.audit_log is None:
+        return None
+    file = AuditFile(settings.audit_log)
+    stack.push_async_callback(asyncio.to_thread, file.close)
+    log = AuditLog(file)
+    stack.callback(log.close)
+    metrics.add_counter(
+        "audit_dropped",
+        "Lines of the audit log that could not be written.",
+        lambda: file.dropped,
+    )
+    return log
 
 
 def _revocations(settings: GatewaySettings, stack: AsyncExitStack) -> RevocationLists | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, Self
@@ -15,7 +16,9 @@ from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
 from gateway.admission.interceptor import QuotaInterceptor
 from gateway.app import build_app
+from gateway.audit.interceptor import AuditInterceptor
 from gateway.http.app import HttpApp
+from gateway.http.audit import audit_routes
 from gateway.http.bodies import Bodies
 from gateway.http.guard import guard
 from gateway.http.monitoring import monitoring_routes
@@ -220,6 +223,8 @@ class Gateway:
         ]
         if app.authenticator is not None:
             guard(routes, app.authenticator, app.quotas)
+        if app.audit is not None:
+            audit_routes(routes, app.audit)
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
@@ -241,23 +246,28 @@ class Gateway:
         )
 
     def _client_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """Return the interceptors of the clients' port; none without access table and lists."""
+        """Return the interceptors of the clients' port, the outermost first."""
         app, certificates = self.app, self._settings.tls_clients_ca is not None
+        interceptors = self._audit_interceptors()
         if app.authenticator is not None:
-            return [
+            interceptors += [
                 AccessInterceptor(app.authenticator, certificates=certificates),
                 QuotaInterceptor(app.quotas),
             ]
-        if app.revocations is not None and certificates:
-            return [RevocationInterceptor(app.revocations)]
-        return []
+        elif app.revocations is not None and certificates:
+            interceptors.append(RevocationInterceptor(app.revocations))
+        return interceptors
 
     def _hub_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """Return the interceptors of the agents' port; none without revocation lists."""
+        """Return the interceptors of the agents' port, the outermost first."""
         revocations = self.app.revocations
+        interceptors = self._audit_interceptors()
         if revocations is not None and self._settings.tls_client_ca is not None:
-            return [RevocationInterceptor(revocations)]
-        return []
+            interceptors.append(RevocationInterceptor(revocations))
+        return interceptors
+
+    def _audit_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        return [] if self.app.audit is None else [AuditInterceptor(self.app.audit)]
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""
@@ -295,7 +305,17 @@ class Gateway:
 
 
 class GatewayProcess(Gateway):
-    """A gateway with a process of its own, which exits even if a step of the shutdown hangs."""
+    """A gateway with a process of its own, which exits even if a step of the shutdown hangs.
+
+    With an audit log, SIGHUP does not end it: programs that rotate logs send it.
+    """
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        await super()._start(stack)
+        if self.app.audit is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self.app.audit.flush)
+            stack.callback(loop.remove_signal_handler, signal.SIGHUP)
 
     def stop(self) -> None:
         """Start to shut down; idempotent."""

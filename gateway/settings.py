@@ -120,6 +120,10 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         description="Access table (TOML): clients, their roles and tenants. Without one, every "
         "client may do everything.",
     )
+    audit_log: Path | None = Field(
+        default=None,
+        description="File to record changes and refused calls in, as JSON lines.",
+    )
     http_tls: bool = Field(
         default=False,
         description="Encrypt the HTTP port as well, with the certificate of --tls-cert.",

@@ -30,6 +30,7 @@ class Caller:
         grants: the rows of the access table that are for it.
         max_priority: highest priority that its requests and jobs may have.
         expires_at: Unix time after which its credentials are invalid; None for never.
+        credential: kind of its credentials: ``token``, ``jwt``, ``certificate`` or ``none``.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Caller:
         "_decisions",
         "_grants",
         "_revoked",
+        "credential",
         "expires_at",
         "max_priority",
         "name",
@@ -51,8 +53,10 @@ class Caller:
         *,
         max_priority: int = MAX_PRIORITY,
         expires_at: float | None = None,
+        credential: str = "none",
     ) -> None:
         self._revoked = ""
+        self.credential = credential
         self._decisions: dict[tuple[tuple[Role, ...], str | None, str | None], bool] = {}
         self.name = name
         self.update(tenant, grants, max_priority=max_priority, expires_at=expires_at)

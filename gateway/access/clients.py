@@ -20,10 +20,12 @@ class Clients:
     """Callers of the table's clients, by one kind of credential.
 
     Args:
+        kind: the kind of credential.
         key: returns a client's credential; None if it has another kind.
     """
 
-    def __init__(self, key: Callable[[Client], str | None]) -> None:
+    def __init__(self, kind: str, key: Callable[[Client], str | None]) -> None:
+        self._kind = kind
         self._key = key
         self._callers: dict[str, Caller] = {}
 
@@ -36,7 +38,7 @@ class Clients:
                 continue
             caller = previous.get(key)
             if caller is None or caller.name != client.name:
-                caller = Caller(client.name, "", ())
+                caller = Caller(client.name, "", (), credential=self._kind)
             else:
                 del previous[key]
             tenant = client.tenant or client.name
@@ -59,7 +61,7 @@ class Tokens:
     """Authenticates bearer tokens, of which the table has only the hash."""
 
     def __init__(self) -> None:
-        self._clients = Clients(lambda client: client.token_sha256)
+        self._clients = Clients("token", lambda client: client.token_sha256)
         self.apply = self._clients.apply
 
     async def authenticate(self, token: str) -> Caller | None:
@@ -72,7 +74,7 @@ class Certificates:
     """Authenticates the certificates of connections, which TLS has verified."""
 
     def __init__(self) -> None:
-        self._clients = Clients(lambda client: client.certificate)
+        self._clients = Clients("certificate", lambda client: client.certificate)
         self.apply = self._clients.apply
 
     async def authenticate(self, certificate: PeerCertificate) -> Caller:

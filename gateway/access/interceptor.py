@@ -120,8 +120,8 @@ class AccessInterceptor(CheckingInterceptor):
         """
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
         caller = await self._authenticator.authenticate(authorization, certificate)
+        bind_caller(caller)  # first: whoever records a refusal wants to know whose it is
         check_call(METHODS.get(method), caller)
-        bind_caller(caller)
 
 
 def _refusing(error: SynergaiError) -> Handler:

@@ -90,7 +90,7 @@ class JwtTokens:
         caller = self._verified.get(digest)
         if caller is None:
             claims = await self._verify(token)
-            caller = Caller(f"jwt:{claims.subject}", "", ())
+            caller = Caller(f"jwt:{claims.subject}", "", (), credential="jwt")
             self._update(caller, claims)
             self._claims[caller] = claims
             self._verified[digest] = caller

@@ -47,6 +47,13 @@ class Applicant(Struct, frozen=True, kw_only=True):
     certificate_names: frozenset[str] = frozenset()
     secret_sha256: bytes = b""
 
+    @property
+    def credential(self) -> str:
+        """What it presents: ``certificate``, ``secret`` or ``none``."""
+        if self.certificate_names:
+            return "certificate"
+        return "secret" if self.secret_sha256 else "none"
+
 
 class WorkerRules:
     """The section ``[[workers]]`` of the access table, and the enrolled workers.
@@ -91,8 +98,11 @@ class WorkerRules:
 
     # --- joining ----------------------------------------------------------------------------
 
-    async def admit(self, applicant: Applicant, token: str = "") -> None:
+    async def admit(self, applicant: Applicant, token: str = "") -> bool:
         """Check that a worker may join; enrol it if its token allows it.
+
+        Returns:
+            Whether it has been enrolled now.
 
         Raises:
             PermissionDenied: no row is for this worker.
@@ -103,12 +113,13 @@ class WorkerRules:
             await self.load()
         refusal = self.refusal(applicant)
         if refusal is None:
-            return
+            return False
         enrols = any(row.certificate is None for row in self._covering(applicant))
         if not (token and applicant.secret_sha256 and enrols):
             raise refusal
         await self._in_thread(lambda store: self._enrol(store, applicant, token))
         _log.info("worker %s of class %s is enrolled", applicant.id, applicant.worker_class)
+        return True
 
     def refusal(self, applicant: Applicant) -> SynergaiError | None:
         """Return why a worker may not be connected; None if it may."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
-from synergai.errors import Unauthenticated
-from synergai.protocol.status import MAX_DETAILS, http_status, retry_after_s
+from synergai.errors import QuotaExceeded, Unauthenticated
+from synergai.protocol.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,4 +37,6 @@ def response_to(error: SynergaiError) -> Response:
     headers = {} if after_s is None else {"retry-after": str(after_s)}
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, QuotaExceeded):
+        headers[QUOTA_METADATA] = error.quota
     return error_response(str(error), http_status(error), headers)

@@ -44,8 +44,8 @@ class AccessMiddleware:
         authorization = Headers(scope=scope).getlist(AUTHORIZATION)
         certificate = scope.get("state", {}).get(CERTIFICATE)
         caller = await self._authenticator.authenticate(authorization, certificate)
+        bind_caller(caller)  # first: whoever records a refusal wants to know whose it is
         check_call(self._needs, caller)
-        bind_caller(caller)
         await self._app(scope, receive, send)
 
 

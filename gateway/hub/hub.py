@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from msgspec.structs import replace
 
+from gateway.audit.calls import current_call
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
@@ -176,13 +177,18 @@ class Hub:
     async def _register(
         self, connection: AgentConnection, message: hub_pb2.Register, context: Context | None
     ) -> None:
+        call = current_call()
+        if call is not None:
+            call.worker = call.object = message.worker_id
         worker = worker_from_registration(message, self._clock.now())
-        applicant = None
+        applicant, enrolled = None, False
         if context is not None:
             applicant = read_applicant(message, context)
+            if call is not None:
+                call.credential = applicant.credential
             # A token is not spent on an id that is taken.
             self._check_vacant(worker)
-            await self._rules.admit(applicant, message.enrolment_token)
+            enrolled = await self._rules.admit(applicant, message.enrolment_token)
             if (refusal := self._rules.refusal(applicant)) is not None:
                 raise refusal  # the rules have changed meanwhile
         self._check_vacant(worker)
@@ -196,6 +202,8 @@ class Hub:
             session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
         )
         connection.control.put(hub_pb2.GatewayControl(registered=registered))
+        if call is not None:
+            call.end(reason="enrolled" if enrolled else "")
         _log.info(
             "worker %s of class %s registered with %d engines, agent %s",
             worker.id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
+from gateway.audit.calls import REFUSALS, record_refusal
 from synergai.errors import EnginePending
 
 if TYPE_CHECKING:
@@ -62,9 +63,13 @@ class GatewayBackend:
         """Accept and enqueue a request, or hold it while its engine is being inspected."""
         caller = current_caller()
         try:
-            return self._inference.begin(caller, raw, budget_s, tenant)
-        except EnginePending:
-            return self._held.hold(caller, raw, budget_s, tenant)
+            try:
+                return self._inference.begin(caller, raw, budget_s, tenant)
+            except EnginePending:
+                return self._held.hold(caller, raw, budget_s, tenant)
+        except REFUSALS as error:
+            record_refusal(error, raw.parsed.message.model_name)
+            raise
 
     async def wait_inspected(self, name: str, budget_s: float | None) -> None:
         """Wait until an engine has been inspected; see `Catalogue.wait_inspected`."""

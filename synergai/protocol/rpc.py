@@ -22,9 +22,21 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
-from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
+from synergai.errors import (
+    InternalError,
+    InvalidInput,
+    QuotaExceeded,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
-from synergai.protocol.status import MAX_DETAILS, RETRY_METADATA, retry_after_ms, status_code
+from synergai.protocol.status import (
+    MAX_DETAILS,
+    QUOTA_METADATA,
+    RETRY_METADATA,
+    retry_after_ms,
+    status_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -118,6 +130,8 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """
     after_ms = retry_after_ms(error)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
+    if isinstance(error, QuotaExceeded):
+        trailers = (*trailers, (QUOTA_METADATA, error.quota))
     await context.abort(status_code(error), str(error)[:MAX_DETAILS], trailers)
 
 

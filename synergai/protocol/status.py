@@ -34,6 +34,9 @@ CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
 RETRY_METADATA: Final = "grpc-retry-pushback-ms"
 """Trailer with the number of milliseconds after which a client should retry."""
 
+QUOTA_METADATA: Final = "synergai-quota"
+"""Trailer and header with the name of the quota that refused a call."""
+
 RETRY_AFTER_MS: Final[dict[grpc.StatusCode, int]] = {
     # Shed: queues drain quickly, and clients may go to another server instead.
     grpc.StatusCode.RESOURCE_EXHAUSTED: 250,

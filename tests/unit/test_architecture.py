@@ -54,6 +54,7 @@ ORDER = {
     "gateway": (
         "settings",
         "access",
+        "audit",
         "fleet",
         "monitoring",
         "dispatch",

@@ -1,0 +1,122 @@
+"""Calls that the audit log records, whatever their transport."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from gateway.access.caller import current_caller
+from gateway.audit.entry import Entry
+from synergai.errors import PermissionDenied, QuotaExceeded, Unauthenticated
+from synergai.protocol.status import status_code
+
+if TYPE_CHECKING:
+    from gateway.audit.log import AuditLog
+    from synergai.errors import SynergaiError
+
+REFUSALS: Final = (Unauthenticated, PermissionDenied, QuotaExceeded)
+"""Errors of refused calls."""
+
+
+class AuditedCall:
+    """A call in progress.
+
+    Args:
+        audit: the log.
+        name: full name of the gRPC method, or HTTP method and route.
+        peer: address of the connection's other end.
+
+    Attributes:
+        object: the engine or job concerned, once it is known.
+        tenant: the tenant concerned, if it is not the caller's own.
+        worker: id of the worker that calls; empty if a client does.
+        credential: how the worker has proved its identity.
+        refused: whether a refusal has been recorded.
+    """
+
+    __slots__ = (
+        "_audit",
+        "credential",
+        "name",
+        "object",
+        "peer",
+        "refused",
+        "tenant",
+        "worker",
+    )
+
+    def __init__(self, audit: AuditLog, name: str, peer: str) -> None:
+        self._audit = audit
+        self.name = name
+        self.peer = peer
+        self.object = self.tenant = self.worker = ""
+        self.credential = "none"
+        self.refused = False
+
+    def refuse(self, result: str, reason: str, quota: str = "") -> None:
+        """Record that the call, or a message of its stream, was refused.
+
+        Args:
+            result: name of the status code.
+            reason: why.
+            quota: name of the quota that refused it, if one did.
+        """
+        self.refused = True
+        self._record(result, reason, quota, refused=True)
+
+    def fail(self, error: SynergaiError, *, change: bool) -> None:
+        """Record the error that ended the call, if the log wants it.
+
+        Args:
+            error: the error.
+            change: whether the call would have changed something.
+        """
+        result = status_code(error).name
+        if isinstance(error, REFUSALS):
+            if not self.refused:
+                self.refuse(result, str(error), getattr(error, "quota", ""))
+        elif change:
+            self.end(result)
+
+    def end(self, result: str = "OK", reason: str = "") -> None:
+        """Record the end of a call that changes something."""
+        self._record(result, reason, "", refused=False)
+
+    def _record(self, result: str, reason: str, quota: str, *, refused: bool) -> None:
+        caller = current_caller()
+        self._audit.record(
+            Entry(
+                caller=self.worker or caller.name,
+                tenant=self.tenant or caller.tenant,
+                credential=self.credential if self.worker else caller.credential,
+                peer=self.peer,
+                call=self.name,
+                object=self.object,
+                result=result,
+                reason=reason,
+                quota=quota,
+                refused=refused,
+            )
+        )
+
+
+_call: Final = ContextVar[AuditedCall | None]("call", default=None)
+
+
+def bind_call(call: AuditedCall) -> None:
+    """Set the call that the current task handles, and tasks that it starts."""
+    _call.set(call)
+
+
+def current_call() -> AuditedCall | None:
+    """Return the call that the current task handles; None without an audit log."""
+    return _call.get()
+
+
+def record_refusal(error: SynergaiError, engine: str) -> None:
+    """Record that a request for an engine was refused, which need not end the call."""
+    call = current_call()
+    if call is not None:
+        call.object = engine
+        call.refused = False
+        call.fail(error, change=False)

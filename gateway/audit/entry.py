@@ -1,0 +1,58 @@
+"""Entries of the audit log. docs/operating.md documents their format."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+
+MAX_TEXT: Final = 256
+"""Longest value in characters; clients choose some of them."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One line of the log. Values never contain tensors, tokens or secrets.
+
+    Attributes:
+        caller: name of the caller, or id of the worker.
+        tenant: the tenant concerned; empty is the default one.
+        credential: how the caller authenticated: ``token``, ``jwt``, ``certificate``, ``secret``
+            or ``none``.
+        peer: address of the connection's other end.
+        call: full name of the gRPC method, or HTTP method and route.
+        object: the engine, job or worker concerned.
+        result: name of the gRPC status code.
+        reason: why it was refused; empty if it was not.
+        quota: name of the quota that refused it.
+        refused: whether it was refused for want of permission or quota.
+    """
+
+    caller: str
+    tenant: str = ""
+    credential: str = "none"
+    peer: str
+    call: str
+    object: str = ""
+    result: str = "OK"
+    reason: str = ""
+    quota: str = ""
+    refused: bool = False
+
+
+def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
+    """Return an entry as a line of JSON in ASCII, with its line break.
+
+    Args:
+        entry: the entry.
+        unix_time: when it happened; the last time if it happened often.
+        count: how often it happened.
+    """
+    at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
+    texts = {
+        name: getattr(entry, name)[:MAX_TEXT]
+        for name in ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
+    }
+    content = {"time": at.replace("+00:00", "Z"), **texts, "count": count}
+    return json.dumps(content, separators=(",", ":")) + "\n"

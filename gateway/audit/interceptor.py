@@ -1,0 +1,129 @@
+"""The audit log of a gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from gateway.access.handlers import surrounded
+from gateway.audit.calls import AuditedCall, bind_call
+from synergai.protocol.rpc import Malformed, RawRequest
+from synergai.protocol.status import QUOTA_METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from gateway.access.handlers import Handler
+    from gateway.audit.log import AuditLog
+    from synergai.protocol.rpc import Context
+
+_REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_LOST: Final = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE})
+"""Codes of connections with agents that were not refused."""
+_HUB: Final = "/synergai.v1.Hub/Control"
+_OIP: Final = "/inference.GRPCInferenceService"
+_JOBS: Final = "/synergai.v1.Jobs"
+
+
+class AuditInterceptor(grpc.aio.ServerInterceptor):
+    """Records calls that change something, and those that are refused.
+
+    It comes first, so that it sees the refusals of the others.
+
+    Args:
+        audit: the log.
+    """
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Return the handler of a call, which records it."""
+        handler: Handler = await continuation(handler_call_details)
+        return surrounded(handler, partial(self._recorded, handler_call_details.method))
+
+    @asynccontextmanager
+    async def _recorded(
+        self, method: str, request: object, context: Context
+    ) -> AsyncGenerator[Callable[[Any], None], None]:
+        call = AuditedCall(self._audit, method, context.peer())
+        bind_call(call)
+        describe = _CHANGES.get(method)
+        call.object = _object_of(request)
+        recorded = False
+
+        def responded(response: Any) -> None:
+            nonlocal recorded
+            if describe is not None and not recorded:
+                recorded = True
+                describe(call, request, response)
+                call.end()
+
+        try:
+            yield responded
+        except BaseException as error:
+            change = describe is not None and not recorded
+            _record_failure(call, context, error, change=change)
+            raise
+
+
+def _record_failure(
+    call: AuditedCall, context: Context, error: BaseException, *, change: bool
+) -> None:
+    code = context.code() if isinstance(error, grpc.aio.AbortError) else None
+    if not isinstance(code, grpc.StatusCode):
+        gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
+    quota = dict(context.trailing_metadata() or ()).get(QUOTA_METADATA, "")
+    if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
+        if not call.refused:
+            call.refuse(code.name, str(context.details()), str(quota))
+    elif change:
+        call.end(code.name)
+
+
+def _object_of(request: object) -> str:
+    """Return what a request is about, as far as it says."""
+    message: Any = request.parsed.message if isinstance(request, RawRequest) else request
+    if isinstance(message, Malformed):
+        return ""
+    for field in ("job_id", "model_name", "repository_name"):
+        if name := getattr(message, field, ""):
+            return str(name)
+    spec = getattr(message, "spec", None)
+    return "" if spec is None else str(spec.engine)
+
+
+def _describe_job(call: AuditedCall, _request: Any, job: Any) -> None:
+    call.object, call.tenant = job.id, job.spec.tenant
+
+
+def _describe_streamed_job(call: AuditedCall, _request: Any, response: Any) -> None:
+    call.object, call.tenant = response.job.id, response.job.spec.tenant
+
+
+def _describe_entries(call: AuditedCall, request: Any, _response: Any) -> None:
+    call.object = ",".join(sorted({entry.engine for entry in request.entries}))
+
+
+def _describe_engine(_call: AuditedCall, _request: Any, _response: Any) -> None:
+    """Do nothing: the request names the engine."""
+
+
+_CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
+    f"{_JOBS}/Submit": _describe_job,
+    f"{_JOBS}/Cancel": _describe_job,
+    f"{_JOBS}/Run": _describe_streamed_job,
+    f"{_OIP}/RepositoryModelLoad": _describe_engine,
+    f"{_OIP}/RepositoryModelUnload": _describe_engine,
+    "/synergai.v1.Fleet/PutDictionary": _describe_entries,
+}
+"""Calls that change something, with what sets their object and tenant from request and response."""

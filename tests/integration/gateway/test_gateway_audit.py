@@ -1,0 +1,215 @@
+"""The audit log of a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from gateway.server import Gateway
+from synergai.oip import repository_pb2
+from synergai.testing import LocalFleet
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
+from tests.calls import raw_unary
+from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request, settings_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+TABLE = """
+[[clients]]
+name = "boss"
+token_sha256 = "{boss}"
+
+[[clients]]
+name = "camera"
+tenant = "lab"
+token_sha256 = "{camera}"
+
+[[grants]]
+to = ["boss"]
+roles = ["infer", "submit", "observe", "operate", "admin"]
+tenants = ["*"]
+
+[[grants]]
+to = ["camera"]
+roles = ["infer"]
+
+[tenants.lab]
+requests_per_s = 0.001
+"""
+TOKENS = {name: f"secret token of {name}" for name in ("boss", "camera")}
+OIP = "/inference.GRPCInferenceService"
+
+
+def bearer(name: str) -> grpc.aio.Metadata:
+    return grpc.aio.Metadata(("authorization", f"Bearer {TOKENS.get(name, name)}"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "audit.log"
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, log: Path) -> AsyncIterator[Gateway]:
+    table = tmp_path / "access.toml"
+    hashes = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in TOKENS.items()}
+    table.write_text(TABLE.format(**hashes))
+    async with Gateway(settings_in(tmp_path, access=table, audit_log=log)) as running:
+        yield running
+
+
+@pytest.fixture
+async def caller(gateway: Gateway) -> AsyncIterator[Caller]:
+    caller = Caller(gateway.address)
+    async with caller.channel, FakeAgent(gateway.hub_address):
+        while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
+            await asyncio.sleep(0.005)
+        yield caller
+
+
+def read_entries(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+async def entries(
+    log: Path, wanted: Callable[[dict[str, Any]], bool], count: int = 1
+) -> list[dict[str, Any]]:
+    """Wait until there are `count` entries of a kind, and return them."""
+    async with asyncio.timeout(30):
+        while True:
+            found = [entry for entry in await asyncio.to_thread(read_entries, log) if wanted(entry)]
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.02)
+
+
+def of_call(*names: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda entry: entry["call"] in names
+
+
+def summary(entry: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("caller", "tenant", "credential", "object", "result")
+    return tuple(entry[key] for key in keys)
+
+
+def post(gateway: Gateway, path: str, name: str, body: str = "{}") -> int:
+    connection = HTTPConnection(gateway.http_address, timeout=30)
+    connection.request("POST", path, body, {"authorization": f"Bearer {TOKENS.get(name, name)}"})
+    response = connection.getresponse()
+    connection.close()
+    return response.status
+
+
+async def test_changes_are_recorded_with_caller_and_object(
+    gateway: Gateway, caller: Caller, log: Path
+) -> None:
+    boss = bearer("boss")
+    spec = jobs_pb2.JobSpec(engine="echo", queries=10, tenant="lab")
+    job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), metadata=boss)
+    await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=boss)
+    missing = caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id="missing"), metadata=boss)
+    await caller.failure(missing)
+    run = caller.jobs.Run(metadata=boss)
+    await run.write(jobs_pb2.RunRequest(open=jobs_pb2.JobSpec(engine="echo", queries=1)))
+    opened = await run.read()
+    assert isinstance(opened, jobs_pb2.RunResponse)
+    run.cancel()
+    for method in ("Unload", "Load"):
+        request = getattr(repository_pb2, f"RepositoryModel{method}Request")(model_name="echo")
+        call = raw_unary(caller.channel, f"{OIP}/RepositoryModel{method}")
+        await call(request.SerializeToString(), metadata=boss)
+    await caller.fleet.PutDictionary(fleet_pb2.Dictionary(), metadata=boss)
+    for action in ("unload", "load"):
+        path = f"/v2/repository/models/echo/{action}"
+        assert await asyncio.to_thread(post, gateway, path, "boss") == 200
+    await caller.jobs.List(jobs_pb2.ListRequest(), metadata=boss)
+    await caller.oip.ModelInfer(infer_request(), metadata=boss)
+    found = await entries(log, lambda entry: entry["caller"] == "boss", 9)
+    route = "POST /v2/repository/models/{name}/"
+    assert [(entry["call"], *summary(entry)[1:]) for entry in found] == [
+        ("/synergai.v1.Jobs/Submit", "lab", "token", job.id, "OK"),
+        ("/synergai.v1.Jobs/Cancel", "lab", "token", job.id, "OK"),
+        ("/synergai.v1.Jobs/Cancel", "boss", "token", "missing", "NOT_FOUND"),
+        ("/synergai.v1.Jobs/Run", "boss", "token", opened.job.id, "OK"),
+        (f"{OIP}/RepositoryModelUnload", "boss", "token", "echo", "OK"),
+        (f"{OIP}/RepositoryModelLoad", "boss", "token", "echo", "OK"),
+        ("/synergai.v1.Fleet/PutDictionary", "boss", "token", "", "OK"),
+        (f"{route}unload", "boss", "token", "echo", "OK"),
+        (f"{route}load", "boss", "token", "echo", "OK"),
+    ]
+    assert all(entry["peer"].startswith(("ipv4:127.0.0.1:", "http:127.0.0.1:")) for entry in found)
+    (joined,) = await entries(log, of_call("/synergai.v1.Hub/Control"))
+    assert summary(joined) == ("w1", "", "none", "w1", "OK")
+
+
+async def test_refused_calls_are_recorded_without_secrets(
+    gateway: Gateway, caller: Caller, log: Path
+) -> None:
+    infer = caller.oip.ModelInfer
+    await infer(infer_request(), metadata=bearer("camera"))
+    for name, code in (
+        ("camera", grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ("a wrong token", grpc.StatusCode.UNAUTHENTICATED),
+    ):
+        error = await caller.failure(infer(infer_request(), metadata=bearer(name)))
+        assert error.code() is code
+    put = caller.fleet.PutDictionary(fleet_pb2.Dictionary(), metadata=bearer("camera"))
+    await caller.failure(put)
+    stream = caller.oip.ModelStreamInfer(metadata=bearer("camera"))
+    for _ in range(5):
+        await stream.write(infer_request())
+    await stream.done_writing()
+    assert len([answer async for answer in stream]) == 5
+    path = "/v2/repository/models/echo/unload"
+    assert await asyncio.to_thread(post, gateway, path, "camera") == 403
+    agent = FakeAgent(gateway.hub_address, "w2")
+    agent.register.protocol_version = 99
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent.connect()
+    await agent.disconnect()
+    found = {
+        (entry["call"], *summary(entry)): entry
+        for entry in await entries(log, lambda entry: entry["result"] != "OK", 7)
+    }
+    assert found.keys() == {
+        (f"{OIP}/ModelInfer", "camera", "lab", "token", "echo", "RESOURCE_EXHAUSTED"),
+        (f"{OIP}/ModelStreamInfer", "camera", "lab", "token", "echo", "RESOURCE_EXHAUSTED"),
+        (f"{OIP}/ModelInfer", "anonymous", "", "none", "", "UNAUTHENTICATED"),
+        ("/synergai.v1.Fleet/PutDictionary", "camera", "lab", "token", "", "PERMISSION_DENIED"),
+        (
+            "POST /v2/repository/models/{name}/unload",
+            *("camera", "lab", "token", "echo", "PERMISSION_DENIED"),
+        ),
+        ("/synergai.v1.Hub/Control", "w2", "", "none", "w2", "UNIMPLEMENTED"),
+    }
+    assert all(entry["reason"] for entry in found.values())
+    streamed = await entries(log, of_call(f"{OIP}/ModelStreamInfer"), 2)
+    assert sum(entry["count"] for entry in streamed) == 5
+    text = await asyncio.to_thread(log.read_text)
+    assert "secret token" not in text
+    assert "a wrong token" not in text
+
+
+def test_log_is_rotated_and_survives_a_signal(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    with LocalFleet(tmp_path) as fleet:
+        fleet.start_gateway(["--audit-log", str(log)])
+        assert fleet.gateway is not None
+        log.rename(tmp_path / "audit.log.1")
+        os.kill(fleet.gateway.pid, signal.SIGHUP)
+        with grpc.insecure_channel(fleet.address) as channel:
+            fleet_pb2_grpc.FleetStub(channel).PutDictionary(fleet_pb2.Dictionary(), timeout=30)
+        fleet.stop()
+    (entry,) = read_entries(log)
+    assert summary(entry) == ("anonymous", "", "none", "", "OK")
+    assert read_entries(tmp_path / "audit.log.1") == []

@@ -1,0 +1,156 @@
+"""Entries of the audit log, and how refusals are summed up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.audit.entry import MAX_TEXT, Entry, to_line
+from gateway.audit.log import MAX_KINDS, AuditLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHANGE = Entry(
+    caller="camera",
+    tenant="lab",
+    credential="token",
+    peer="ipv4:10.0.0.7:4711",
+    call="/synergai.v1.Jobs/Submit",
+    object="f00d",
+)
+REFUSAL = replace(
+    CHANGE, result="PERMISSION_DENIED", reason="it may not", object="echo", refused=True
+)
+
+
+class Timer(asyncio.TimerHandle):
+    """A timer that the test fires."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.active = True
+
+    def cancel(self) -> None:
+        self.active = False
+
+
+class Harness:
+    """An audit log with a clock and timers of the test."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.timers: list[Timer] = []
+        self.time = 1700000000.0
+        self.log = AuditLog(self, lambda: self.time, self.call_later)
+
+    def append(self, line: str) -> None:
+        self.lines.append(line)
+
+    def call_later(self, _seconds: float, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(callback))
+        return self.timers[-1]
+
+    def pass_interval(self) -> None:
+        self.time += 1.0
+        (timer,) = (timer for timer in self.timers if timer.active)
+        timer.active = False
+        timer.callback()
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the lines since the last call."""
+        entries = [json.loads(line) for line in self.lines]
+        self.lines.clear()
+        return entries
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def test_line_has_all_fields(harness: Harness) -> None:
+    harness.log.record(CHANGE)
+    assert harness.entries() == [
+        {
+            "time": "2023-11-14T22:13:20.000Z",
+            "caller": "camera",
+            "tenant": "lab",
+            "credential": "token",
+            "peer": "ipv4:10.0.0.7:4711",
+            "call": "/synergai.v1.Jobs/Submit",
+            "object": "f00d",
+            "result": "OK",
+            "reason": "",
+            "count": 1,
+        }
+    ]
+
+
+def test_values_are_escaped_and_cut() -> None:
+    line = to_line(replace(CHANGE, object='x"\n\x1b[31m\u202e\ud800' + "y" * 10_000), 0.0)
+    assert line.isascii()
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert len(json.loads(line)["object"]) == MAX_TEXT
+    assert json.loads(line)["object"].startswith('x"\n\x1b[31m')
+
+
+def test_every_change_has_a_line(harness: Harness) -> None:
+    for _ in range(100):
+        harness.log.record(CHANGE)
+    assert len(harness.entries()) == 100
+    assert harness.timers == []
+
+
+def test_repeated_refusals_share_a_line_each_second(harness: Harness) -> None:
+    for number in range(1000):
+        harness.log.record(replace(REFUSAL, peer=f"ipv4:10.0.0.7:{number}"))
+    assert [entry["count"] for entry in harness.entries()] == [1]
+    harness.pass_interval()
+    (entry,) = harness.entries()
+    assert (entry["count"], entry["peer"]) == (999, "ipv4:10.0.0.7:999")
+    harness.log.record(REFUSAL)
+    harness.log.record(REFUSAL)
+    harness.pass_interval()
+    assert [entry["count"] for entry in harness.entries()] == [2]
+    harness.pass_interval()
+    assert not any(timer.active for timer in harness.timers)
+    harness.log.record(REFUSAL)
+    assert [entry["count"] for entry in harness.entries()] == [1]
+
+
+def test_refusals_of_different_kinds_have_lines_of_their_own(harness: Harness) -> None:
+    for refusal in (
+        REFUSAL,
+        replace(REFUSAL, peer="ipv4:10.0.0.8:4711"),
+        replace(REFUSAL, caller="kiosk"),
+        replace(REFUSAL, result="UNAUTHENTICATED"),
+        replace(REFUSAL, call="/synergai.v1.Jobs/Cancel"),
+        replace(REFUSAL, result="RESOURCE_EXHAUSTED", quota="streams"),
+        replace(REFUSAL, result="RESOURCE_EXHAUSTED", quota="connections"),
+    ):
+        harness.log.record(refusal)
+    assert len(harness.entries()) == 7
+
+
+def test_flood_from_many_peers_is_bounded(harness: Harness) -> None:
+    for number in range(10_000):
+        harness.log.record(replace(REFUSAL, peer=f"ipv4:10.{number // 250}.{number % 250}.1:9"))
+    assert len(harness.entries()) == MAX_KINDS + 1
+    harness.pass_interval()
+    (entry,) = harness.entries()
+    assert (entry["caller"], entry["peer"]) == ("others", "others")
+    assert entry["count"] == 10_000 - MAX_KINDS - 1
+
+
+def test_counted_refusals_are_written_at_the_end(harness: Harness) -> None:
+    harness.log.record(REFUSAL)
+    harness.log.record(REFUSAL)
+    harness.log.close()
+    assert [entry["count"] for entry in harness.entries()] == [1, 1]
+    assert not any(timer.active for timer in harness.timers)
