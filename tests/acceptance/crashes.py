@@ -1,35 +1,51 @@
-"""Kill gateway and agents at random; check that no accepted query is lost or recorded twice.
+"""Kill gateway, agents and engine hosts; check that no accepted query is lost or recorded twice.
 
-    python tests/acceptance/crashes.py --kills 200 --jobs 2000 --seed 1
+    python tests/acceptance/crashes.py --kills 1000 --jobs 100000 --seed 1    # about half an hour
 
-Jobs are submitted concurrently, each with an idempotency key, and retried under the same key
-until they are acknowledged. At the end, every acknowledged job must have succeeded, and its
-executions must cover its queries exactly once.
+Several clients submit jobs meanwhile, most of a few queries and some of thousands, each with an
+idempotency key, and retry under the same key until the job is acknowledged. At the end, every
+acknowledged job must have succeeded, its executions must cover its queries exactly once, and the
+journal must have no other jobs.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import random
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
+import psutil
 
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
+from tests.acceptance.planted_faults import PLANTS, plant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-ENGINE = "onnx_identity"
-AGENTS = ("left", "right")
+ENGINE: Final = "onnx_identity"
+AGENTS: Final = ("left", "right")
+CLIENTS: Final = 4
+SHORT_QUERIES: Final = 8
+LONG_QUERIES: Final = 4000
+LONG_SHARE: Final = 0.02
+PAUSE_S: Final = 0.8
+"""Mean time between a restart and the next kill."""
+VICTIMS: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, "engine host": 0.15}
+"""What is killed, and how often."""
+_VERIFIERS: Final = 8
 
 
 def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
@@ -53,125 +69,247 @@ def find_errors(job: jobs_pb2.Job, queries: int) -> list[str]:
 
 
 @dataclass(slots=True)
-class Submitted:
-    """Acknowledged jobs: ids and numbers of queries by idempotency key."""
+class Progress:
+    """Numbers of kills and jobs, by which clients keep pace with the kills.
 
-    jobs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    Attributes:
+        kills: planned number of kills.
+        jobs: planned number of jobs.
+        killed: kills so far, by victim.
+        acknowledged: ids of the acknowledged jobs by idempotency key.
+        retried: number of submissions that failed and were repeated.
+        duplicates: errors: two ids under one key.
+    """
+
+    kills: int
+    jobs: int
+    killed: collections.Counter[str] = field(default_factory=collections.Counter)
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    retried: int = 0
     duplicates: list[str] = field(default_factory=list)
 
-    def acknowledge(self, key: str, job_id: str, queries: int) -> None:
+    def is_ahead(self) -> bool:
+        """Return whether a larger share of the jobs is submitted than of the kills is done."""
+        return len(self.acknowledged) * self.kills > (self.killed.total() + 1) * self.jobs
+
+    def acknowledge(self, key: str, job_id: str) -> None:
         """Record an acknowledgement; a second id under the same key is an error."""
-        before = self.jobs.setdefault(key, (job_id, queries))
-        if before[0] != job_id:
-            self.duplicates.append(f"key {key} was given two jobs: {before[0]} and {job_id}")
+        before = self.acknowledged.setdefault(key, job_id)
+        if before != job_id:
+            self.duplicates.append(f"key {key} was given two jobs: {before} and {job_id}")
+
+
+def job_sizes(jobs: int, rng: random.Random) -> list[int]:
+    """Return numbers of queries: most are small, some keep a worker busy for a while."""
+    return [
+        rng.randint(SHORT_QUERIES, LONG_QUERIES)
+        if rng.random() < LONG_SHARE
+        else rng.randint(1, SHORT_QUERIES)
+        for _ in range(jobs)
+    ]
+
+
+def key_of(number: int) -> str:
+    """Return the idempotency key of a job."""
+    return f"crash-{number}"
 
 
 def submit_all(
-    address: str, sizes: Iterable[int], submitted: Submitted, pace_s: float, rng: random.Random
+    address: str, sizes: Sequence[int], numbers: range, progress: Progress, rng: random.Random
 ) -> None:
-    """Submit one job per size, retrying until it is acknowledged; submit some of them twice."""
-    with grpc.insecure_channel(address, options=_RECONNECT_OPTIONS) as channel:
+    """Submit jobs, retrying until they are acknowledged; submit some of them twice."""
+    with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
         stub = jobs_pb2_grpc.JobsStub(channel)
-        for number, queries in enumerate(sizes):
-            key = f"crash-{number}"
+        for number in numbers:
+            while progress.is_ahead():
+                time.sleep(0.01)
             request = jobs_pb2.SubmitRequest(
-                spec=jobs_pb2.JobSpec(engine=ENGINE, queries=queries), idempotency_key=key
+                spec=jobs_pb2.JobSpec(engine=ENGINE, queries=sizes[number]),
+                idempotency_key=key_of(number),
             )
             submissions = 2 if rng.random() < 0.1 else 1
             while submissions:
                 try:
                     job = stub.Submit(request, timeout=5.0)
                 except grpc.RpcError:
+                    progress.retried += 1
                     time.sleep(0.05)
                     continue
-                submitted.acknowledge(key, job.id, queries)
+                progress.acknowledge(key_of(number), job.id)
                 submissions -= 1
-            time.sleep(pace_s)
 
 
-def wait_for_all(address: str, submitted: Submitted, timeout_s: float) -> list[str]:
-    """Wait until every acknowledged job has finished; return the errors."""
-    found = list(submitted.duplicates)
+def kill_all(fleet: Fleet, progress: Progress, rng: random.Random) -> None:
+    """Kill at random moments and restart what was killed."""
+    began = time.monotonic()
+    while progress.killed.total() < progress.kills:
+        time.sleep(rng.expovariate(1 / PAUSE_S))
+        (victim,) = rng.choices(list(VICTIMS), list(VICTIMS.values()))
+        if not fleet.kill(victim, rng):
+            continue
+        progress.killed[victim] += 1
+        kills = progress.killed.total()
+        if kills % 20 == 0:
+            elapsed = time.monotonic() - began
+            print(
+                f"{kills} kills, {len(progress.acknowledged):,} jobs, {elapsed:.0f} s", flush=True
+            )
+
+
+class Fleet:
+    """A fleet whose processes are killed and restarted.
+
+    Args:
+        directory: folder of its models, state and logs.
+        options: further options of the gateway.
+        prefix: prefix of the gateway's command.
+    """
+
+    def __init__(self, directory: Path, options: Sequence[str], prefix: Sequence[str]) -> None:
+        self.local = LocalFleet(directory / "run")
+        self._models = directory / "models"
+        self._options = options
+        self._prefix = prefix
+        build(ENGINE, self._models)
+
+    def start(self) -> None:
+        """Start gateway and agents, and wait for them."""
+        for name in ("gateway", *AGENTS):
+            self._start(name)
+        self.local.wait_for_workers(len(AGENTS))
+
+    def kill(self, victim: str, rng: random.Random) -> bool:
+        """Kill a process and restart it; return False if there is none to kill."""
+        if victim == "engine host":
+            with contextlib.suppress(psutil.NoSuchProcess):
+                agent = psutil.Process(self.local.agents[rng.choice(AGENTS)].pid)
+                if hosts := agent.children():
+                    rng.choice(hosts).kill()
+                    return True
+            return False
+        self.local.kill(victim)
+        time.sleep(rng.uniform(0.0, 0.2))
+        self._start(victim)
+        return True
+
+    def _start(self, name: str) -> None:
+        if name == "gateway":
+            self.local.start_gateway(self._options, self._prefix)
+        else:
+            self.local.start_agent(name, models=self._models, options=["--threads", "1"])
+
+
+def wait_for_all(
+    address: str, sizes: Sequence[int], progress: Progress, timeout_s: float
+) -> tuple[list[str], int]:
+    """Wait until every acknowledged job has ended.
+
+    Returns:
+        The errors, and the number of jobs that ran in several executions.
+    """
     deadline = time.monotonic() + timeout_s
-    with grpc.insecure_channel(address, options=_RECONNECT_OPTIONS) as channel:
+    resumed = 0
+
+    def check(number: int) -> list[str]:
+        nonlocal resumed
+        key = key_of(number)
+        if (job_id := progress.acknowledged.get(key)) is None:
+            return [f"{key} was not acknowledged"]
+        while True:
+            job = None
+            try:
+                job = stub.Get(jobs_pb2.GetRequest(job_id=job_id), timeout=5.0)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    return [f"{job_id} ({key}): lost, the gateway does not know it"]
+            if job is not None and job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
+                resumed += len(job.executions) > 1
+                return find_errors(job, sizes[number])
+            if time.monotonic() > deadline:
+                return [f"{job_id} ({key}): stuck"]
+            time.sleep(0.05)
+
+    with (
+        grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel,
+        ThreadPoolExecutor(_VERIFIERS) as pool,
+    ):
         stub = jobs_pb2_grpc.JobsStub(channel)
-        for key, (job_id, queries) in submitted.jobs.items():
-            while True:
-                try:
-                    job = stub.Get(jobs_pb2.GetRequest(job_id=job_id), timeout=5.0)
-                except grpc.RpcError as error:
-                    if error.code() is grpc.StatusCode.NOT_FOUND:
-                        found.append(f"{job_id} ({key}): lost, the gateway does not know it")
-                        break
-                    job = None
-                if job is not None and job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
-                    found += find_errors(job, queries)
-                    break
-                if time.monotonic() > deadline:
-                    found.append(f"{job_id} ({key}): stuck")
-                    break
-                time.sleep(0.02)
-    return found
+        found = [line for lines in pool.map(check, range(len(sizes))) for line in lines]
+    return progress.duplicates + found, resumed
 
 
-_RECONNECT_OPTIONS = [
+def find_journal_errors(journal: Path, engine: str, jobs: int) -> list[str]:
+    """Return the error if a stopped gateway's journal does not have `jobs` jobs of an engine."""
+    with contextlib.closing(sqlite3.connect(journal)) as connection:
+        (recorded,) = connection.execute(
+            "SELECT count(*) FROM jobs WHERE engine = ?", (engine,)
+        ).fetchone()
+    return [] if recorded == jobs else [f"the journal has {recorded:,} jobs, not {jobs:,}"]
+
+
+_CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 
 
-def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
-    """Run the test; return the errors."""
+def run(kills: int, jobs: int, seed: int, directory: Path, faults: Sequence[str] = ()) -> list[str]:
+    """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
-    sizes = [rng.randint(1, 4000) for _ in range(jobs)]
-    submitted = Submitted()
-    models = directory / "models"
-    build(ENGINE, models)
-    with LocalFleet(directory / "run") as fleet:
-        fleet.start_gateway()
-        for name in AGENTS:
-            fleet.start_agent(name, models=models, options=["--threads", "1"])
-        fleet.wait_for_workers(len(AGENTS))
-        pace_s = kills * 0.5 / jobs
-        submitter = threading.Thread(
-            target=submit_all,
-            args=(fleet.address, sizes, submitted, pace_s, random.Random(seed + 1)),
+    sizes = job_sizes(jobs, rng)
+    progress = Progress(kills, jobs)
+    # The default number of ended jobs to keep is that of the full size.
+    fleet = Fleet(directory, ["--kept-jobs", str(2 * jobs)], plant(directory, faults))
+    began = time.monotonic()
+    with fleet.local as local:
+        fleet.start()
+        clients = [
+            threading.Thread(
+                target=submit_all,
+                args=(
+                    local.address,
+                    sizes,
+                    range(client, jobs, CLIENTS),
+                    progress,
+                    random.Random(seed + client),
+                ),
+                daemon=True,  # a failure elsewhere ends the test
+            )
+            for client in range(CLIENTS)
+        ]
+        for client in clients:
+            client.start()
+        kill_all(fleet, progress, rng)
+        for client in clients:
+            client.join()
+        killed_s = time.monotonic() - began
+        found, resumed = wait_for_all(
+            local.address, sizes, progress, timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES
         )
-        submitter.start()
-        began = time.monotonic()
-        for number in range(kills):
-            time.sleep(rng.expovariate(1 / 0.5))
-            victim = rng.choice(("gateway", *AGENTS))
-            fleet.kill(victim)
-            time.sleep(rng.uniform(0.0, 0.2))
-            if victim == "gateway":
-                fleet.start_gateway()
-            else:
-                fleet.start_agent(victim, models=models, options=["--threads", "1"])
-            if (number + 1) % 20 == 0:
-                elapsed = time.monotonic() - began
-                print(
-                    f"{number + 1} kills, {len(submitted.jobs)} jobs, {elapsed:.0f} s", flush=True
-                )
-        submitter.join()
-        found = wait_for_all(fleet.address, submitted, timeout_s=120.0 + jobs * 0.5)
-    if len(submitted.jobs) != jobs:
-        found.append(f"{len(submitted.jobs)} of {jobs} jobs were acknowledged")
+    found += find_journal_errors(local.directory / "gateway" / "journal.db", ENGINE, jobs)
+    victims = ", ".join(f"{name} {number}" for name, number in sorted(progress.killed.items()))
+    print(
+        f"{kills:,} kills ({victims}) in {killed_s:.0f} s; {jobs:,} jobs of {sum(sizes):,} "
+        f"queries; {progress.retried:,} submissions repeated; {resumed:,} jobs ran in several "
+        f"executions; {time.monotonic() - began:.0f} s in all"
+    )
     return found
 
 
 def main() -> int:
     """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
+    parser.add_argument("--plant", choices=PLANTS, action="append", default=[], help="break it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
-        found = run(arguments.kills, arguments.jobs, arguments.seed, directory)
-    for line in found:
+        found = run(arguments.kills, arguments.jobs, arguments.seed, directory, arguments.plant)
+    for line in found[:20]:
         print(line)
     print(f"{arguments.kills} kills, {arguments.jobs} jobs: {len(found)} errors")
     return 1 if found else 0
