@@ -119,7 +119,11 @@ async def _bind(host: str, port: int, address: str) -> list[socket.socket]:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, *_, target in dict.fromkeys(found):
-            sockets.append(socket.create_server(target, family=family, backlog=_BACKLOG))
+            created = socket.create_server(target, family=family, backlog=_BACKLOG)
+            sockets.append(created)
+            # Accepted sockets inherit it. asyncio itself sets it on those only whose protocol it
+            # is told; without it, the second part of a response waits 40 ms for the client.
+            created.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         for each in sockets:
             each.close()

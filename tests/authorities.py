@@ -1,0 +1,136 @@
+"""Certificate authorities, certificates, revocation lists and JSON web tokens for tests."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+from typing import TYPE_CHECKING
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = dt.timedelta(days=1)
+PEM = serialization.Encoding.PEM
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+class Authority:
+    """A certificate authority with its files in a folder.
+
+    Attributes:
+        file: its certificate.
+    """
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self.name = name
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self._now = dt.datetime.now(dt.UTC)
+        self._certificate = (
+            self._builder(_name(name), self.key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(self._certificate.public_bytes(PEM))
+
+    def issue(self, name: str, *, server: bool = False, days: int = 1) -> tuple[Path, Path]:
+        """Issue a certificate; return its file and that of its key.
+
+        Args:
+            name: common name.
+            server: whether it is for a server on 127.0.0.1, and not for a client.
+            days: validity from now; negative if it has expired.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = self._builder(_name(name), key.public_key(), days)
+        if server:
+            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        certificate = builder.sign(self.key, hashes.SHA256())
+        files = self._folder / f"{name}.{self.name}.pem", self._folder / f"{name}.{self.name}.key"
+        files[0].write_bytes(certificate.public_bytes(PEM))
+        files[1].write_bytes(
+            key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return files
+
+    def revoke(self, path: Path, *certificates: Path, days: int = 1) -> None:
+        """Write a revocation list.
+
+        Args:
+            path: the file.
+            certificates: files of the revoked certificates.
+            days: validity from now; negative if it has expired.
+        """
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(self._now - 3 * DAY)
+            .next_update(self._now + days * DAY)
+        )
+        for file in certificates:
+            serial = x509.load_pem_x509_certificate(file.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder(serial, self._now - 2 * DAY).build()
+            builder = builder.add_revoked_certificate(revoked)
+        path.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(PEM))
+
+    def _builder(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int = 1
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(_name(self.name))
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._now - 3 * DAY)
+            .not_valid_after(self._now + days * DAY)
+        )
+
+
+class Issuer:
+    """An issuer of JSON web tokens.
+
+    Attributes:
+        name: its claim ``iss``.
+        audience: the claim ``aud`` of its tokens.
+        key: the signing key.
+    """
+
+    name = "https://login.example.org"
+    audience = "synergai"
+
+    def __init__(self, key_id: str = "1") -> None:
+        self.key_id = key_id
+        self.key = ec.generate_private_key(ec.SECP256R1())
+
+    def publish(self, path: Path) -> None:
+        """Write the key set."""
+        text = jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key())
+        key = json.loads(text) | {"kid": self.key_id, "use": "sig", "alg": "ES256"}
+        path.write_text(json.dumps({"keys": [key]}))
+
+    def token(self, subject: str, days: float = 1, **claims: object) -> str:
+        """Return a token; an expired one if `days` is negative."""
+        content = {
+            "iss": self.name,
+            "aud": self.audience,
+            "sub": subject,
+            "exp": dt.datetime.now(dt.UTC) + days * DAY,
+            **claims,
+        }
+        return jwt.encode(content, self.key, "ES256", {"kid": self.key_id})
