@@ -58,7 +58,7 @@ class Applicant(Struct, frozen=True, kw_only=True):
 class WorkerRules:
     """The section ``[[workers]]`` of the access table, and the enrolled workers.
 
-    Without the section, every worker may join and serve all engines.
+    Without the section from the start, every worker may join and serve all engines.
 
     Args:
         state: state directory, which has the enrolments.
@@ -87,8 +87,12 @@ class WorkerRules:
         await self._in_thread(self._read_enrolled)
 
     def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
-        """Set the table's rows; connected workers are to be reviewed then."""
-        self._rows = rows
+        """Set the table's rows; connected workers are to be reviewed then.
+
+        Once there were rows, None stands for no row: removing the last one from the file, which
+        cannot leave an empty section, must not admit everyone.
+        """
+        self._rows = () if rows is None and self.active else rows
 
     async def close(self) -> None:
         """Wait for the current operation, and close the enrolments."""

@@ -168,7 +168,7 @@ class Journal:
         self, engine: EngineName, established: Established | None
     ) -> asyncio.Future[None]:
         """Record the established description of an engine; None removes it."""
-        return self._enqueue(
+        return self._enqueue_write(
             partial(operations.set_description, engine=engine, established=established)
         )
 

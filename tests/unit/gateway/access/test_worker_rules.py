@@ -66,6 +66,15 @@ async def test_empty_section_admits_nobody(rules: WorkerRules) -> None:
         await rules.admit(applicant())
 
 
+async def test_removing_the_section_admits_nobody(rules: WorkerRules) -> None:
+    rules.set_rows(None)
+    assert not rules.active
+    rules.set_rows((ENROLLED,))
+    rules.set_rows(None)
+    with pytest.raises(PermissionDenied, match="no row"):
+        await rules.admit(applicant())
+
+
 async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token: str) -> None:
     rules.set_rows((ENROLLED,))
     with pytest.raises(Unauthenticated, match="synergai gateway enroll"):
