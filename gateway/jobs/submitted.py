@@ -8,6 +8,7 @@ import secrets
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.jobs.executions import RecordedExecution
@@ -318,14 +319,15 @@ class SubmittedJobs:
         if ended := wanted & _ENDED:
             found = await self._journal.ended_jobs(ended, limit, partial(may_see, caller))
         seen = {record.id for record in found}
-        unfinished = (job.tracker.record for job in self._unfinished.values())
-        found += [
-            r
-            for r in unfinished
-            if r.state in wanted
-            and r.id not in seen
-            and may_see(caller, r.spec.engine, r.spec.tenant)
-        ]
+        # Newest first: of many that wait, only as many as are wanted are read.
+        unfinished = (
+            tracker.record
+            for tracker in (job.tracker for job in reversed(self._unfinished.values()))
+            if tracker.state in wanted
+            and tracker.id not in seen
+            and may_see(caller, tracker.spec.engine, tracker.spec.tenant)
+        )
+        found += islice(unfinished, limit)
         found.sort(key=lambda record: record.submitted_at, reverse=True)
         now = self._unix_now()
         return [

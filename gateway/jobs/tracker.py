@@ -55,6 +55,11 @@ class JobTracker:
             self._record = replace(self._record, executions=self._executions.ranges())
         return self._record
 
+    @property
+    def state(self) -> JobState:
+        """Latest state."""
+        return self._record.state
+
     def snapshot(self) -> JobStatus:
         """Return the status as of now."""
         now = self.clock.now()

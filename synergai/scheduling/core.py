@@ -56,7 +56,7 @@ from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -383,7 +383,8 @@ class SchedulerCore:
         if entry is None or self._has_better(entry):
             return
         engine = entry.engine
-        self._estimator.reset_paces(engine, self._fleet.serving(engine), self._jobs_of(engine))
+        jobs = self._leases.paced_jobs(engine)
+        self._estimator.reset_paces(engine, self._fleet.serving(engine), jobs)
         self._dictionary.put(entry)
         self._refresh_profiles([engine])
         self._commands.append(Learned(entry))
@@ -403,20 +404,10 @@ class SchedulerCore:
                 self._estimator.reset_paces(
                     entry.engine,
                     [w for w in workers if w.worker.worker_class == entry.worker_class],
-                    self._jobs_of(entry.engine),
+                    self._leases.paced_jobs(entry.engine),
                 )
             self._dictionary.put(entry)
         self._refresh_profiles(sorted({entry.engine for entry in entries}))
-
-    def _jobs_of(self, engine: EngineName) -> Iterator[JobRecord]:
-        """Return the jobs of `engine` that wait or run; those that do both, repeatedly."""
-        for lane in self._queue.lanes_of(engine):
-            for _, _, job in lane.entries:
-                yield job
-        for worker in self._fleet.workers.values():
-            for lease in worker.leases.values():
-                if lease.assignment.engine == engine:
-                    yield lease.job
 
     def _refresh_profiles(self, engines: Sequence[EngineName]) -> None:
         """Recompute what rests on the profiles of `engines`."""
@@ -435,13 +426,15 @@ class SchedulerCore:
             self._leases.stop(lease, self._now)
 
     def _finish(self, job: JobRecord) -> None:
-        self._remove(job)
+        # An assignment whose queries are all recorded may not have ended yet.
+        self._abort(job)
         self._commands.append(Finish(job.job.id))
 
     def _remove(self, job: JobRecord) -> None:
         del self._jobs[job.job.id]
         job.removed = True
         self._resumption.discard(job)
+        self._leases.job_removed(job)
         self._wait_queue.job_removed(job)
 
     # --- decisions ----------------------------------------------------------------------

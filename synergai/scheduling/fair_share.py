@@ -49,15 +49,15 @@ class FairShare:
         """Add `seconds` of worker time to the tenant's usage; negative refunds."""
         self._usage[tenant] = (max(0.0, self._usage_s(tenant, now) + seconds), now)
 
-    def update(self, now: float) -> bool:
-        """Recompute which tenants exceed their share; return whether that changed."""
+    def update(self, now: float) -> list[str]:
+        """Recompute which tenants exceed their share; return those for which that changed."""
         usage_s = {tenant: self._usage_s(tenant, now) for tenant in self._jobs}
         allowed_s = sum(usage_s.values()) / max(1, len(usage_s)) + self._burst_s
         before = self._over_share
         self._over_share = frozenset(
             tenant for tenant, seconds in usage_s.items() if seconds > allowed_s
         )
-        return self._over_share != before
+        return sorted(self._over_share ^ before)
 
     def _usage_s(self, tenant: str, now: float) -> float:
         seconds, at = self._usage.get(tenant, (0.0, now))

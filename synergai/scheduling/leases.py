@@ -15,7 +15,9 @@ from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
 
 if TYPE_CHECKING:
-    from synergai.domain import BatchTimes, Configuration, Session
+    from collections.abc import Iterable
+
+    from synergai.domain import BatchTimes, Configuration, EngineName, JobId, Session
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
@@ -81,11 +83,22 @@ class Leases:
         self._settings = settings
         self._commands = commands
         self._by_id: dict[AssignmentId, Lease] = {}
+        # Those that ran long enough to show a pace of their own; most waiting jobs have not.
+        self._paced: dict[EngineName, dict[JobId, JobRecord]] = {}
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
 
     def get(self, assignment_id: AssignmentId) -> Lease | None:
         """Return the lease of an assignment, or None if it is not in flight."""
         return self._by_id.get(assignment_id)
+
+    def paced_jobs(self, engine: EngineName) -> Iterable[JobRecord]:
+        """Return the jobs of `engine` in the system that have paces of their own."""
+        return self._paced.get(engine, {}).values()
+
+    def job_removed(self, job: JobRecord) -> None:
+        """Forget a job that left the system."""
+        if jobs := self._paced.get(job.job.engine):
+            jobs.pop(job.job.id, None)
 
     # --- assigning ----------------------------------------------------------------------
 
@@ -240,6 +253,8 @@ class Leases:
             profiled_s = lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
+            if not lease.job.removed:
+                self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
         """Command the worker to stop the lease at its next query; idempotent.

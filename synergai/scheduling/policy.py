@@ -9,7 +9,7 @@ from msgspec import Struct
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.scheduling.estimate import Estimate
@@ -185,22 +185,44 @@ class View:
             found.sort(key=_by_completion)
         return found
 
-    def cost_bounds(self, workers: Sequence[WorkerRecord]) -> dict[EngineName, tuple[float, float]]:
-        """Return the least setup and least seconds per query of `workers`, by waiting engine."""
-        cost_bounds: dict[EngineName, tuple[float, float]] = {}
-        for engine in self.queue.engines():
-            estimates = [
-                estimate
-                for worker in workers
-                if engine in worker.engines
-                and (estimate := self._estimator.estimate(engine, worker)) is not None
-            ]
-            if estimates:
-                cost_bounds[engine] = (
-                    min(e.setup_s for e in estimates),
-                    min(e.per_query_s for e in estimates),
-                )
-        return cost_bounds
+    def cost_bounds(self, workers: Sequence[WorkerRecord]) -> LeastCosts:
+        """Return the least setup and least seconds per query of `workers`, by engine."""
+        return LeastCosts(tuple(workers), self._estimator)
+
+
+class LeastCosts:
+    """Least cost of each engine on any of some workers, computed for the engines asked for."""
+
+    def __init__(self, workers: Sequence[WorkerRecord], estimator: Estimator) -> None:
+        self._workers = workers
+        self._estimator = estimator
+        self._found: dict[EngineName, tuple[float, float] | None] = {}
+
+    def of(self, engine: EngineName) -> tuple[float, float] | None:
+        """Return the least setup and least seconds per query; None if none can run it."""
+        try:
+            return self._found[engine]
+        except KeyError:
+            found = self._found[engine] = self._least(engine)
+            return found
+
+    def _least(self, engine: EngineName) -> tuple[float, float] | None:
+        estimates = [
+            estimate
+            for worker in self._workers
+            if engine in worker.engines
+            and (estimate := self._estimator.estimate(engine, worker)) is not None
+        ]
+        if not estimates:
+            return None
+        return min(e.setup_s for e in estimates), min(e.per_query_s for e in estimates)
+
+
+def engines_of(workers: Sequence[WorkerRecord]) -> Collection[EngineName]:
+    """Return the engines that any of `workers` has; not to be changed."""
+    if len(workers) == 1:
+        return workers[0].engines
+    return set().union(*(worker.engines for worker in workers))
 
 
 def _by_completion(candidate: Candidate) -> tuple[float, int]:

@@ -1,82 +1,72 @@
 """Queue of waiting jobs in the policy's order.
 
 Slack falls at the same rate for every waiting job, so the order by latest start does not change
-with time; only the set of overdue jobs does. Jobs are kept in one sorted lane per engine and
-level, so that the search for a worker's next job skips engines it does not serve.
+with time; only the set of overdue jobs does. Jobs are kept in one sorted lane per engine, tenant
+and priority, each in two parts: in time and overdue. The lanes of a level are sorted by their first
+entries, so that a merge opens only the lanes that it reads from: the cost of an event grows with
+the logarithm of the queue's length, whether jobs wait for one engine or for many.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-import numpy as np
+from synergai.scheduling.lane import VECTORIZED_FROM, Entries, Entry, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 
     from synergai.domain import EngineName
-    from synergai.scheduling.state import JobRecord, LaneKey, Level
+    from synergai.scheduling.state import JobRecord, Level
 
-Entry: TypeAlias = "tuple[float, int, JobRecord]"
-CostBounds: TypeAlias = "Mapping[EngineName, tuple[float, float]]"
-"""Least setup and least seconds per query on any available worker, by engine."""
+MAX_SEARCHED: Final = 8
+"""Lanes with the same first rank that are searched for the next one."""
 
-_rank: Final = itemgetter(0)
-_position: Final = itemgetter(0, 1)
-_head_position: Final = itemgetter(0, 1, 2)
-VECTORIZED_FROM: Final = 32
-"""Lanes longer than this are filtered with numpy."""
+_key: Final = itemgetter(0)
+
+Head: TypeAlias = "tuple[float, int, Lane, Entries]"
+"""Part of a lane: rank and sequence of its first entry, the lane, and the part."""
+Opener: TypeAlias = "Callable[[Lane, Entries], Iterable[Entry]]"
+"""Returns which entries of a part of a lane to yield, in order."""
+LaneKey: TypeAlias = "tuple[int, str, EngineName, bool]"
+"""Priority, tenant, engine, and whether it is a lane of requests."""
 
 
-class Lane:
-    """Waiting jobs, or requests, of one engine and level, sorted by rank, then arrival."""
+class CostBounds(Protocol):
+    """Least cost of an engine's queries on the workers to be assigned."""
 
-    __slots__ = ("_table", "engine", "entries", "for_requests", "level")
+    def of(self, engine: EngineName, /) -> tuple[float, float] | None:
+        """Return the least setup and least seconds per query; None if none can run it."""
 
-    def __init__(self, level: Level, engine: EngineName, *, for_requests: bool) -> None:
-        self.level = level
-        self.engine = engine
-        self.for_requests = for_requests
-        self.entries: list[Entry] = []
-        self._table: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
-    def add(self, record: JobRecord) -> None:
-        """Insert `record` by its rank."""
-        insort(self.entries, (record.rank, record.sequence, record))
-        self._table = None
+class _Level:
+    """Lanes of one priority and share, each part sorted by its first entry."""
 
-    def remove(self, record: JobRecord) -> None:
-        """Remove `record`."""
-        at = 0
-        if len(self.entries) > 1:
-            at = bisect_left(self.entries, (record.rank, record.sequence), key=_position)
-        del self.entries[at]
-        self._table = None
+    __slots__ = ("in_time", "overdue")
 
-    def sort(self) -> None:
-        """Restore the order after ranks have changed."""
-        # Timsort is fast on the nearly sorted list.
-        self.entries = sorted((entry[2].rank, *entry[1:]) for entry in self.entries)
-        self._table = None
+    def __init__(self) -> None:
+        self.in_time: tuple[list[Head], list[Head]] = ([], [])  # by Lane.for_requests
+        self.overdue: tuple[list[Head], list[Head]] = ([], [])
 
-    def acceptable(self, start: int, now: float, setup_s: float, per_query_s: float) -> list[int]:
-        """Return the positions from `start` on of jobs that meet their deadline at this cost."""
-        if self._table is None:
-            jobs = [entry[2] for entry in self.entries]
-            self._table = (
-                np.fromiter((job.job.deadline for job in jobs), np.float64, len(jobs)),
-                np.fromiter((job.pending.total for job in jobs), np.float64, len(jobs)),
-            )
-        deadlines, queries = self._table
-        meets = now + setup_s + queries[start:] * per_query_s <= deadlines[start:]
-        places: list[int] = (np.flatnonzero(meets) + start).tolist()
-        return places
+    def heads(self, lane: Lane, part: Entries) -> list[Head]:
+        """Return where a part of a lane is sorted in."""
+        return (self.in_time if part is lane.in_time else self.overdue)[lane.for_requests]
+
+
+class _EngineQueue:
+    """The lanes of an engine, and its jobs with deadlines: those ranked longest ago first."""
+
+    __slots__ = ("jobs", "lanes")
+
+    def __init__(self) -> None:
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.jobs: OrderedDict[int, JobRecord] = OrderedDict()
 
 
 class JobQueue:
@@ -84,128 +74,307 @@ class JobQueue:
 
     Attributes:
         requests: how many of them are single requests.
+        newest: sequence number of the latest job that was ever queued.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[LaneKey, Lane] = {}
+        self._levels: dict[Level, _Level] = {}
+        self._by_engine: dict[EngineName, _EngineQueue] = {}
+        self._by_tenant: dict[str, dict[LaneKey, Lane]] = {}
+        self._past = -math.inf
         self._size = 0
         self.requests = 0
+        self.newest = -1
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[JobRecord]:
-        for lane in self._lanes.values():
-            for entry in lane.entries:
-                yield entry[2]
+    # --- changes ------------------------------------------------------------------------
 
     def add(self, record: JobRecord, *, over_share: bool = False) -> None:
         """Insert a job by its priority, share and rank.
 
         Args:
             record: the job; it must not be queued.
-            over_share: its tenant is over its share; it yields to other jobs of its priority.
+            over_share: its tenant is over its share, so that it yields to other jobs of its
+                priority; the same for all jobs of a tenant, see `set_over_share`.
         """
-        level = (-record.job.priority, over_share)
-        for_requests = record.is_request
-        key = (level, record.job.engine, for_requests)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = Lane(level, record.job.engine, for_requests=for_requests)
-            self._lanes[key] = lane
-        lane.add(record)
-        record.lane = key
+        job = record.job
+        key = (job.priority, job.tenant, job.engine, record.is_request)
+        lane = self._lanes.get(key) or self._add_lane(key, over_share=over_share)
+        record.lane = lane
+        self._insert(record, lane)
+        if math.isfinite(job.deadline):
+            self._by_engine[job.engine].jobs[record.sequence] = record
         self._size += 1
-        self.requests += for_requests
+        self.requests += lane.for_requests
+        self.newest = max(self.newest, record.sequence)
 
     def remove(self, record: JobRecord) -> None:
-        """Remove a job; its rank must be unchanged since it was added.
+        """Remove a job.
 
         Raises:
             ValueError: the job is not queued.
         """
-        key = record.lane
-        if key is None:
+        lane = record.lane
+        if lane is None:
             raise ValueError(f"job {record.job.id} is not queued")
-        lane = self._lanes[key]
-        lane.remove(record)
+        self._take(record, lane)
         record.lane = None
-        if not lane.entries:
-            del self._lanes[key]
+        self._by_engine[lane.engine].jobs.pop(record.sequence, None)
+        if not lane.in_time and not lane.overdue:
+            job = record.job
+            self._remove_lane((job.priority, job.tenant, job.engine, lane.for_requests))
         self._size -= 1
         self.requests -= lane.for_requests
 
-    def engines(self) -> set[EngineName]:
-        """Return the engines of the waiting jobs."""
-        return {engine for _, engine, _ in self._lanes}
+    def reorder(self, record: JobRecord) -> None:
+        """Move a queued job to where its rank belongs, if that has changed."""
+        lane = record.lane
+        if lane is not None and record.queued_rank != record.rank:
+            self._take(record, lane)
+            self._insert(record, lane)
 
-    def lanes_of(self, engine: EngineName) -> list[Lane]:
-        """Return the lanes of `engine`."""
-        return [lane for lane in self._lanes.values() if lane.engine == engine]
+    def ranked_longest_ago(self, engine: EngineName, count: int) -> list[JobRecord]:
+        """Return up to `count` jobs of `engine` with deadlines, and count them as ranked now.
+
+        The others have no latest start that could change.
+        """
+        queue = self._by_engine.get(engine)
+        if queue is None:
+            return []
+        found = [queue.jobs.popitem(last=False) for _ in range(min(count, len(queue.jobs)))]
+        queue.jobs.update(found)
+        return [record for _, record in found]
+
+    def set_over_share(self, tenant: str, *, over_share: bool) -> None:
+        """Move a tenant's jobs behind the others of their priorities, or back among them."""
+        for (priority, *_), lane in self._by_tenant.get(tenant, {}).items():
+            firsts = [(part, part.first()) for part in (lane.in_time, lane.overdue) if part]
+            for part, first in firsts:
+                self._unindex(lane, part, first)
+            lane.level = (-priority, over_share)
+            for part, first in firsts:
+                self._index(lane, part, first)
+
+    # --- queries ------------------------------------------------------------------------
+
+    def engines(self) -> KeysView[EngineName]:
+        """Return the engines of the waiting jobs."""
+        return self._by_engine.keys()
+
+    def with_deadlines(self, engine: EngineName) -> int:
+        """Return how many jobs of `engine` with deadlines wait."""
+        queue = self._by_engine.get(engine)
+        return 0 if queue is None else len(queue.jobs)
 
     def in_order(
         self,
-        engines: Collection[EngineName],
+        engines: Collection[EngineName] | None = None,
         now: float | None = None,
         bounds: CostBounds | None = None,
     ) -> Iterator[JobRecord]:
-        """Yield the waiting jobs of `engines` by priority, share, rank, then arrival.
+        """Yield the waiting jobs by priority, share, rank, then arrival.
+
+        The queue must not change meanwhile.
 
         Args:
-            engines: jobs of other engines are skipped.
-            now: if given, jobs whose rank (latest start) has passed come after all others.
-            bounds: if given, jobs in time that would be late even at this cost are skipped.
+            engines: jobs of other engines are skipped; None for all.
+            now: if given, jobs whose rank (latest start) has passed come after all others; must
+                not decrease from call to call.
+            bounds: if given, jobs of engines without bounds are skipped, and so are those of long
+                lanes that are in time but would be late even at this cost.
         """
         if self._size == 1:
             # Fast path: most requests arrive at an empty queue, so nothing needs sorting.
             (lane,) = self._lanes.values()
-            if lane.engine in engines:
-                yield lane.entries[0][2]
+            if engines is None or lane.engine in engines:
+                yield (lane.overdue or lane.in_time).first()[2]
             return
-        lanes = [lane for lane in self._lanes.values() if lane.engine in engines]
+        levels = sorted(self._levels)
         if now is None:
-            yield from _merge((lane.level, lane.entries) for lane in lanes)
+            for level in levels:
+                yield from _merge(self._heads(level, engines, in_time=True, overdue=True), _whole)
             return
-        cuts = [(lane, bisect_left(lane.entries, now, key=_rank)) for lane in lanes]
-        yield from _merge((lane.level, _in_time(lane, cut, now, bounds)) for lane, cut in cuts)
-        yield from _merge((lane.level, _slice(lane.entries, 0, cut)) for lane, cut in cuts)
+        self._pass(now)
+        in_time = _whole if bounds is None else partial(_acceptable, now, bounds)
+        overdue = _whole if bounds is None else partial(_runnable, bounds)
+        for level in levels:
+            yield from _merge(self._heads(level, engines, in_time=True), in_time)
+        for level in levels:
+            yield from _merge(self._heads(level, engines, overdue=True), overdue)
 
-    def first_requests(self) -> list[JobRecord]:
-        """Return the first waiting request of each engine and level, in the queue's order."""
-        heads = [
-            (lane.level, *lane.entries[0]) for lane in self._lanes.values() if lane.for_requests
-        ]
-        heads.sort(key=_head_position)
-        return [record for _, _, _, record in heads]
+    def first_requests(self) -> Iterator[JobRecord]:
+        """Yield the first waiting request of each engine and level, in the queue's order.
+
+        The queue must not change meanwhile.
+        """
+        for _, level in sorted(self._levels.items(), key=_key):
+            seen: set[EngineName] = set()
+            for _, _, lane, part in (*level.overdue[True], *level.in_time[True]):
+                if lane.engine not in seen:
+                    seen.add(lane.engine)
+                    yield part.first()[2]
 
     def next_rank(self, now: float) -> float:
-        """Return the earliest rank after `now`; infinite if there is none."""
+        """Return the earliest rank after `now`; infinite if there is none.
+
+        Return `now` if many lanes begin with that very rank: what follows in them is not searched.
+        """
+        self._pass(now)
         earliest = math.inf
-        for lane in self._lanes.values():
-            at = bisect_right(lane.entries, now, key=_rank)
-            if at < len(lane.entries):
-                earliest = min(earliest, lane.entries[at][0])
+        for level in self._levels.values():
+            for heads in level.in_time:
+                for rank, _, _, part in heads[:MAX_SEARCHED]:
+                    earliest = min(earliest, part.first_rank_after(now))
+                    if rank > now:
+                        break
+                else:
+                    if len(heads) > MAX_SEARCHED:
+                        return now
         return earliest
 
+    # --- internals ----------------------------------------------------------------------
 
-def _in_time(lane: Lane, cut: int, now: float, bounds: CostBounds | None) -> Iterable[Entry]:
-    entries = lane.entries
-    if bounds is None or len(entries) - cut <= VECTORIZED_FROM:
-        return _slice(entries, cut, len(entries))
-    return (entries[at] for at in lane.acceptable(cut, now, *bounds[lane.engine]))
+    def _add_lane(self, key: LaneKey, *, over_share: bool) -> Lane:
+        priority, tenant, engine, for_requests = key
+        lane = Lane(engine, (-priority, over_share), for_requests=for_requests)
+        self._lanes[key] = lane
+        self._by_engine.setdefault(engine, _EngineQueue()).lanes[key] = lane
+        self._by_tenant.setdefault(tenant, {})[key] = lane
+        return lane
+
+    def _remove_lane(self, key: LaneKey) -> None:
+        _, tenant, engine, _ = key
+        queue, lanes = self._by_engine[engine], self._by_tenant[tenant]
+        del self._lanes[key], queue.lanes[key], lanes[key]
+        if not queue.lanes:
+            del self._by_engine[engine]
+        if not lanes:
+            del self._by_tenant[tenant]
+
+    def _insert(self, record: JobRecord, lane: Lane) -> None:
+        record.queued_rank = record.rank
+        entry = (record.rank, record.sequence, record)
+        part = lane.overdue if record.rank < self._past else lane.in_time
+        first = part.first() if part else None
+        part.add(entry)
+        if first is None or entry < first:
+            if first is not None:
+                self._unindex(lane, part, first)
+            self._index(lane, part, entry)
+
+    def _take(self, record: JobRecord, lane: Lane) -> None:
+        part = lane.overdue if record.queued_rank < self._past else lane.in_time
+        first = part.first()
+        part.remove((record.queued_rank, record.sequence, record))
+        if first[2] is record:
+            self._unindex(lane, part, first)
+            if part:
+                self._index(lane, part, part.first())
+
+    def _index(self, lane: Lane, part: Entries, first: Entry) -> None:
+        """Sort a part of a lane into its level by its first entry."""
+        heads = self._levels.setdefault(lane.level, _Level()).heads(lane, part)
+        insort(heads, (first[0], first[1], lane, part))
+
+    def _unindex(self, lane: Lane, part: Entries, first: Entry) -> None:
+        """Remove a part of a lane from its level, where it is under its former first entry."""
+        level = self._levels[lane.level]
+        heads = level.heads(lane, part)
+        del heads[bisect_left(heads, first[:2])]
+        if not (any(level.in_time) or any(level.overdue)):
+            del self._levels[lane.level]
+
+    def _pass(self, now: float) -> None:
+        """Move the jobs whose rank has passed from in time to overdue."""
+        if now <= self._past:
+            return
+        self._past = now
+        for level in list(self._levels.values()):
+            for heads in level.in_time:
+                while heads and heads[0][0] < now:
+                    self._pass_lane(heads[0][2], now)
+
+    def _pass_lane(self, lane: Lane, now: float) -> None:
+        in_time, overdue = lane.in_time, lane.overdue
+        first = overdue.first() if overdue else None
+        self._unindex(lane, in_time, in_time.first())
+        while in_time and (entry := in_time.first())[0] < now:
+            in_time.remove(entry)
+            overdue.add(entry)
+        if in_time:
+            self._index(lane, in_time, in_time.first())
+        if overdue.first() is not first:
+            if first is not None:
+                self._unindex(lane, overdue, first)
+            self._index(lane, overdue, overdue.first())
+
+    def _heads(
+        self,
+        key: Level,
+        engines: Collection[EngineName] | None,
+        *,
+        in_time: bool = False,
+        overdue: bool = False,
+    ) -> Iterable[Head]:
+        """Return the parts of a level's lanes by their first entries, for some engines only."""
+        level = self._levels[key]
+        lists = [
+            *(heads for heads in level.in_time if in_time and heads),
+            *(heads for heads in level.overdue if overdue and heads),
+        ]
+        if engines is None:
+            return lists[0] if len(lists) == 1 else heapq.merge(*lists)
+        if len(engines) * 4 >= sum(map(len, lists)):
+            return (head for head in heapq.merge(*lists) if head[2].engine in engines)
+        return sorted(
+            (first[0], first[1], lane, part)
+            for engine in engines
+            if engine in self._by_engine
+            for lane in self._by_engine[engine].lanes.values()
+            if lane.level == key
+            for part in (*([lane.in_time] * in_time), *([lane.overdue] * overdue))
+            if part and (first := part.first())
+        )
 
 
-def _slice(entries: list[Entry], start: int, stop: int) -> Iterator[Entry]:
-    """Yield a slice without copying: usually only the first few entries are read."""
-    return (entries[at] for at in range(start, stop))
+def _whole(_lane: Lane, part: Entries) -> Iterable[Entry]:
+    return part
 
 
-def _merge(parts: Iterable[tuple[Level, Iterable[Entry]]]) -> Iterator[JobRecord]:
-    """Merge sorted parts by level, rank and arrival."""
-    levels: dict[Level, list[Iterable[Entry]]] = {}
-    for level, entries in parts:
-        levels.setdefault(level, []).append(entries)
-    for level in sorted(levels):
-        lanes = levels[level]
-        for entry in lanes[0] if len(lanes) == 1 else heapq.merge(*lanes):
-            yield entry[2]
+def _acceptable(now: float, bounds: CostBounds, lane: Lane, part: Entries) -> Iterable[Entry]:
+    cost = bounds.of(lane.engine)
+    if cost is None:
+        return ()
+    return part if len(part) <= VECTORIZED_FROM else part.acceptable(now, *cost)
+
+
+def _runnable(bounds: CostBounds, lane: Lane, part: Entries) -> Iterable[Entry]:
+    return () if bounds.of(lane.engine) is None else part
+
+
+def _merge(heads: Iterable[Head], entries_of: Opener) -> Iterator[JobRecord]:
+    """Merge sorted parts of lanes; each is opened once the merge has reached its first entry."""
+    opened: list[tuple[float, int, JobRecord, Iterator[Entry]]] = []
+    for rank, sequence, lane, part in heads:
+        while opened and opened[0][:2] < (rank, sequence):
+            yield opened[0][2]
+            _advance(opened)
+        entries = iter(entries_of(lane, part))
+        if (entry := next(entries, None)) is not None:
+            heapq.heappush(opened, (*entry, entries))
+    while opened:
+        yield opened[0][2]
+        _advance(opened)
+
+
+def _advance(opened: list[tuple[float, int, JobRecord, Iterator[Entry]]]) -> None:
+    """Go on to the next entry of the part that was read from last."""
+    entries = opened[0][3]
+    entry = next(entries, None)
+    if entry is None:
+        heapq.heappop(opened)
+    else:
+        heapq.heapreplace(opened, (*entry, entries))

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, EngineName, Job, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.events import Assignment, Worker
+    from synergai.scheduling.lane import Lane
     from synergai.scheduling.ranges import Ranges
     from synergai.scheduling.settings import SchedulingSettings
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""
-LaneKey: TypeAlias = "tuple[Level, EngineName, bool]"
-"""A lane of the job queue; True for requests, False for jobs."""
 
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker; the others wait in the queue, in its order."""
@@ -133,6 +132,7 @@ class JobRecord:
         faults: number of failed assignments.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
         rank: the policy's order key; lower goes first.
+        queued_rank: the rank by which it was queued.
         lane: where it is queued; None while it is not queued.
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
@@ -149,7 +149,8 @@ class JobRecord:
     faults: int = 0
     latest_start: float = math.inf
     rank: float = 0.0
-    lane: LaneKey | None = None
+    queued_rank: float = 0.0
+    lane: Lane | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
@@ -177,7 +178,7 @@ class JobRecord:
     @property
     def over_share(self) -> bool:
         """Whether it is queued behind others of its priority, its tenant being over its share."""
-        return self.lane is not None and self.lane[0][1]
+        return self.lane is not None and self.lane.level[1]
 
 
 @dataclass(slots=True, eq=False)

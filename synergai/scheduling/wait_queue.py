@@ -1,14 +1,16 @@
 """Maintenance of the queue: ranks, fair shares, and feasibility of waiting jobs.
 
 Common to all policies: a job's latest start, its tenant's fair share, and when its order must be
-recomputed.
+recomputed. A short queue is reranked at once. A long one is reranked job by job, at a limited rate,
+so that no event costs more the longer the queue is; meanwhile its other jobs keep their earlier
+ranks.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.fair_share import FairShare
 from synergai.scheduling.queue import JobQueue
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
     from synergai.scheduling.policy import Policy
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord
+
+
+RERANKED_AT_ONCE: Final = 32
+"""Jobs of one engine that a single event reranks."""
+RERANKED_PER_S: Final = 20_000.0
+"""Jobs reranked per second in longer queues; about a tenth of a processor's time."""
+RERANKED_IN_A_ROW: Final = 200.0
+"""Jobs of longer queues that a single event reranks, after a pause."""
+RERANK_INTERVAL_S: Final = 0.01
+"""Pause until reranking goes on, if there are no events."""
 
 
 class WaitQueue:
@@ -39,6 +51,10 @@ class WaitQueue:
         self._shares_drifted_at = math.inf
         # When each engine's estimates first drifted, oldest first.
         self._drifted: dict[EngineName, float] = {}
+        # Jobs still to be reranked, by engine.
+        self._stale: dict[EngineName, int] = {}
+        self._allowance = RERANKED_IN_A_ROW
+        self._reranked_at = -math.inf
         self._feasible_until: list[tuple[float, int, JobRecord]] = []
 
     def wakeup(self, now: float) -> float:
@@ -52,6 +68,8 @@ class WaitQueue:
         drifted_at = min(next(iter(self._drifted.values()), math.inf), self._shares_drifted_at)
         at_once = math.nextafter(now, math.inf)
         instants.append(max(drifted_at + self._settings.reassess_s, at_once))
+        if self._stale:
+            instants.append(now + RERANK_INTERVAL_S)
         return min(instant for instant in instants if instant > now)
 
     # --- jobs ---------------------------------------------------------------------------
@@ -96,14 +114,24 @@ class WaitQueue:
         job.rank = self._policy.rank(job)
 
     def rerank(self, engine: EngineName) -> None:
-        """Recompute the ranks of the waiting jobs of `engine` after its estimates changed."""
+        """Recompute the ranks of the waiting jobs of `engine` after its estimates changed.
+
+        In a long queue, they are recomputed one after another by `reassess`.
+        """
         self._drifted.pop(engine, None)
-        for lane in self.queue.lanes_of(engine):
-            for _, _, job in lane.entries:
-                self._update_rank(job)
-                if self._settings.infeasible == "reject":
-                    self._track_feasibility(job)
-            lane.sort()
+        count = self.queue.with_deadlines(engine)
+        if count > RERANKED_AT_ONCE:
+            self._stale[engine] = count
+            return
+        for job in self.queue.ranked_longest_ago(engine, count):
+            self._rerank_job(job)
+
+    def _rerank_job(self, job: JobRecord) -> None:
+        latest_start = job.latest_start
+        self._update_rank(job)
+        self.queue.reorder(job)
+        if self._settings.infeasible == "reject" and job.latest_start != latest_start:
+            self._track_feasibility(job)
 
     def mark_drifted(self, engine: EngineName, now: float) -> None:
         """Schedule a rerank of `engine`; its estimates move too often to rerank on every report."""
@@ -112,7 +140,7 @@ class WaitQueue:
     def reassess(self, now: float) -> None:
         """Rerank jobs whose estimates or shares have drifted for long enough.
 
-        Handles one engine per call to bound the time of a single event.
+        Starts with one engine per call to bound the time of a single event.
         """
         due = now - self._settings.reassess_s
         if self._drifted:
@@ -121,13 +149,29 @@ class WaitQueue:
                 self.rerank(engine)
         if self._shares_drifted_at <= due:
             self._update_shares(now)
+        if self._stale:
+            self._rerank_stale(now)
 
     def _update_shares(self, now: float) -> None:
         self._shares_drifted_at = math.inf
-        if self._shares.update(now):
-            for job in list(self.queue):
-                self.queue.remove(job)
-                self.enqueue(job)
+        for tenant in self._shares.update(now):
+            self.queue.set_over_share(tenant, over_share=self._shares.is_over(tenant))
+
+    def _rerank_stale(self, now: float) -> None:
+        """Go on reranking long queues, as far as the rate allows."""
+        earned = (now - self._reranked_at) * RERANKED_PER_S
+        self._allowance = min(self._allowance + earned, RERANKED_IN_A_ROW)
+        self._reranked_at = now
+        while self._stale and self._allowance >= 1:
+            engine, left = next(iter(self._stale.items()))
+            jobs = self.queue.ranked_longest_ago(engine, min(left, int(self._allowance)))
+            for job in jobs:
+                self._rerank_job(job)
+            self._allowance -= len(jobs)
+            if jobs and len(jobs) < left:
+                self._stale[engine] = left - len(jobs)
+            else:
+                del self._stale[engine]
 
     # --- feasibility --------------------------------------------------------------------
 
@@ -146,7 +190,10 @@ class WaitQueue:
         while self._feasible_until and self._feasible_until[0][0] < now:
             entry = heapq.heappop(self._feasible_until)
             if _is_current(entry):
-                yield entry[2]
+                job = entry[2]
+                self._rerank_job(job)  # it may have been ranked before a better worker joined
+                if job.latest_start < now:
+                    yield job
 
 
 def _is_current(entry: tuple[float, int, JobRecord]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policy import Assign, Decision, View
+from synergai.scheduling.policy import Assign, Decision, View, engines_of
 
 if TYPE_CHECKING:
     from synergai.scheduling.state import JobRecord
@@ -23,8 +23,9 @@ class Fifo:
         """Assign the oldest jobs while workers are available."""
         decisions: list[Decision] = []
         available = view.available()
-        engines = {engine for worker in available for engine in worker.engines}
-        for job in view.queue.in_order(engines):
+        if not available:
+            return decisions
+        for job in view.queue.in_order(engines_of(available)):
             if not available:
                 break
             candidates = view.candidates(job, available)

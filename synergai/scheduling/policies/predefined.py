@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from synergai.domain import Configuration
-from synergai.scheduling.policy import Assign, Candidate, Decision, View
+from synergai.scheduling.policy import Assign, Candidate, Decision, View, engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,9 @@ class ArrivalOrder(ABC):
     def decide(self, view: View) -> list[Decision]:
         """Assign the oldest runnable job to the worker that `choose` returns; one at a time."""
         available = view.available()
-        engines = {engine for worker in available for engine in worker.engines}
-        for job in view.queue.in_order(engines):
+        if not available:
+            return []
+        for job in view.queue.in_order(engines_of(available)):
             candidates = [
                 Candidate(worker.free_at(view.now), worker, estimate)
                 for worker in available

@@ -69,7 +69,7 @@ class SloMael:
         """Return the oldest unbound jobs and the workers for each, within `MAX_MAPPINGS`."""
         window: list[tuple[JobRecord, list[WorkerRecord]]] = []
         mappings = 1
-        for job in view.queue.in_order(view.queue.engines()):
+        for job in view.queue.in_order():
             if job.job.id in self._bindings:
                 continue
             able = [

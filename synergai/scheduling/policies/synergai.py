@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.policy import Assign, Candidate, Decision, View
-from synergai.scheduling.queue import VECTORIZED_FROM
+from synergai.scheduling.lane import VECTORIZED_FROM
+from synergai.scheduling.policy import Assign, Candidate, Decision, View, engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +41,7 @@ class SynergAI:
         if not available:
             return decisions
         bounds = view.cost_bounds(available) if len(view.queue) > VECTORIZED_FROM else None
-        engines = view.queue.engines() if bounds is None else bounds
-        for job in view.queue.in_order(engines, view.now, bounds):
+        for job in view.queue.in_order(engines_of(available), view.now, bounds):
             if not available:
                 break
             candidates = view.candidates(job, available)

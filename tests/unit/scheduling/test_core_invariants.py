@@ -136,7 +136,7 @@ class World:
 
     def check(self) -> None:
         core = self.core
-        waiting = list(core._queue)
+        waiting = list(core._queue.in_order())
         assert len(waiting) == len(set(map(id, waiting))) == core.queued
         for job in core._jobs.values():
             places = [set(range(*span)) for span in job.pending._ranges]

@@ -44,9 +44,11 @@ CONFIGURATIONS = (Configuration(1), Configuration(2))
 SECONDS = st.floats(0.0, 10.0)
 
 
-def make_record(name: str, engine: EngineName = ENGINE, deadline: float = math.inf) -> JobRecord:
+def make_record(
+    name: str, engine: EngineName = ENGINE, deadline: float = math.inf, sequence: int = 0
+) -> JobRecord:
     job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
-    return JobRecord(job, 0, Ranges.complement((), 1), 1)
+    return JobRecord(job, sequence, Ranges.complement((), 1), 1)
 
 
 def make_dictionary() -> ConfigurationDictionary:
@@ -84,7 +86,7 @@ def test_single_queued_job_is_found_as_among_others(
         record.job, record.rank = replace(record.job, priority=priority), rank
         queue.add(record)
         for number in range(bystanders):
-            queue.add(make_record(f"bystander-{number}", OTHER))
+            queue.add(make_record(f"bystander-{number}", OTHER, sequence=1 + number))
         engines = {ENGINE} if asked else set()
         found.append([one.job.id for one in queue.in_order(engines, now)])
     assert found[0] == found[1] == (["job"] if asked else [])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_JOBS: Final = 5
 """Number of waiting jobs planned at once; jobs behind them wait for a later event."""
+LONG_QUEUE: Final = 64
+"""Waiting jobs beyond which those that move up are not planned before a worker is available."""
 
 
 class Malleable:
@@ -66,10 +68,12 @@ class Malleable:
     def decide(self, view: View) -> Sequence[Decision]:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
-        waiting = list(islice(view.queue.in_order(view.queue.engines(), view.now), MAX_JOBS))
+        waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS))
         newest = max((job.sequence for job in waiting), default=-1)
         arrived = newest > self._newest
-        self._newest = max(self._newest, newest)
+        # In a long queue, a job that only moved up is no reason to plan again.
+        known = newest if len(view.queue) <= LONG_QUEUE else view.queue.newest
+        self._newest = max(self._newest, known)
         idle = [w for w in available if not w.leases and w.idle_since == view.now]
         if not (waiting and available) and not arrived and not idle:
             return []
@@ -81,7 +85,9 @@ class Malleable:
             # Without an arrival, recent assignments are left alone, or they would move forever.
             assigned_by = view.now - (0.0 if arrived else self._least_s)
             preemptible = self._preemptible(workers, view.now, assigned_by)
-        if not waiting and not preemptible:
+        if not preemptible and (
+            not waiting or (not available and _is_long_of_singles(view, waiting))
+        ):
             return []
         return self._decide(view, waiting, available, workers, preemptible)
 
@@ -137,6 +143,11 @@ class Malleable:
 
     def _replan(self, view: View, snapshot: Snapshot, preemptible: Collection[Lease]) -> Replanner:
         return Replanner(view, snapshot, preemptible, self._weights, self._order)
+
+
+def _is_long_of_singles(view: View, waiting: Sequence[JobRecord]) -> bool:
+    """Return whether a plan would only tell when jobs of one query complete, in a long queue."""
+    return len(view.queue) > LONG_QUEUE and waiting[0].pending.total == 1
 
 
 def _relevant_workers(
