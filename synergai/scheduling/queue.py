@@ -101,7 +101,7 @@ class JobQueue:
                 priority; the same for all jobs of a tenant, see `set_over_share`.
         """
         job = record.job
-        key = (job.priority, job.tenant, job.engine, record.is_request)
+        key = _lane_key(record)
         lane = self._lanes.get(key) or self._add_lane(key, over_share=over_share)
         record.lane = lane
         self._insert(record, lane)
@@ -117,22 +117,22 @@ class JobQueue:
         Raises:
             ValueError: the job is not queued.
         """
-        lane = record.lane
-        if lane is None:
+        if record.lane is None:
             raise ValueError(f"job {record.job.id} is not queued")
+        key = _lane_key(record)
+        lane = self._lanes[key]
         self._take(record, lane)
         record.lane = None
         self._by_engine[lane.engine].jobs.pop(record.sequence, None)
         if not lane.in_time and not lane.overdue:
-            job = record.job
-            self._remove_lane((job.priority, job.tenant, job.engine, lane.for_requests))
+            self._remove_lane(key)
         self._size -= 1
         self.requests -= lane.for_requests
 
     def reorder(self, record: JobRecord) -> None:
         """Move a queued job to where its rank belongs, if that has changed."""
-        lane = record.lane
-        if lane is not None and record.queued_rank != record.rank:
+        if record.lane is not None and record.queued_rank != record.rank:
+            lane = self._lanes[_lane_key(record)]
             self._take(record, lane)
             self._insert(record, lane)
 
@@ -338,6 +338,11 @@ class JobQueue:
             for part in (*([lane.in_time] * in_time), *([lane.overdue] * overdue))
             if part and (first := part.first())
         )
+
+
+def _lane_key(record: JobRecord) -> LaneKey:
+    job = record.job
+    return job.priority, job.tenant, job.engine, record.is_request
 
 
 def _whole(_lane: Lane, part: Entries) -> Iterable[Entry]:

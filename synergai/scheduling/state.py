@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from synergai.domain import Session
 
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId, EngineName, Job, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.events import Assignment, Worker
-    from synergai.scheduling.lane import Lane
     from synergai.scheduling.ranges import Ranges
     from synergai.scheduling.settings import SchedulingSettings
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""
+
+
+class HasLevel(Protocol):
+    """Where a job is queued: a lane of jobs with the same priority and tenant."""
+
+    level: Level
+
 
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker; the others wait in the queue, in its order."""
@@ -150,7 +156,7 @@ class JobRecord:
     latest_start: float = math.inf
     rank: float = 0.0
     queued_rank: float = 0.0
-    lane: Lane | None = None
+    lane: HasLevel | None = None
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
