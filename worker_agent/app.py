@@ -21,6 +21,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.memory import physical_memory_bytes, rss_bytes
 from synergai.runtime.ready_file import ready_file
 from synergai.v1 import hub_pb2
+from worker_agent.hosts.memory import ENFORCEMENT, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
@@ -68,9 +69,11 @@ class Agent:
         self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
+        self._memory = HostMemory(config.memory_limit_bytes)
         self._hosts = HostPool(
             config.models,
             memory_bytes=config.memory_bytes,
+            memory=self._memory,
             cores=config.cores,
             hang_timeout_s=config.hang_timeout_s,
             pinned=config.sessions,
@@ -113,7 +116,9 @@ class Agent:
             stack.push_async_callback(asyncio.to_thread, self._meter.close)
             self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
-            inventory = Inventory(self._config.models, self._config.state / CACHE_FILE)
+            inventory = Inventory(
+                self._config.models, self._config.state / CACHE_FILE, memory=self._memory
+            )
             self._engines.update(await inventory.discover())
             # A gateway holds requests for engines under inspection; our own server does not.
             first = {session.engine for session in self._config.sessions} & set(self._engines)
@@ -185,11 +190,14 @@ class Agent:
             power_mode=self._modes.mode,
             meter="" if self._meter is None else self._meter.source,
             instance=self._instance,
+            memory_limit_bytes=self._memory.limit_bytes,
+            memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the resident memory of agent and engine hosts, and the machine's power draw."""
-        beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + self._hosts.rss_bytes())
+        engines = self._memory.used_bytes()
+        beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
         if self._meter is not None and (draw := self._meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat

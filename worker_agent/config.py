@@ -29,6 +29,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
         agent_version: version of the installed package.
         sessions: sessions to load before the worker registers, and never to evict.
         memory_bytes: memory budget of resident engines.
+        memory_limit_bytes: limit that is enforced; 0 for none.
     """
 
     agent_version: str
@@ -39,6 +40,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     threads: tuple[int, ...]
     cores: tuple[int, ...]
     memory_bytes: int
+    memory_limit_bytes: int
     sessions: tuple[Session, ...]
     power: str
     power_modes: tuple[str, ...]

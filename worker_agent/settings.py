@@ -73,7 +73,8 @@ class WorkerSettings(Settings):
     memory_mb: int = Field(
         default=0,
         ge=0,
-        description="Memory budget of resident engines in MB; half of the physical memory if 0.",
+        description="Limit of the memory of engines in MB: idle ones are unloaded, and else the "
+        "largest is killed. If 0, idle ones are unloaded above half of the physical memory.",
     )
     preload: dict[str, str] = Field(
         default_factory=dict,
@@ -117,6 +118,11 @@ class WorkerSettings(Settings):
     def memory_bytes(self) -> int:
         """Memory budget of resident engines in bytes."""
         return self.memory_mb << 20 or physical_memory_bytes() // 2
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """Enforced limit of the memory of engines in bytes; 0 for none."""
+        return self.memory_mb << 20
 
     @property
     def agent_version(self) -> str:

@@ -98,6 +98,9 @@ class ConnectedWorker:
         instance: id of the agent's process; empty from an agent that sends none.
         orders: send queue of the work stream; closed while there is none.
         control: send queue of the control stream.
+        memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
+        memory_enforcement: how the agent enforces it.
+        engines_rss_bytes: resident memory of its engines.
         power: power mode and power draw of the machine.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
@@ -120,6 +123,9 @@ class ConnectedWorker:
     orders: SendQueue[Order]
     last_seen_at: float
     instance: str = ""
+    memory_limit_bytes: int = 0
+    memory_enforcement: str = ""
+    engines_rss_bytes: int = 0
     power: WorkerPower = field(default_factory=WorkerPower)
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=lambda: SendQueue(0))
     offered: dict[EngineName, Engine] = field(default_factory=dict)

@@ -153,6 +153,7 @@ class Hub:
             worker.last_seen_at = self._clock.now()
             match kind:
                 case "heartbeat":
+                    worker.engines_rss_bytes = message.heartbeat.engines_rss_bytes
                     if message.heartbeat.HasField("draw"):
                         worker.power.update(message.heartbeat.draw, worker.last_seen_at)
                     ack = hub_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)

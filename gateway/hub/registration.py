@@ -25,6 +25,7 @@ _MAX_CONFIGURATIONS: Final = 1024
 _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
+_MAX_ENFORCEMENT_TEXT: Final = 128
 
 
 def worker_from_registration(message: hub_pb2.Register, now: float) -> ConnectedWorker:
@@ -52,6 +53,9 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         raise InvalidInput(f"{where} has an instance id of more than {_MAX_INSTANCE_TEXT} bytes")
     if len(message.meter) > _MAX_METER_TEXT or not message.meter.isprintable():
         raise InvalidInput(f"{where} has an invalid power meter name")
+    enforcement = message.memory_enforcement
+    if len(enforcement) > _MAX_ENFORCEMENT_TEXT or not enforcement.isprintable():
+        raise InvalidInput(f"{where} has an invalid memory enforcement text")
     engines = {}
     for engine_message in message.engines:
         engine = engine_from_proto(engine_message)
@@ -75,6 +79,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         orders=orders,
         last_seen_at=now,
         instance=message.instance,
+        memory_limit_bytes=message.memory_limit_bytes,
+        memory_enforcement=message.memory_enforcement,
         power=WorkerPower(mode=mode, meter=message.meter),
         offered=engines,
         engines=engines.copy(),

@@ -144,6 +144,9 @@ class FleetServicer:
                 if visible(session.engine)
             ],
             queries_done=worker.queries_done,
+            engines_rss_bytes=worker.engines_rss_bytes,
+            memory_limit_bytes=worker.memory_limit_bytes,
+            memory_enforcement=worker.memory_enforcement,
             last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
             unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
             power_mode=worker.power.mode,

@@ -49,7 +49,7 @@ def workers(
 
 def show_workers(workers: Sequence[WorkerStatus]) -> None:
     """Print a table of the workers and one of their engines, to fit 80 columns."""
-    columns = ("worker", "class", "state", "cores", "power", "queries", "heard")
+    columns = ("worker", "class", "state", "cores", "memory", "power", "queries", "heard")
     print_table(columns, map(_worker_row, workers))
     rows = (row for worker in workers for row in _engine_rows(worker))
     typer.echo()
@@ -62,6 +62,7 @@ def _worker_row(worker: WorkerStatus) -> tuple[str | Text, ...]:
         worker.worker_class,
         worker.state.name.lower(),
         str(worker.cores),
+        _memory_text(worker),
         _power_text(worker),
         f"{worker.queries_done:,}",
         f"{format_seconds(worker.last_heard_s)} ago",
@@ -98,6 +99,15 @@ def _profile_text(worker: WorkerStatus, engine: Engine) -> Text:
                 text += f", pace {profile.pace:.2f}"
             return Text(text, "yellow" if profile.entry.label == DISTURBED else "dim")
     return Text("")
+
+
+def _memory_text(worker: WorkerStatus) -> str:
+    """Return the memory of a worker's engines and its limit, and how that is enforced."""
+    used = f"{worker.engines_rss_bytes >> 20:,}"
+    if not worker.memory_limit_bytes:
+        return f"{used} MB"
+    limit = f"{worker.memory_limit_bytes >> 20:,} MB"
+    return f"{used} of {limit}\n{worker.memory_enforcement}"
 
 
 def _power_text(worker: WorkerStatus) -> Text:

@@ -62,6 +62,9 @@ class WorkerStatus:
         watts: mean power of the whole machine since the last heartbeat; None if not measured.
         joules: energy used since its agent started; None if not measured.
         profiles: profiles of its engines, by engine name.
+        engines_rss_bytes: resident memory of its engines at the last heartbeat.
+        memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
+        memory_enforcement: how its agent enforces the limit; empty if there is none.
     """
 
     id: WorkerId
@@ -81,6 +84,9 @@ class WorkerStatus:
     watts: float | None = None
     joules: float | None = None
     profiles: tuple[WorkerProfile, ...] = ()
+    engines_rss_bytes: int = 0
+    memory_limit_bytes: int = 0
+    memory_enforcement: str = ""
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -113,4 +119,7 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
             )
             for each in message.profiles
         ),
+        engines_rss_bytes=message.engines_rss_bytes,
+        memory_limit_bytes=message.memory_limit_bytes,
+        memory_enforcement=message.memory_enforcement,
     )

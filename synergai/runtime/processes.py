@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,16 @@ _OOM_SCORE_ADJ: Final = 500
 def prefer_oom_kill() -> None:
     """Make the OOM killer choose this process over its parent."""
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ), "ascii")
+
+
+def limit_data(max_bytes: int) -> None:
+    """Limit this process's data segment: allocations beyond it fail.
+
+    Linux counts private writable memory, reserved or used, and no files or shared memory.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = max_bytes if hard == resource.RLIM_INFINITY else min(max_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def die_with_parent(parent: int) -> None:

@@ -60,6 +60,9 @@ class Worker(_message.Message):
     WATTS_FIELD_NUMBER: _builtins.int
     JOULES_FIELD_NUMBER: _builtins.int
     PROFILES_FIELD_NUMBER: _builtins.int
+    ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -78,6 +81,12 @@ class Worker(_message.Message):
     """mean of the machine over the last heartbeat interval"""
     joules: _builtins.float
     """energy of the machine since the agent started"""
+    engines_rss_bytes: _builtins.int
+    """resident memory of its engines at the last heartbeat"""
+    memory_limit_bytes: _builtins.int
+    """of all engines together; 0 if there is none"""
+    memory_enforcement: _builtins.str
+    """how it is enforced, for people"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]: ...
     @_builtins.property
@@ -112,10 +121,13 @@ class Worker(_message.Message):
         watts: _builtins.float | None = ...,
         joules: _builtins.float | None = ...,
         profiles: _abc.Iterable[Global___WorkerProfile] | None = ...,
+        engines_rss_bytes: _builtins.int = ...,
+        memory_limit_bytes: _builtins.int = ...,
+        memory_enforcement: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015

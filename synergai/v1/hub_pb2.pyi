@@ -164,6 +164,8 @@ class Register(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     ENROLMENT_TOKEN_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -183,6 +185,10 @@ class Register(_message.Message):
     """
     enrolment_token: _builtins.str
     """empty once the secret is recorded"""
+    memory_limit_bytes: _builtins.int
+    """of all engines together; 0 if there is none"""
+    memory_enforcement: _builtins.str
+    """how it is enforced, for people"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """configurations that the worker can run"""
@@ -210,10 +216,12 @@ class Register(_message.Message):
         instance: _builtins.str = ...,
         secret: _builtins.str = ...,
         enrolment_token: _builtins.str = ...,
+        memory_limit_bytes: _builtins.int = ...,
+        memory_enforcement: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "memory_bytes", b"memory_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,9 +265,12 @@ class Heartbeat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RSS_BYTES_FIELD_NUMBER: _builtins.int
     DRAW_FIELD_NUMBER: _builtins.int
+    ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     rss_bytes: _builtins.int
     """of the agent and its engine hosts"""
+    engines_rss_bytes: _builtins.int
+    """of the engine hosts alone"""
     @_builtins.property
     def draw(self) -> Global___Draw:
         """power of the machine; absent if not measured"""
@@ -270,10 +281,11 @@ class Heartbeat(_message.Message):
         sequence: _builtins.int = ...,
         rss_bytes: _builtins.int = ...,
         draw: Global___Draw | None = ...,
+        engines_rss_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "rss_bytes", b"rss_bytes", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "rss_bytes", b"rss_bytes", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,7 @@ from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.runtime.processes import die_with_parent, prefer_oom_kill
+from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_kill
 from worker_agent.cpu_affinity import parse_cores, restrict_to, thread_cores
 from worker_agent.ipc.arena import Arena, slots_for
 from worker_agent.ipc.frames import LoadFailed, Ready
@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     if options.cores:
         restrict_to(options.cores)
+    if options.data_bytes:
+        limit_data(options.data_bytes)
     threads = options.threads or len(os.sched_getaffinity(0))
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
@@ -115,6 +117,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", required=True, help="name of the engine")
     parser.add_argument("--threads", type=int, required=True, help="0: one per core")
     parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
+    parser.add_argument("--data-bytes", type=int, default=0, help="data segment; 0: no limit")
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")
     parser.add_argument("--arena", type=int, required=True, help="inherited file descriptor")
     parser.add_argument("--interrupts", type=int, required=True, help="inherited file descriptor")

@@ -46,13 +46,16 @@ class Launch:
     command: tuple[str, ...]
 
     @classmethod
-    def prepare(cls, models: Path, session: Session, cores: Sequence[int] = ()) -> Launch:
+    def prepare(
+        cls, models: Path, session: Session, cores: Sequence[int] = (), data_bytes: int = 0
+    ) -> Launch:
         """Create the socket pair, arena and interrupt pipe for a host.
 
         Args:
             models: the model directory.
             session: engine and configuration to load.
             cores: CPU cores that the host is restricted to; all if empty.
+            data_bytes: limit of its data segment; 0 for none.
         """
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()
@@ -64,7 +67,7 @@ class Launch:
             "worker_agent.host.main",
             *("--models", str(models), "--engine", session.engine),
             *("--threads", str(session.configuration.threads)),
-            *("--cores", format_cores(cores)),
+            *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
             *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),
             *("--interrupts", str(interrupt_reader)),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
 from synergai.runtime.memory import rss_bytes
+from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Session
     from worker_agent.ipc.frames import Ready
 
-MEMORY_CHECK_S: Final = 1.0
+MEMORY_CHECK_S: Final = 0.25
 """Interval between two checks of the hosts' resident memory."""
 LEAK_FACTOR: Final = 2.0
 """A single host above the budget is killed once it exceeds this multiple of its initial size."""
@@ -50,7 +51,8 @@ class HostPool:
 
     Args:
         models: the model directory.
-        memory_bytes: limit of the hosts' total resident memory; a single host may exceed it.
+        memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
+        memory: counts the memory of all hosts, and has the limit that none may exceed.
         cores: CPU cores that hosts are restricted to; all if empty.
         hang_timeout_s: a host that is silent for this long while it has runs is killed.
         pinned: sessions that are never evicted.
@@ -62,6 +64,7 @@ class HostPool:
         models: Path,
         *,
         memory_bytes: int,
+        memory: HostMemory | None = None,
         cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         pinned: Collection[Session] = (),
@@ -69,6 +72,7 @@ class HostPool:
     ) -> None:
         self._models = models
         self._memory_bytes = memory_bytes
+        self._memory = HostMemory() if memory is None else memory
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
@@ -142,6 +146,18 @@ class HostPool:
                     f"{self._memory_bytes >> 20:,} MB, and was killed"
                 )
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
+        if self._memory.exceeded:
+            await self._enforce_limit()
+
+    async def _enforce_limit(self) -> None:
+        """Evict idle sessions, the least recently used first, or else kill the largest host."""
+        for session, host in list(self._hosts.items()):
+            if session not in self._pinned and host.is_idle:
+                _log.warning("evicting %s: engines use more than --memory-mb allows", session)
+                await self._close_host(host)
+                if not self._memory.exceeded:
+                    return
+        self._memory.kill_largest()
 
     def rss_bytes(self) -> int:
         """Return the total resident memory of all hosts."""
@@ -167,6 +183,7 @@ class HostPool:
             host = await HostProcess.start(
                 self._models,
                 session,
+                memory=self._memory,
                 cores=self._cores,
                 hang_timeout_s=self._hang_timeout_s,
                 on_exit=self._remove,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent.hosts.launch import Launch
+from worker_agent.hosts.memory import HostMemory
 from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES, slots_for
 from worker_agent.ipc.frames import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import BatchTimes, Session
+    from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
     from worker_agent.ipc.arena import Arena
 
@@ -89,6 +91,7 @@ class HostProcess(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
         self._kill_reason = ""
+        self._kill_error: SynergaiError | None = None
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
         self._disconnected = asyncio.Event()
@@ -103,6 +106,7 @@ class HostProcess(asyncio.Protocol):
         models: Path,
         session: Session,
         *,
+        memory: HostMemory | None = None,
         cores: Sequence[int] = (),
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
@@ -113,6 +117,7 @@ class HostProcess(asyncio.Protocol):
         Args:
             models: the model directory.
             session: engine and configuration to load.
+            memory: counts and limits the memory of the agent's hosts.
             cores: CPU cores that the host is restricted to; all if empty.
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
             load_timeout_s: time limit for loading.
@@ -123,7 +128,9 @@ class HostProcess(asyncio.Protocol):
             Unavailable: the process died while loading.
         """
         loop = asyncio.get_running_loop()
-        with Launch.prepare(models, session, cores) as launch:
+        memory = HostMemory() if memory is None else memory
+        data_bytes = memory.data_limit_bytes(session.configuration.threads)
+        with Launch.prepare(models, session, cores, data_bytes) as launch:
             host = cls(session, launch.arena, hang_timeout_s)
             host._interrupt_writer = launch.interrupt_writer
             host._process = await asyncio.create_subprocess_exec(
@@ -138,7 +145,9 @@ class HostProcess(asyncio.Protocol):
             host._transport, _ = await loop.create_connection(
                 lambda: host, sock=launch.agent_socket
             )
+        memory.hosts.add(host)
         host._supervisor = asyncio.create_task(host._supervise(on_exit))
+        host._supervisor.add_done_callback(lambda _: memory.hosts.discard(host))
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
             host.ready = await host._wait_ready(load_timeout_s)
@@ -247,9 +256,14 @@ class HostProcess(asyncio.Protocol):
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._interrupt_writer, interrupts.encode(run_id))
 
-    def kill(self, reason: str = "") -> None:
-        """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail."""
-        self._kill_reason = reason
+    def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
+        """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail.
+
+        Args:
+            reason: what the host did.
+            error: what `start` raises if the engine is still being loaded.
+        """
+        self._kill_reason, self._kill_error = reason, error
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -389,7 +403,8 @@ class HostProcess(asyncio.Protocol):
             run.on_ended(_host_died(run_id, reason))
         self._complete_retirement()
         if not self._first_message.done():
-            self._first_message.set_exception(Unavailable(f"{reason} while loading"))
+            error = self._kill_error or Unavailable(f"{reason} while loading")
+            self._first_message.set_exception(error)
         elif not self._closing:
             _log.warning("%s", reason)
             on_exit(self)

@@ -27,11 +27,14 @@ from synergai.models.formats.model_files import list_files
 from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
+from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
+
+    from worker_agent.hosts.memory import HostMemory
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
     OnDescribed: TypeAlias = Callable[[Engine], object]
@@ -40,7 +43,9 @@ if TYPE_CHECKING:
 
 _LOAD_TIMEOUT_S: Final = 60.0
 _MAX_PARALLEL: Final = 4
-"""Engines loaded at a time to describe them; a runtime takes up to 350 MB."""
+"""Engines loaded at a time to describe them."""
+_HOST_BYTES: Final = 700 << 20
+"""Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +58,23 @@ class Inventory:
         cache: cache file; created if missing.
         inspect: describes a model; by default, by loading it in an engine host.
         parallel: number of engines to describe at a time; by default, one per core up to a limit.
+        memory: counts and limits the memory of the agent's hosts.
     """
 
     def __init__(
-        self, models: Path, cache: Path, inspect: Inspect | None = None, parallel: int = 0
+        self,
+        models: Path,
+        cache: Path,
+        inspect: Inspect | None = None,
+        parallel: int = 0,
+        memory: HostMemory | None = None,
     ) -> None:
+        self._memory = memory
         self._models = models
         self._cache = cache
         self._parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
+        if memory is not None and memory.limit_bytes:
+            self._parallel = max(1, min(self._parallel, memory.limit_bytes // _HOST_BYTES))
         self._inspect = self._load_once if inspect is None else inspect
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
@@ -116,16 +130,26 @@ class Inventory:
             return
         known = read_descriptions(self._cache)
         slots = asyncio.Semaphore(self._parallel)
+        crowded_out: list[EngineDefinition] = []
 
         async def describe(definition: EngineDefinition) -> None:
             async with slots:
-                engine = await self._describe_one(definition, known)
+                try:
+                    engine = await self._describe_one(definition, known)
+                except CrowdedOut:
+                    crowded_out.append(definition)
+                    return
             on_described(engine)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for definition, _ in sorted(snapshots.values(), key=_size):
                     group.create_task(describe(definition))
+            for definition in crowded_out:
+                try:
+                    on_described(await self._describe_one(definition, known))
+                except CrowdedOut as error:
+                    on_described(_faulty(definition, str(error)))
         finally:
             present = self._described.keys() & self._cache_keys.keys()
             used = {self._cache_keys[name] for name in present}
@@ -134,12 +158,18 @@ class Inventory:
     async def _describe_one(
         self, definition: EngineDefinition, known: dict[str, Description]
     ) -> Engine:
-        """Describe one engine from `known` entries, or by loading it and adding an entry."""
+        """Describe one engine from `known` entries, or by loading it and adding an entry.
+
+        Raises:
+            CrowdedOut: it had no room beside other engines.
+        """
         try:
             key, file_digest = await asyncio.to_thread(description_key, definition)
             if key not in known:
                 known[key] = await self._inspect(definition)
             self._cache_keys[definition.name] = key
+        except CrowdedOut:
+            raise
         except SynergaiError as error:
             return _faulty(definition, str(error))
         except OSError as error:
@@ -170,7 +200,9 @@ class Inventory:
     async def _load_once(self, definition: EngineDefinition) -> Description:
         _log.info("inspecting engine %s", definition.name)
         session = Session(definition.name, Configuration(1))
-        host = await HostProcess.start(self._models, session, load_timeout_s=_LOAD_TIMEOUT_S)
+        host = await HostProcess.start(
+            self._models, session, memory=self._memory, load_timeout_s=_LOAD_TIMEOUT_S
+        )
         await host.close()
         ready = host.ready
         return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+import worker_agent.hosts.memory
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.inventories import described
+from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -252,9 +256,11 @@ async def test_cached_description_avoids_loading(
     started: list[str] = []
     start = HostProcess.start
 
-    async def spy(models: Path, session: Session, *, load_timeout_s: float) -> HostProcess:
+    async def spy(
+        models: Path, session: Session, *, memory: HostMemory | None, load_timeout_s: float
+    ) -> HostProcess:
         started.append(session.engine)
-        return await start(models, session, load_timeout_s=load_timeout_s)
+        return await start(models, session, memory=memory, load_timeout_s=load_timeout_s)
 
     monkeypatch.setattr(HostProcess, "start", spy)
     assert await described(Inventory(models, cache)) == engines
@@ -316,6 +322,79 @@ async def test_single_host_above_the_budget_stays_unless_it_grows(models: Path) 
     assert not host.is_closed
     await hosts.close()
     await ended
+
+
+def sizes_of(monkeypatch: pytest.MonkeyPatch, sizes: Callable[[int], int]) -> None:
+    monkeypatch.setattr(worker_agent.hosts.memory, "rss_bytes", sizes)
+
+
+async def test_limit_unloads_idle_sessions_before_it_kills(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(100 << 20)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    busy = await hosts.load(TWICE)
+    ended = run_samples(busy, FOREVER)
+    await hosts.load(LABELLED)
+    sizes_of(monkeypatch, lambda _pid: 60 << 20)
+    await hosts.check_memory()
+    assert hosts.resident_sessions() == [TWICE]
+    assert not ended.done()
+    assert memory.used_bytes() == 60 << 20
+    await hosts.close()
+
+
+async def test_limit_kills_the_largest_busy_host_with_a_reason(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100 << 20))
+    large, small = await hosts.load(TWICE), await hosts.load(LABELLED)
+    cut, kept = run_samples(large, FOREVER), run_samples(small, FOREVER)
+    sizes_of(monkeypatch, {large.pid: 150 << 20, small.pid: 60 << 20}.__getitem__)
+    await hosts.check_memory()
+    ended = await cut
+    assert ended.fault is Fault.HOST_DIED
+    assert "used 150 MB, above the 100 MB that --memory-mb allows, and was killed" in ended.detail
+    assert not kept.done()
+    await hosts.close()
+
+
+@pytest.mark.parametrize(
+    ("size_mb", "error", "reason"),
+    [(150, EngineUnusable, "above the 100 MB"), (90, CrowdedOut, "while all engines used more")],
+)
+async def test_limit_counts_hosts_that_are_loading(
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size_mb: int,
+    error: type[Exception],
+    reason: str,
+) -> None:
+    memory = HostMemory(100 << 20)
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    pinned = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=[LABELLED])
+    other = await pinned.load(LABELLED)
+    loading = hosts.load(TWICE)
+    while len(memory.hosts) < 2:  # noqa: ASYNC110 - polls the start of a process
+        await asyncio.sleep(0.005)
+    sizes_of(monkeypatch, lambda pid: (50 if pid == other.pid else size_mb) << 20)
+    await pinned.check_memory()
+    with pytest.raises(error, match=reason):
+        await loading
+    await pinned.close()
+    await hosts.close()
+
+
+def test_kernel_refuses_allocations_above_the_limit_of_a_host() -> None:
+    code = (
+        "from synergai.runtime.processes import limit_data\n"
+        "limit_data(256 << 20)\n"
+        "bytearray(64 << 20)\n"
+        "try:\n    bytearray(512 << 20)\n"
+        "except MemoryError:\n    print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "refused"
 
 
 async def test_retired_engine_completes_its_runs_and_is_reloaded(

@@ -14,6 +14,7 @@ from synergai.errors import NotFound
 from synergai.models.descriptions import Description
 from synergai.protocol.converters import engine_to_proto
 from tests.inventories import described
+from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
@@ -104,6 +105,24 @@ async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: 
     blocked.set()
     assert await names.get() == ONE
     await describing
+
+
+async def test_engine_crowded_out_of_memory_is_described_after_the_others(
+    models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    tried: list[EngineName] = []
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        tried.append(definition.name)
+        if tried == [ONE]:
+            raise CrowdedOut("all engines used more than allowed")
+        return await loads(definition)
+
+    put(models, "two", b"longer than the first")
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
+    engines = await described(inventory)
+    assert tried == [ONE, TWO, ONE]
+    assert not any(engine.fault for engine in engines.values())
 
 
 async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:

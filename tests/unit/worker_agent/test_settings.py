@@ -96,7 +96,7 @@ def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -
     derived = {"preload": "sessions", "memory_mb": "memory_bytes"}
     fields = {derived.get(name, name) for name in AgentSettings.model_fields}
     fields.remove("insecure")  # of no use once the address has been checked
-    assert set(config.__struct_fields__) == fields | {"agent_version"}
+    assert set(config.__struct_fields__) == fields | {"agent_version", "memory_limit_bytes"}
     assert all(getattr(config, name) == getattr(settings, name) for name in fields)
     assert (config.models, config.cores, config.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
     assert AgentConfig.decode(config.encode()) == config

@@ -1,0 +1,85 @@
+"""Resident memory of an agent's engine hosts, and its limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.errors import EngineUnusable, SynergaiError, Unavailable
+from synergai.runtime.memory import rss_bytes
+
+if TYPE_CHECKING:
+    from synergai.domain import Session
+
+ENFORCEMENT: Final = "sampled, rlimit"
+"""How the limit is enforced, for people."""
+_DATA_BYTES: Final = 256 << 20
+_DATA_BYTES_PER_THREAD: Final = 16 << 20
+"""Address space that a runtime reserves without using it: stacks, and arenas of the allocator.
+Measured with one to eight threads, TensorFlow and ONNX Runtime reserve less."""
+
+
+class CrowdedOut(Unavailable):
+    """The host was killed because all hosts together exceeded the limit; alone, it may fit."""
+
+
+class Host(Protocol):
+    """A running engine host."""
+
+    session: Session
+
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+
+    def kill(self, reason: str, error: SynergaiError) -> None:
+        """Kill the process for a reason; if it is loading, its start raises `error`."""
+
+
+class HostMemory:
+    """All engine hosts of an agent, those that are loading or being inspected included.
+
+    Args:
+        limit_bytes: limit of their resident memory together; 0 for none.
+
+    Attributes:
+        hosts: the running hosts.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self.limit_bytes = limit_bytes
+        self.hosts: set[Host] = set()
+
+    def used_bytes(self) -> int:
+        """Return the resident memory of all hosts."""
+        return sum(rss_bytes(host.pid) for host in self.hosts)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the hosts use more than the limit."""
+        return bool(self.limit_bytes) and self.used_bytes() > self.limit_bytes
+
+    def data_limit_bytes(self, threads: int) -> int:
+        """Return the limit of the data segment of one host; 0 for none.
+
+        The kernel enforces it at once, where sampling would be too late.
+        """
+        if not self.limit_bytes:
+            return 0
+        return self.limit_bytes + _DATA_BYTES + threads * _DATA_BYTES_PER_THREAD
+
+    def kill_largest(self) -> None:
+        """Kill the host that uses most."""
+        sizes = {host: rss_bytes(host.pid) for host in self.hosts}
+        largest = max(sizes, key=sizes.__getitem__, default=None)
+        if largest is None:
+            return
+        size, limit = sizes[largest], self.limit_bytes
+        used = f"used {size >> 20:,} MB"
+        allowed = f"{limit >> 20:,} MB that --memory-mb allows"
+        engine = largest.session.engine
+        if size > limit:
+            reason = f"{used}, above the {allowed}, and was killed"
+            largest.kill(reason, EngineUnusable(f"engine {engine!r} {reason}"))
+        else:
+            reason = f"{used} while all engines used more than the {allowed}, and was killed"
+            largest.kill(reason, CrowdedOut(f"engine {engine!r} {reason}"))
