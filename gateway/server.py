@@ -30,7 +30,7 @@ from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
-from synergai.errors import InvalidInput
+from synergai.errors import InternalError, InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.oip_server.models import ModelServicer
@@ -59,6 +59,8 @@ SERVICES: Final = (
 )
 """Services on the clients' port."""
 _GRACE_S: Final = 1.0
+_WATCH_S: Final = 1.0
+"""Interval at which a gRPC server is checked for having ended by itself."""
 _HARD_EXIT_S: Final = 10.0
 """Seconds beyond the drain after which a stopping process exits without cleanup."""
 
@@ -82,6 +84,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
+        self._failure: InternalError | None = None
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
@@ -113,11 +116,14 @@ class Gateway:
 
         Raises:
             JournalBroken: the gateway stopped because the journal could not be written.
+            InternalError: it stopped because a gRPC server ended by itself.
         """
         await self._stop_requested.wait()
         await self._shut_down()
         if self.app.journal.broken.done():
             raise self.app.journal.broken.result()
+        if self._failure is not None:
+            raise self._failure
 
     # --- start --------------------------------------------------------------------------------
 
@@ -175,6 +181,7 @@ class Gateway:
         for server in (hub_server, client_server):
             await server.start()
             stack.push_async_callback(server.stop, _GRACE_S)
+            stack.push_async_callback(_cancel, asyncio.create_task(self._watch(server)))
         stack.callback(inference.stop_streams)
         stack.push_async_callback(app.hub.close)
         _log.info(
@@ -194,6 +201,20 @@ class Gateway:
                 http_address=self.http_address,
             )
         )
+
+    async def _watch(self, server: grpc.aio.Server) -> None:
+        """Stop the gateway if a gRPC server ends by itself, so that it is restarted.
+
+        A path that is not UTF-8 ends the loop of grpcio's server that accepts calls. Its open calls
+        continue, so only polling shows it.
+        """
+        try:
+            while await server.wait_for_termination(_WATCH_S):
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever ended the loop
+            self._failure = InternalError(f"a gRPC server ended: {error}")
+            _log.critical("%s; stopping", self._failure)
+            self.stop()
 
     async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
         """Start the server of work sockets, with the hub's TLS; return its port."""
@@ -324,6 +345,11 @@ class GatewayProcess(Gateway):
             timer.daemon = True
             timer.start()
         super().stop()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _exit_hard() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from synergai.errors import InternalError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from tests import http2
@@ -114,3 +115,31 @@ async def test_calls_beyond_the_limit_of_a_connection_open_another(
     finally:
         for call in calls:
             call.cancel()
+
+
+async def test_gateway_stops_if_its_grpc_server_ends_by_itself(gateway: Gateway) -> None:
+    # grpcio's server accepts no further calls after a path that is not UTF-8.
+    fields = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/\xff",
+        b":authority": b"x",
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+    }
+    # A literal field without indexing: a zero, then name and value, each after its length.
+    head = b"".join(
+        b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
+        for name, value in fields.items()
+    )
+    end_of_headers, headers, settings = 4, 1, 4
+    _, port = gateway.address.split(":")
+    _, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    try:
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        writer.write(bytes((0, 0, 0, settings, 0, 0, 0, 0, 0)))
+        writer.write(bytes((0, 0, len(head), headers, end_of_headers, 0, 0, 0, 1)) + head)
+        with pytest.raises(InternalError, match="a gRPC server ended"):
+            await asyncio.wait_for(gateway.wait_stopped(), 30)
+    finally:
+        writer.close()
