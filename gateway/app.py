@@ -100,7 +100,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     metrics.register(QuotaCollector(quotas))
     if access is not None:
         access.follow(quotas.use_table)
-    journal = Journal(settings.state, kept_jobs=settings.kept_jobs)
+    journal = Journal(settings.state, kept_jobs=settings.kept_jobs, clock=clock)
     stack.push_async_callback(journal.close)
     profiles = ProfileService(settings.dictionary or dictionary_path(settings.state))
     stack.push_async_callback(profiles.close)

@@ -31,6 +31,7 @@ from gateway.journal.files import RESERVE, lock
 from gateway.journal.opening import open_journal
 from gateway.journal.reserve import Reserve, Space
 from synergai.errors import SynergaiError
+from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -66,6 +67,7 @@ class Journal:
     Args:
         directory: state directory, created if missing; locked by one gateway at a time.
         kept_jobs: number of ended jobs to keep.
+        clock: the gateway's clock; a new one by default.
 
     Attributes:
         epoch: number of times that the journal has been opened, from 1.
@@ -79,11 +81,14 @@ class Journal:
         JournalBroken: the file is not a journal of this version.
     """
 
-    def __init__(self, directory: Path, *, kept_jobs: int = KEPT_JOBS) -> None:
+    def __init__(
+        self, directory: Path, *, kept_jobs: int = KEPT_JOBS, clock: Clock | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
         self.space = Space.AMPLE
         self._space_changed = asyncio.Event()
+        self._clock = clock or Clock()
         self._kept_jobs = kept_jobs
         self._ended = 0
         self._pending = 0
@@ -92,10 +97,10 @@ class Journal:
             stack.callback(os.close, lock(directory))
             self._reserve = Reserve(directory / RESERVE)
             try:
-                opened = open_journal(directory, stack)
+                opened = open_journal(directory, self._clock, stack)
             except StoreFull:
                 self._reserve.release()
-                opened = open_journal(directory, stack)
+                opened = open_journal(directory, self._clock, stack)
             self._connection, self._marker, self.epoch, self._commits = opened
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
@@ -314,7 +319,7 @@ class Journal:
                 outcomes.append(error)
         changed = self._connection.total_changes() != unchanged
         if changed:
-            schema.count_commit(self._connection, self._commits + 1)
+            schema.count_commit(self._connection, self._commits + 1, self._clock.read())
         self._connection.execute("COMMIT")
         if changed:
             self._commits += 1

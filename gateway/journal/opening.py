@@ -29,6 +29,8 @@ from synergai.errors import Unavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from synergai.runtime.clock import Clock
+
 
 class OpenedJournal(NamedTuple):
     """A checked journal of the current version.
@@ -46,11 +48,12 @@ class OpenedJournal(NamedTuple):
     commits: int
 
 
-def open_journal(directory: Path, stack: ExitStack) -> OpenedJournal:
+def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJournal:
     """Open the journal in a locked state directory, upgrading or creating it if necessary.
 
     Args:
         directory: the state directory.
+        clock: the gateway's clock.
         stack: closes the journal.
 
     Raises:
@@ -76,7 +79,7 @@ def open_journal(directory: Path, stack: ExitStack) -> OpenedJournal:
             connection.pragma("synchronous", "full")
             connection.pragma("foreign_keys", True)
             schema.create_or_upgrade(connection)
-            counters = schema.next_epoch(connection)
+            counters = schema.next_epoch(connection, clock.read())
             marker = Marker(directory / MARKER, Mark(*counters))
         except (apsw.Error, schema.WrongVersion) as error:
             if is_disk_full(error, connection):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from synergai.runtime.clock import ClockReading, time_between
 
 if TYPE_CHECKING:
     import apsw
 
-VERSION: Final = 5
+_log = logging.getLogger(__name__)
+
+_NOTABLE_S: Final = 1.0
+VERSION: Final = 6
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
 CREATE TABLE gateway (
-  epoch   INTEGER NOT NULL,
-  commits INTEGER NOT NULL DEFAULT 0
+  epoch      INTEGER NOT NULL,
+  commits    INTEGER NOT NULL DEFAULT 0,
+  boot_id    TEXT NOT NULL DEFAULT '',
+  since_boot REAL NOT NULL DEFAULT 0,
+  unix       REAL NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO gateway (epoch) VALUES (0);
 
@@ -92,6 +101,11 @@ CREATE INDEX keys_by_job ON keys (job);
 """,
     4: """
 ALTER TABLE engines ADD COLUMN description TEXT NOT NULL DEFAULT '';
+""",
+    5: """
+ALTER TABLE gateway ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE gateway ADD COLUMN since_boot REAL NOT NULL DEFAULT 0;
+ALTER TABLE gateway ADD COLUMN unix REAL NOT NULL DEFAULT 0;
 """,
 }
 """By version, the statements that upgrade a journal to the next one.
@@ -182,21 +196,53 @@ def read_counters(connection: apsw.Connection) -> Counters:
     return Counters(*row)
 
 
-def next_epoch(connection: apsw.Connection) -> Counters:
-    """Increment the epoch, durably, and return the counters.
+def next_epoch(connection: apsw.Connection, now: ClockReading) -> Counters:
+    """Increment the epoch, durably, and return the counters; see also `follow_clock`.
 
     Raises:
         WrongVersion: there are none.
         apsw.Error: they cannot be written.
     """
-    row = connection.execute(
-        "UPDATE gateway SET epoch = epoch + 1, commits = commits + 1 RETURNING epoch, commits"
-    ).fetchone()
-    if row is None:
-        raise WrongVersion("it has no epoch")
-    return Counters(*row)
+    with connection:
+        before = read_counters(connection)
+        changed_s = follow_clock(connection, now)
+        connection.execute("UPDATE gateway SET epoch = epoch + 1")
+        count_commit(connection, before.commits + 1, now)
+    if abs(changed_s) > _NOTABLE_S:
+        _log.warning(
+            "the system clock was changed by %+.0f s while no gateway ran: the deadlines of "
+            "unfinished jobs move with it",
+            changed_s,
+        )
+    return Counters(before.epoch + 1, before.commits + 1)
 
 
-def count_commit(connection: apsw.Connection, commits: int) -> None:
-    """Record the number of commits, the current one included."""
-    connection.execute("UPDATE gateway SET commits = ?", (commits,))
+def count_commit(connection: apsw.Connection, commits: int, now: ClockReading) -> None:
+    """Record the number of commits, the current one included, and when it is made."""
+    connection.execute(
+        "UPDATE gateway SET (commits, boot_id, since_boot, unix) = (?, ?, ?, ?)", (commits, *now)
+    )
+
+
+def follow_clock(connection: apsw.Connection, now: ClockReading) -> float:
+    """Move the instants of unfinished jobs by what the clock was changed since the last commit.
+
+    Their deadlines then are as far away as they would be if the clock had not been changed.
+
+    Returns:
+        The seconds by which the clock was changed.
+
+    Raises:
+        apsw.Error: they cannot be written.
+    """
+    [row] = connection.execute("SELECT boot_id, since_boot, unix FROM gateway")
+    last = ClockReading(*row)
+    if not last.unix:
+        return 0.0
+    change = now.unix - last.unix - time_between(last, now)
+    connection.execute(
+        "UPDATE jobs SET submitted_at = submitted_at + ?1, dispatched_at = dispatched_at + ?1 "
+        "WHERE state <= 2",
+        (change,),
+    )
+    return change

@@ -3,6 +3,37 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+MAX_DOWNTIME_S: Final = 7 * 86_400.0
+"""Longest time between two boots of the machine that is believed."""
+
+
+class ClockReading(NamedTuple):
+    """One instant on the clocks of a machine.
+
+    Attributes:
+        boot_id: identifier of the machine's boot; empty if unknown.
+        since_boot: seconds since that boot, suspended ones included; this clock cannot be set.
+        unix: Unix time of the process's `Clock`.
+    """
+
+    boot_id: str = ""
+    since_boot: float = 0.0
+    unix: float = 0.0
+
+
+def time_between(earlier: ClockReading, later: ClockReading) -> float:
+    """Return the seconds between readings of two processes of one machine.
+
+    Within a boot, the Unix time does not matter. Across boots there is nothing else: a time below
+    0 counts as 0, and one beyond `MAX_DOWNTIME_S` as that.
+    """
+    if earlier.boot_id and earlier.boot_id == later.boot_id:
+        return later.since_boot - earlier.since_boot
+    return min(max(0.0, later.unix - earlier.unix), MAX_DOWNTIME_S)
 
 
 class Clock:
@@ -13,6 +44,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._unix_at_zero = time.time() - time.monotonic()
+        self._boot_id = _boot_id()
 
     def now(self) -> float:
         """Return the current time in monotonic seconds."""
@@ -25,3 +57,15 @@ class Clock:
     def to_monotonic(self, unix: float) -> float:
         """Convert Unix time to monotonic seconds."""
         return unix - self._unix_at_zero
+
+    def read(self) -> ClockReading:
+        """Return the current reading of the machine's clocks, to compare with later processes."""
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return ClockReading(self._boot_id, since_boot, self.to_unix(self.now()))
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""

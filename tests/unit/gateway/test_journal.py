@@ -344,7 +344,7 @@ async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(JournalBroken, match="no epoch"):
             Journal(tmp_path)
-    connection.execute("INSERT INTO gateway VALUES (7, 1)")
+    connection.execute("INSERT INTO gateway (epoch, commits) VALUES (7, 1)")
     connection.close()
     journal = Journal(tmp_path)
     assert journal.epoch == 8
