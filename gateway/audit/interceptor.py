@@ -95,7 +95,7 @@ def _object_of(request: object) -> str:
     message: Any = request.parsed.message if isinstance(request, RawRequest) else request
     if isinstance(message, Malformed):
         return ""
-    for field in ("job_id", "model_name", "repository_name"):
+    for field in ("job_id", "model_name", "repository_name", "engine"):
         if name := getattr(message, field, ""):
             return str(name)
     spec = getattr(message, "spec", None)
@@ -125,5 +125,6 @@ _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     f"{_OIP}/RepositoryModelLoad": _describe_engine,
     f"{_OIP}/RepositoryModelUnload": _describe_engine,
     "/synergai.v1.Fleet/PutDictionary": _describe_entries,
+    "/synergai.v1.Fleet/ForgetEngine": _describe_engine,
 }
 """Calls that change something, with what sets their object and tenant from request and response."""

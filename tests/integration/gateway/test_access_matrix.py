@@ -95,6 +95,7 @@ GRPC_CALLS = {
     "synergai.v1.Fleet/ListWorkers": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
+    "synergai.v1.Fleet/ForgetEngine": Call(("operate",), DENIED),
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (
@@ -136,6 +137,7 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
         "synergai.v1.Fleet/PutDictionary": fleet_pb2.Dictionary(entries=[_ENTRY]),
+        "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (
             reflection_pb2.ServerReflectionRequest(list_services="")
         ),
