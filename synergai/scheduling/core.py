@@ -4,7 +4,8 @@ Invariants after every call of ``handle``:
 
 1. Every query of an active job is in exactly one state: recorded, pending, or leased to one
    worker. No other code creates or destroys queries.
-2. A job is queued if and only if it has pending queries that are ready to run.
+2. A job is queued if and only if it has pending queries that are ready to run, and does not pause
+   before a retry.
 3. A lease lasts until its worker reports the end or leaves, even if its job is removed first.
    Reports under any other assignment id change nothing.
 4. Assignment ids increase, also across restarts: the epoch forms their upper bits.
@@ -52,6 +53,7 @@ from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.resumption import Resumption
+from synergai.scheduling.retries import Retries
 from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
 
@@ -107,6 +109,7 @@ class SchedulerCore:
         )
         self._resumption = Resumption(self._view)
         self._expiries = Expiries()
+        self._retries = Retries()
         self._next_sequence = 0
         self._now = -math.inf
 
@@ -121,6 +124,8 @@ class SchedulerCore:
         """
         self._now = now
         self._apply(event)
+        for job in self._retries.due(now):
+            self._wait_queue.enqueue(job)
         for job in self._expiries.due(now):
             self._abort(job)
             self._commands.append(Expire(job.job.id))
@@ -132,7 +137,7 @@ class SchedulerCore:
 
     def wakeup(self) -> float | None:
         """Return when ``TimePassed`` must be handled; None if only other events matter."""
-        instant = self._expiries.next_deadline()
+        instant = min(self._expiries.next_deadline(), self._retries.next_due())
         if self._queue:
             instant = min(
                 instant,
@@ -361,17 +366,20 @@ class SchedulerCore:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
         worker = self._fleet.workers.get(lease.assignment.worker_id)
-        if fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE) and worker is not None:
+        leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
+        if leaves_worker and worker is not None:
             self._set_engines(worker, worker.engines - {engine})
         job = lease.job
         if job.removed:
             return
         if fault is not Fault.UNKNOWN_ENGINE:
-            job.faults += 1
+            self._retries.count_fault(job)
         no_worker_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
         if fault.is_client_error or no_worker_left or job.faults >= self._settings.max_faults:
             self._abort(job)
             self._commands.append(Fail(job.job.id, detail, fault))
+        elif not leaves_worker and self._retries.hold(job, self._now):
+            self._wait_queue.withdraw(job)
 
     def _learn_profile(self, lease: Lease) -> None:
         """Store a profile measured in service if it is the first or better than the known one."""

@@ -56,6 +56,11 @@ class SchedulingOptions(BaseModel):
         ge=0.0,
         description="Assumed duration of a worker's power mode switch until one was measured.",
     )
+    max_faults: int = Field(
+        default=3,
+        ge=1,
+        description="Number of failed assignments, without progress in between, that fail a job.",
+    )
 
 
 class SchedulingSettings(SchedulingOptions):
@@ -76,9 +81,6 @@ class SchedulingSettings(SchedulingOptions):
     )
     probe_queries: int = Field(
         default=16, ge=1, description="Number of queries that measure an unprofiled engine."
-    )
-    max_faults: int = Field(
-        default=3, ge=1, description="Number of failed assignments that fail a job."
     )
     pace_trust: float = Field(
         default=0.25,

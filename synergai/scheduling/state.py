@@ -126,8 +126,9 @@ class Lease:
 class JobRecord:
     """A job from its arrival until it is finished, failed, rejected, expired or cancelled.
 
-    Each of its queries is recorded, leased or pending; while some pending ones are ready, it is
-    queued. Once removed, it is never queued again, and its leases in flight are stopping.
+    Each of its queries is recorded, leased or pending; while some pending ones are ready and it
+    does not pause before a retry, it is queued. Once removed, it is never queued again, and its
+    leases in flight are stopping.
 
     Attributes:
         job: the job as accepted.
@@ -135,7 +136,9 @@ class JobRecord:
         pending: queries that are neither recorded nor leased.
         ready: queries below this number can run.
         done: number of recorded queries.
-        faults: number of failed assignments.
+        faults: number of failed assignments without progress in between.
+        done_at_fault: number of recorded queries at the last fault.
+        held_until: end of its pause before the next retry; None if it does not pause.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
         rank: the policy's order key; lower goes first.
         queued_rank: the rank by which it was queued.
@@ -153,6 +156,8 @@ class JobRecord:
     ready: int
     done: int = 0
     faults: int = 0
+    done_at_fault: int = -1
+    held_until: float | None = None
     latest_start: float = math.inf
     rank: float = 0.0
     queued_rank: float = 0.0
@@ -174,7 +179,7 @@ class JobRecord:
     @property
     def assignable(self) -> int:
         """Queries that can be assigned now."""
-        return self.pending.available(self.ready)
+        return 0 if self.held_until is not None else self.pending.available(self.ready)
 
     @property
     def queued(self) -> bool:

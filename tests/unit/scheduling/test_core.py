@@ -316,11 +316,11 @@ def test_bad_input_fails_the_job_without_retry() -> None:
 def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> None:
     core = make_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
-    commands = core.handle(make_job("a", 10), 0.0)
+    commands, now = core.handle(make_job("a", 10), 0.0), 0.0
     for _ in range(3):
-        [assignment] = dispatched(commands)
+        [assignment] = dispatched(commands) or dispatched(core.handle(TimePassed(), now := now + 1))
         ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.HOST_DIED, "killed")
-        commands = core.handle(ended, 1.0)
+        commands = core.handle(ended, now)
     assert commands == [Fail(JobId("a"), "killed", Fault.HOST_DIED)]
 
 
@@ -398,9 +398,77 @@ def test_premature_completion_report_counts_as_a_fault() -> None:
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
     [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
     assert (second.first, second.count) == (4, 6)
-    [failed] = core.handle(AssignmentEnded(second.id, 1, Outcome.COMPLETED), 0.2)
+    [failed] = core.handle(AssignmentEnded(second.id, 0, Outcome.COMPLETED), 0.2)
     assert isinstance(failed, Fail)
-    assert failed.reason == "worker fast-1 reported completion after 1 of 6 queries"
+    assert failed.reason == "worker fast-1 reported completion after 0 of 6 queries"
+
+
+def fail_host(core: SchedulerCore, assignment: Assignment, done: int, now: float) -> list[Command]:
+    return core.handle(
+        AssignmentEnded(assignment.id, done, Outcome.FAILED, Fault.HOST_DIED, "it died"), now
+    )
+
+
+def test_faults_with_progress_in_between_never_fail_a_job() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    for number in range(20):
+        [assignment] = dispatched(fail_host(core, assignment, 10, 1.0 + number))
+    assert assignment.first == 200
+
+
+def test_progress_of_another_assignment_counts_as_well() -> None:
+    core = make_core(make_entry(FAST, 100.0), max_faults=2, policy="malleable")
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(WorkerJoined(replace(make_worker(FAST).worker, id=WorkerId("fast-2"))), 0.0)
+    one, two = dispatched(core.handle(make_job("a", 10_000), 0.0))
+    [one] = dispatched(fail_host(core, one, 0, 1.0))
+    core.handle(QueriesDone(two.id, 10), 1.5)
+    [one] = dispatched(fail_host(core, one, 0, 2.0))
+    [failed, *_] = [c for c in fail_host(core, one, 0, 3.0) if isinstance(c, Fail)]
+    assert failed.job_id == "a"
+
+
+def test_retries_without_progress_pause_longer_each_time() -> None:
+    core = make_core(make_entry(FAST, 100.0), max_faults=5)
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
+    now, pauses = 0.0, []
+    [assignment] = dispatched(fail_host(core, assignment, 0, now))
+    for _ in range(3):
+        assert fail_host(core, assignment, 0, now) == []
+        assert core.queued == 0
+        wakeup = core.wakeup()
+        assert wakeup is not None
+        pauses.append(wakeup - now)
+        now = wakeup
+        [assignment] = dispatched(core.handle(TimePassed(), now))
+    assert pauses == [1.0, 2.0, 4.0]
+    assert [type(command) for command in fail_host(core, assignment, 0, now)] == [Fail]
+    assert core.wakeup() is None
+
+
+def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
+    core = make_core(make_entry(FAST, 100.0), max_faults=5)
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
+    [assignment] = dispatched(fail_host(core, assignment, 0, 0.0))
+    fail_host(core, assignment, 0, 0.0)
+    [other] = dispatched(core.handle(make_job("b", 100), 0.1))
+    assert other.job_id == "b"
+    core.handle(JobCancelled(JobId("a")), 0.2)
+    core.handle(AssignmentEnded(other.id, 100, Outcome.COMPLETED), 0.3)
+    assert core.wakeup() is None
+
+
+def test_requests_are_retried_without_a_pause() -> None:
+    core = make_core(make_entry(FAST, 100.0), max_faults=4)
+    core.handle(make_worker(FAST), 0.0)
+    job = replace(make_job("a", 1, deadline=60.0).job, perishable=True, with_tensors=True)
+    [assignment] = dispatched(core.handle(JobArrived(job, 1), 0.0))
+    for _ in range(3):
+        [assignment] = dispatched(fail_host(core, assignment, 0, 0.0))
 
 
 def test_remaining_ranges_go_to_one_worker_as_several_assignments() -> None:
