@@ -147,10 +147,11 @@ class Honest:
 
     async def run(self) -> None:
         """Call until cancelled."""
+        tls = "" if self._target.socket_tls is None else "TLS "
         fronts: dict[str, Callable[[], Awaitable[bool]]] = {
-            "gRPC": lambda: self._infer(self._client),
-            "REST": self._rest,
-            "jobs": self._job,
+            f"{tls}gRPC": lambda: self._infer(self._client),
+            f"{tls}REST": self._rest,
+            f"{tls}jobs": self._job,
         }
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
@@ -261,7 +262,7 @@ def build_lanes(
         ]
         addresses.append(("agent, frames", target.standalone))
     lanes += [
-        Lane(Connections(name, seen, address, every, target.socket_tls), 2, 8)
+        Lane(Connections(name, seen, address, every, target.http2_tls), 2, 8)
         for name, address in addresses
     ]
     return lanes
@@ -316,7 +317,8 @@ async def settled(
 def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[str]) -> Target:
     """Start a fleet with an agent that also serves by itself, unless everything is encrypted."""
     fleet = LocalFleet(directory)
-    tls, context, standalone = ClientTls(), None, f"127.0.0.1:{free_port()}"
+    tls, context, http2_context = ClientTls(), None, None
+    standalone = f"127.0.0.1:{free_port()}"
     gateway = ["--reflection", "--kept-jobs", "1000", "--log-level", "warning"]
     agent = ["--threads", "1", "--log-level", "warning"]
     if encrypted:
@@ -325,15 +327,19 @@ def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[st
         gateway.append("--http-tls")
         agent += ["--tls-ca", ca, "--tls-cert", str(TLS / "agent.pem")]
         agent += ["--tls-key", str(TLS / "agent.key")]
-        tls = ClientTls.read(TLS / "ca.pem", TLS / "agent.pem", TLS / "agent.key")
-        context, standalone = tls.socket, ""
+        tls, http2 = (
+            ClientTls.read(TLS / "ca.pem", TLS / "agent.pem", TLS / "agent.key") for _ in range(2)
+        )
+        assert http2.socket is not None
+        http2.socket.set_alpn_protocols(["h2"])
+        context, http2_context, standalone = tls.socket, http2.socket, ""
     else:
         agent += ["--listen", standalone]
     fleet.start_gateway(gateway, plant(directory, faults))
     fleet.start_agent(AGENT, models=models, options=agent)
     if standalone:
         wait_for_port(standalone, 60.0)
-    return Target(fleet, standalone, tls, context)
+    return Target(fleet, standalone, tls, context, http2_context)
 
 
 async def load_engines(target: Target) -> None:
