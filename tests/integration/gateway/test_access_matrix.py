@@ -136,6 +136,7 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Get": jobs_pb2.GetRequest(job_id=job_id),
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
+        "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "synergai.v1.Fleet/PutDictionary": fleet_pb2.Dictionary(entries=[_ENTRY]),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (

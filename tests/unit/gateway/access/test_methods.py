@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gateway.access.caller import Caller
-from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, check_call
+from gateway.access.engines import READERS
+from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, Needs, check_call
 from gateway.access.roles import ANONYMOUS, Grant, Role
 from synergai.errors import PermissionDenied, Unauthenticated
+from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 
 NOBODY = Caller("nobody", "nobody", ())
 
@@ -37,3 +42,31 @@ def test_metrics_show_all_engines_and_need_the_role_for_all() -> None:
     check_call(METHODS["/synergai.v1.Fleet/ListWorkers"], some)
     with pytest.raises(PermissionDenied, match="'observe' for engine '\\*'"):
         check_call(ROUTES["/metrics"], some)
+
+
+def test_document_lists_what_each_role_may_call() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "access.md").read_text("utf-8")
+    [section] = re.findall(r"^## Roles$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    rows = {
+        cells[0]: set(re.findall(r"`(?:[\w.]+\.)?(\w+)`", cells[1]))
+        for cells in re.findall(r"^\| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    }
+    expected: dict[str, set[str]] = {}
+    for method, needs in METHODS.items():
+        if method in UNSUPPORTED_METHODS or "reflection" in method:
+            continue
+        for row in document_rows(needs):
+            name = "Health" if "health" in method else method.rpartition("/")[2]
+            expected.setdefault(row, set()).add(name)
+    assert {row: rows[row] for row in expected} == expected
+
+
+def document_rows(needs: Needs) -> list[str]:
+    """Return the first cells of the rows of docs/access.md that have a call."""
+    if needs.public:
+        return ["everyone"]
+    if not needs.roles:
+        return ["any known caller, or an anonymous one with any grant"]
+    if needs.roles == READERS:
+        return ["`infer`, `submit` or `observe`"]
+    return [f"`{role}`" for role in needs.roles]
