@@ -138,7 +138,6 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "synergai.v1.Fleet/PutDictionary": fleet_pb2.Dictionary(entries=[_ENTRY]),
-        "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (
             reflection_pb2.ServerReflectionRequest(list_services="")
         ),
