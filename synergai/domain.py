@@ -274,8 +274,9 @@ class Fault(enum.Enum):
     ENGINE_BROKEN = 2
     HOST_DIED = 3
     UNKNOWN_ENGINE = 4
+    RESPONSE_TOO_LARGE = 5
 
     @property
-    def is_client_error(self) -> bool:
-        """Whether the query itself is at fault, so that retrying is pointless."""
-        return self is Fault.BAD_INPUT
+    def is_of_query(self) -> bool:
+        """Whether the query itself is the cause, so that retrying is pointless."""
+        return self in (Fault.BAD_INPUT, Fault.RESPONSE_TOO_LARGE)

@@ -95,6 +95,10 @@ class Overloaded(SynergaiError):
     """The work was shed: a queue is full, or no worker can meet the deadline."""
 
 
+class ResponseTooLarge(Overloaded):
+    """The response exceeds the size limit of a message; unlike other overload, it will again."""
+
+
 class QuotaExceeded(Overloaded):
     """A tenant has used up one of its quotas.
 

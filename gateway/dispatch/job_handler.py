@@ -14,6 +14,7 @@ from synergai.errors import (
     InternalError,
     InvalidInput,
     Overloaded,
+    ResponseTooLarge,
     SynergaiError,
     Unavailable,
 )
@@ -87,6 +88,8 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
             pass
     if fault is Fault.BAD_INPUT:
         return InvalidInput(reason)
+    if fault is Fault.RESPONSE_TOO_LARGE:
+        return ResponseTooLarge(reason)
     fault_id = secrets.token_hex(4)
     _log.error("fault %s: engine %s: %s: %s", fault_id, engine, fault.name, reason)
     see = f"fault {fault_id}; the gateway's log has the detail"

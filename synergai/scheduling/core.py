@@ -375,7 +375,7 @@ class SchedulerCore:
         if fault is not Fault.UNKNOWN_ENGINE:
             self._retries.count_fault(job)
         no_worker_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
-        if fault.is_client_error or no_worker_left or job.faults >= self._settings.max_faults:
+        if fault.is_of_query or no_worker_left or job.faults >= self._settings.max_faults:
             self._abort(job)
             self._commands.append(Fail(job.job.id, detail, fault))
         elif not leaves_worker and self._retries.hold(job, self._now):

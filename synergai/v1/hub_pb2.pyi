@@ -56,6 +56,8 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """the engine host crashed or hung; retried"""
     FAULT_UNKNOWN_ENGINE: _Fault.ValueType  # 4
     """the worker does not have the engine"""
+    FAULT_RESPONSE_TOO_LARGE: _Fault.ValueType  # 5
+    """the response exceeds the message limit; not retried"""
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
@@ -68,6 +70,8 @@ FAULT_HOST_DIED: Fault.ValueType  # 3
 """the engine host crashed or hung; retried"""
 FAULT_UNKNOWN_ENGINE: Fault.ValueType  # 4
 """the worker does not have the engine"""
+FAULT_RESPONSE_TOO_LARGE: Fault.ValueType  # 5
+"""the response exceeds the message limit; not retried"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final

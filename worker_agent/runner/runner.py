@@ -239,7 +239,7 @@ class Runner:
             ended = replace(
                 ended,
                 outcome=Outcome.FAILED,
-                fault=Fault.BAD_INPUT,
+                fault=Fault.RESPONSE_TOO_LARGE,
                 detail=f"the response has {len(ended.response):,} bytes; the limit is "
                 f"{self._max_response_bytes:,}",
             )

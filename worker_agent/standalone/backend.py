@@ -18,6 +18,7 @@ from synergai.errors import (
     EngineUnloaded,
     EngineUnusable,
     InvalidInput,
+    ResponseTooLarge,
     SynergaiError,
     Unavailable,
 )
@@ -263,6 +264,8 @@ def _error(engine: str, outcome: Outcome, fault: Fault, detail: str) -> Synergai
             return Cancelled("the request was cancelled")
         case _, Fault.BAD_INPUT:
             return InvalidInput(detail)
+        case _, Fault.RESPONSE_TOO_LARGE:
+            return ResponseTooLarge(detail)
         case _, Fault.ENGINE_BROKEN:
             return EngineUnusable(detail)
         case _, Fault.UNKNOWN_ENGINE:

@@ -170,20 +170,31 @@ async def test_cancelled_request_frees_its_room_at_once(
     assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
 
 
-async def test_bad_input_found_by_the_worker_is_invalid_argument(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (hub_pb2.FAULT_BAD_INPUT, grpc.StatusCode.INVALID_ARGUMENT),
+        (hub_pb2.FAULT_RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_fault_of_a_query_is_reported_with_its_reason(
+    agent: FakeAgent,
+    caller: Caller,
+    a_request: RequestFactory,
+    fault: hub_pb2.Fault.ValueType,
+    code: grpc.StatusCode,
 ) -> None:
     async def refuse(assignment: hub_pb2.Assignment) -> None:
         await agent.end(
             assignment,
             outcome=hub_pb2.OUTCOME_FAILED,
-            fault=hub_pb2.FAULT_BAD_INPUT,
+            fault=fault,
             detail="x must not be zero",
         )
 
     agent.answer = refuse
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
-    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.code() is code
     assert failure.details() == "x must not be zero"
 
 

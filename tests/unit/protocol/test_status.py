@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
 from synergai import errors
-from synergai.protocol.status import CODES, HTTP_STATUSES, http_status, retry_after_s
+from synergai.protocol.status import (
+    CODES,
+    HTTP_STATUSES,
+    error_from_status,
+    http_status,
+    retry_after_ms,
+    retry_after_s,
+    status_code,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +27,7 @@ from synergai.protocol.status import CODES, HTTP_STATUSES, http_status, retry_af
         (errors.DeadlineExceeded("x"), 504, None),
         (errors.Cancelled("x"), 499, None),
         (errors.Overloaded("x"), 429, 1),
+        (errors.ResponseTooLarge("x"), 413, None),
         (errors.QuotaExceeded("lab", "streams", 2), 429, 1),
         (errors.QuotaExceeded("lab", "bytes_per_s", 10, 2.1), 429, 3),
         (errors.QuotaExceeded("lab", "bytes_per_s", 10, 1e9), 429, 3600),
@@ -35,3 +45,10 @@ def test_error_has_one_http_status(
 
 def test_every_grpc_status_of_ours_has_an_http_status() -> None:
     assert set(CODES.values()) == HTTP_STATUSES.keys()
+
+
+def test_large_response_has_the_status_of_exhausted_resources_and_is_not_retried() -> None:
+    error = errors.ResponseTooLarge("x")
+    assert status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert retry_after_ms(error) is None
+    assert type(error_from_status(status_code(error), "x")) is errors.Overloaded

@@ -357,7 +357,7 @@ def test_responses_are_split_over_reports_and_an_oversized_one_fails(
         on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1), bytes(size)))
     assert handler.lines[1:] == [
         ("progressed", 1, [bytes(6)]),
-        ("FAILED", 2, [bytes(6)], "BAD_INPUT"),
+        ("FAILED", 2, [bytes(6)], "RESPONSE_TOO_LARGE"),
     ]
     assert handler.detail == "the response has 11 bytes; the limit is 10"
 
