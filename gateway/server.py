@@ -14,6 +14,7 @@ import grpc
 
 from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
+from gateway.admission.connections import current_connection_limits
 from gateway.admission.interceptor import QuotaInterceptor
 from gateway.app import build_app
 from gateway.audit.interceptor import AuditInterceptor
@@ -133,14 +134,19 @@ class Gateway:
         app.journal.broken.add_done_callback(lambda _: self.stop())
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(settings, workers_are_listed=listed)
+        connections = current_connection_limits()
         hub_server = grpc.aio.server(
             interceptors=self._hub_interceptors(),
-            options=rpc.server_options(settings.max_message_bytes),
+            options=rpc.server_options(
+                settings.max_message_bytes, max_connections=connections.agents
+            ),
         )
         client_server = grpc.aio.server(
             interceptors=self._client_interceptors(),
             options=rpc.server_options(
-                settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_connection_calls
+                settings.max_message_bytes - _HUB_OVERHEAD_BYTES,
+                settings.max_connection_calls,
+                connections.clients,
             ),
         )
         client_credentials = server_credentials(

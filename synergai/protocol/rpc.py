@@ -50,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 _READ_STATUS_WITHIN_S: Final = 10.0
 """Time that a client gets to read the status of a call that was ended because it reads slowly."""
+_MAX_CONNECTIONS: Final = 16_384
+_MAX_IDLE_MS: Final = 60_000
+"""Time after which a connection without calls is closed."""
 _MAX_PENDING_CALLS: Final = 8192
 """Calls that have arrived and not reached their handlers, about 12 kB each."""
 
@@ -327,12 +330,14 @@ def _unary(
 def server_options(
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     max_calls: int = MAX_CALLS_PER_CONNECTION,
+    max_connections: int = _MAX_CONNECTIONS,
 ) -> list[tuple[str, int]]:
-    """Return server options: limits of messages and calls, an exclusive port, keepalive.
+    """Return server options: limits of messages, calls and connections, an exclusive port, pings.
 
     Args:
         max_message_bytes: largest message in either direction.
         max_calls: calls that a client may have open on one connection.
+        max_connections: connections at a time; further ones are closed.
     """
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -349,6 +354,9 @@ def server_options(
         # and refuses those beyond the limit at once. Without one, a client that opens and resets
         # calls occupies the event loop for seconds.
         ("grpc.max_concurrent_streams", max_calls),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        # Clients reconnect with their next call. A connection with an open stream is not idle.
+        ("grpc.max_connection_idle_ms", _MAX_IDLE_MS),
         # Of all connections. Beyond it, gRPC cancels calls before a handler sees them, so it is
         # above what admission control rejects with a reason.
         ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),

@@ -1,13 +1,16 @@
-"""Connections to the work port that never present a connection id."""
+"""Connections that are never used."""
 
 from __future__ import annotations
 
 import re
 import socket
-from contextlib import ExitStack
+import time
+import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from synergai.testing import LocalFleet, free_port
+from tests import http2
 from tests.tiny_tflite import save_sum
 
 CONNECTIONS = 2000
@@ -35,3 +38,25 @@ def test_idle_connections_cost_little_and_do_not_lock_agents_out(tmp_path: Path)
         fleet.start_agent("w1", models=tmp_path / "models")
         fleet.wait_for_workers(1)
         assert resident_bytes(fleet.gateway.pid) - before < ADDED_BYTES
+
+
+def metrics_of(fleet: LocalFleet) -> bytes:
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30.0) as response:
+        content: bytes = response.read()
+        return content
+
+
+def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(tmp_path: Path) -> None:
+    (tmp_path / "models" / "plus").mkdir(parents=True)
+    save_sum(tmp_path / "models" / "plus" / "model.tflite")
+    few_descriptors = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    with LocalFleet(tmp_path / "fleet") as fleet, ExitStack() as stack:
+        fleet.start_gateway(prefix=few_descriptors)
+        for _ in range(CONNECTIONS):
+            with suppress(OSError):  # the gateway closes those beyond the limit
+                stack.enter_context(http2.Http2Connection(fleet.address))
+        fleet.start_agent("w1", models=tmp_path / "models")
+        deadline = time.monotonic() + 30.0
+        while b"synergai_workers 1.0" not in metrics_of(fleet):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

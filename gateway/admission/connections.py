@@ -1,0 +1,34 @@
+"""Shares of the file descriptors that gRPC connections may take."""
+
+from __future__ import annotations
+
+import resource
+from typing import Final, NamedTuple
+
+from synergai.runtime.descriptors import MAX_DESCRIPTORS
+
+RESERVED: Final = 512 + 32 + 128 + 64
+"""Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
+_FEWEST: Final = 32
+
+
+class ConnectionLimits(NamedTuple):
+    """Most gRPC connections on each port; gRPC closes further ones."""
+
+    clients: int
+    agents: int
+
+
+def connection_limits(descriptors: int) -> ConnectionLimits:
+    """Return the limits for a process that may open this number of file descriptors.
+
+    Clients get half of what is not reserved. Each agent takes two descriptors, one for work.
+    """
+    free = descriptors - RESERVED
+    return ConnectionLimits(max(_FEWEST, free // 2), max(_FEWEST, free // 4))
+
+
+def current_connection_limits() -> ConnectionLimits:
+    """Return the limits for this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connection_limits(MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft)
