@@ -279,6 +279,8 @@ class HostProcess(asyncio.Protocol):
         self._closing = True
         self._disconnected.set()  # from now on `is_closed` is true
         self._transport.abort()
+        if not self._first_message.done() or self._first_message.cancelled():
+            self.kill()  # it would notice the disconnection only once the engine is loaded
         await self._supervisor
 
     # --- asyncio.Protocol -------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
+import worker_agent.hosts.process
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -395,6 +396,22 @@ def test_kernel_refuses_allocations_above_the_limit_of_a_host() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "refused"
+
+
+async def test_closing_does_not_wait_for_a_load(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory()
+    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    loading = hosts.load(TWICE)
+    while not memory.hosts:  # noqa: ASYNC110 - polls the start of a process
+        await asyncio.sleep(0.001)
+    (host,) = memory.hosts
+    os.kill(host.pid, signal.SIGSTOP)
+    monkeypatch.setattr(worker_agent.hosts.process, "_EXIT_TIMEOUT_S", 1000.0)
+    async with asyncio.timeout(30):
+        await hosts.close()
+    assert loading.cancelled()
 
 
 async def test_retired_engine_completes_its_runs_and_is_reloaded(
