@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.authenticator import Authenticator
@@ -35,7 +36,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import ProfilesAdded
+from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.access.revocation import RevocationLists
     from gateway.access.watched_files import WatchedFiles
     from gateway.settings import GatewaySettings
+    from synergai.profiles.service import ProfileChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _RETURN_S: Final = 30.0
@@ -132,9 +134,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     restored = await jobs.restore()
     pausing = asyncio.create_task(jobs.pauses.follow_store())
     stack.push_async_callback(cancelled, pausing)
-    watching = asyncio.create_task(
-        profiles.watch(lambda entries: dispatcher.tell(ProfilesAdded(tuple(entries))))
-    )
+    watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     rules = WorkerRules(settings.state)
@@ -293,6 +293,14 @@ def _revocations(settings: GatewaySettings, stack: AsyncExitStack) -> Revocation
 
 def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
     stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
+
+
+def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:
+    """Pass changes of the dictionary's file to the core."""
+    if changes.removed:
+        dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
+    if changes.put:
+        dispatcher.tell(ProfilesAdded(tuple(changes.put)))
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:

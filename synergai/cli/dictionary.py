@@ -1,4 +1,4 @@
-"""``synergai dictionary``: show, import and export the configuration dictionary."""
+"""``synergai dictionary``: show, change, import and export the configuration dictionary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
-    help="Show, import and export the configuration dictionary.",
+    help="Show, import, export and delete entries of the configuration dictionary.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -125,11 +125,15 @@ def import_(
     """
     from synergai.errors import InvalidInput
     from synergai.profiles.files import add_to_dictionary, load_dictionary
+    from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible
 
     entries = list(load_dictionary(source))
     if not entries:
         raise InvalidInput(f"{source} has no entries to import")
-    kept = add_to_dictionary(dictionary, entries, keep_undisturbed=not accept_disturbed)
+    check_plausible(entries)
+    kept = add_to_dictionary(
+        dictionary, entries, keep_undisturbed=not accept_disturbed, max_entries=MAX_ENTRIES
+    )
     if kept:
         typer.echo(
             f"{len(kept)} undisturbed entries stay; --accept-disturbed replaces them", err=True
@@ -164,6 +168,53 @@ def export(
         print_json({"exported": len(entries), "file": str(target)})
     else:
         typer.echo(f"exported {len(entries)} entries: {target}")
+
+
+@app.command(epilog="Example: [bold]synergai dictionary delete --label observed[/bold]")
+def delete(
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
+    worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only this label, such as observed.")] = None,
+    implausible: Annotated[
+        bool, typer.Option("--implausible", help="Only entries that a gateway does not use.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All entries.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the entries that match all of the options.
+
+    A running gateway picks this up within a second, and measures engines without entries again.
+    """
+    from synergai.errors import InvalidSettings
+    from synergai.profiles.files import delete_from_dictionary, load_dictionary
+    from synergai.profiles.plausibility import find_implausible
+
+    if not (everything or implausible or engine or worker_class or label):
+        raise InvalidSettings(
+            "name what to delete with --engine, --worker-class, --label or --implausible; or --all"
+        )
+
+    def selects(entry: ProfileEntry) -> bool:
+        return (
+            engine in (None, entry.engine)
+            and worker_class in (None, entry.worker_class)
+            and label in (None, entry.label)
+            and (not implausible or bool(find_implausible(entry)))
+        )
+
+    if dry_run:
+        selected = [entry for entry in load_dictionary(dictionary) if selects(entry)]
+    else:
+        selected = delete_from_dictionary(dictionary, selects)
+    if as_json:
+        print_json({"deleted": len(selected), "dry_run": dry_run, "file": str(dictionary)})
+    else:
+        verb = "would delete" if dry_run else "deleted"
+        typer.echo(f"{verb} {len(selected)} entries: {dictionary}")
 
 
 async def _dictionary_and_workers(

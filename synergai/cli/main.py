@@ -100,7 +100,7 @@ APPLICATIONS: Final = {
     ),
     "dictionary": Application(
         "synergai.cli.dictionary:app",
-        "Show, import and export the configuration dictionary.",
+        "Show, import, export and delete entries of the configuration dictionary.",
         _PREPARE,
         "gateway",
     ),

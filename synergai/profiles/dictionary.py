@@ -139,6 +139,14 @@ class ConfigurationDictionary:
         row = self._table.setdefault((entry.engine, entry.worker_class), {})
         row[entry.configuration] = entry
 
+    def remove(self, entry: ProfileEntry) -> None:
+        """Remove the entry with the same engine, class and configuration, if there is one."""
+        key = entry.engine, entry.worker_class
+        if (row := self._table.get(key)) is not None:
+            row.pop(entry.configuration, None)
+            if not row:
+                del self._table[key]
+
     def row(
         self, engine: EngineName, worker_class: WorkerClass
     ) -> Mapping[Configuration, ProfileEntry]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.plausibility import check_size
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from synergai.profiles.dictionary import ProfileEntry
@@ -45,7 +46,11 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
 
 
 def add_to_dictionary(
-    path: Path, entries: Iterable[ProfileEntry], *, keep_undisturbed: bool = False
+    path: Path,
+    entries: Iterable[ProfileEntry],
+    *,
+    keep_undisturbed: bool = False,
+    max_entries: int | None = None,
 ) -> list[ProfileEntry]:
     """Add or replace entries in a dictionary file of any format, atomically.
 
@@ -55,12 +60,14 @@ def add_to_dictionary(
         path: the file.
         entries: what to add.
         keep_undisturbed: whether measured entries stay rather than be replaced by disturbed ones.
+        max_entries: most entries that the file may grow to; None for any number.
 
     Returns:
         The measured entries that stay.
 
     Raises:
-        InvalidInput: the file is not a dictionary, is damaged or cannot be written.
+        InvalidInput: the file is not a dictionary, is damaged, cannot be written or would have too
+            many entries.
         Unavailable: it is a database that another process keeps locked.
     """
     suffix = _suffix(path)
@@ -72,8 +79,11 @@ def add_to_dictionary(
         from synergai.profiles.store import DictionaryStore
 
         with DictionaryStore(path) as store:
-            return store.put_all(entries, keep_undisturbed=keep_undisturbed)
+            return store.put_all(
+                entries, keep_undisturbed=keep_undisturbed, max_entries=max_entries
+            )
     dictionary = load_dictionary(path) if path.exists() else ConfigurationDictionary()
+    before = len(dictionary)
     kept = []
     for entry in entries:
         known = dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
@@ -81,8 +91,35 @@ def add_to_dictionary(
             kept.append(known)
         else:
             dictionary.put(entry)
-    _write(path, (write_csv if suffix == ".csv" else write_json)(dictionary))
+    check_size(before, len(dictionary), max_entries, path)
+    _write(path, dictionary)
     return kept
+
+
+def delete_from_dictionary(
+    path: Path, selects: Callable[[ProfileEntry], bool]
+) -> list[ProfileEntry]:
+    """Delete the entries of a dictionary file that `selects` returns True for; return them.
+
+    Raises:
+        NotFound: the file does not exist.
+        InvalidInput: it is not a dictionary, is damaged or cannot be written.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    if not path.is_file():
+        raise NotFound(f"there is no dictionary file {path}")
+    if _suffix(path) in DATABASE_SUFFIXES:
+        from synergai.profiles.store import DictionaryStore
+
+        with DictionaryStore(path) as store:
+            return store.delete(selects)
+    dictionary = load_dictionary(path)
+    selected = [entry for entry in dictionary if selects(entry)]
+    for entry in selected:
+        dictionary.remove(entry)
+    if selected:
+        _write(path, dictionary)
+    return selected
 
 
 def _suffix(path: Path) -> str:
@@ -93,8 +130,9 @@ def _suffix(path: Path) -> str:
     return path.suffix
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, dictionary: ConfigurationDictionary) -> None:
+    write = write_csv if path.suffix == ".csv" else write_json
     try:
-        write_atomic(path, text)
+        write_atomic(path, write(dictionary))
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

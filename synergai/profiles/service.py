@@ -6,22 +6,43 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import OBSERVED
+from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
+from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_implausible
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
+
+
+class ProfileChanges(NamedTuple):
+    """Changes of the file by other processes.
+
+    Attributes:
+        put: new and changed entries.
+        removed: entries that were deleted, as they were.
+    """
+
+    put: list[ProfileEntry]
+    removed: list[ProfileEntry]
+
+
+class _Look(NamedTuple):
+    """One look at the file: the keys of its entries, and the entries that are new or changed."""
+
+    keys: set[Key]
+    put: list[ProfileEntry]
+
 
 T = TypeVar("T")
 Key: TypeAlias = "tuple[EngineName, WorkerClass, Configuration]"
@@ -31,6 +52,8 @@ WATCH_INTERVAL_S: Final = 1.0
 
 class ProfileService:
     """Configuration dictionary of a running gateway.
+
+    Implausible entries of the file are not used.
 
     Args:
         path: the dictionary's database; created if it does not exist.
@@ -49,16 +72,27 @@ class ProfileService:
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._observed_at: dict[Key, str] = {}
-        self.dictionary = self._store.load()
+        self._path = path
+        stored = self._store.load()
+        self._stored = {_key(entry) for entry in stored}
+        """Keys of the file's entries, when this process last read or wrote it."""
+        self._deleted: set[Key] = set()
+        """Keys that have disappeared from the file, which is not reported yet."""
+        self.dictionary = ConfigurationDictionary(self._plausible(stored))
+        if len(stored) > MAX_ENTRIES:
+            self._warn_of_size(len(stored))
 
     async def store(self, entries: Sequence[ProfileEntry]) -> None:
         """Write entries to the file, atomically.
 
         Raises:
-            InvalidInput: the file cannot be written.
+            InvalidInput: an entry is implausible, or the file cannot be written or would have too
+                many.
             Unavailable: another process keeps it locked.
         """
-        await self._in_thread(partial(self._store.put_all, entries))
+        check_plausible(entries)
+        await self._in_thread(partial(self._store.put_all, entries, max_entries=MAX_ENTRIES))
+        self._stored.update(map(_key, entries))
 
     def record(self, entry: ProfileEntry) -> None:
         """Write an entry observed by the core in the background, with the current date."""
@@ -84,7 +118,7 @@ class ProfileService:
 
     async def watch(
         self,
-        on_change: Callable[[Sequence[ProfileEntry]], object],
+        on_change: Callable[[ProfileChanges], object],
         interval_s: float = WATCH_INTERVAL_S,
     ) -> NoReturn:
         """Report the entries that other processes change in the file, until cancelled.
@@ -92,16 +126,24 @@ class ProfileService:
         A failure is logged, and the next look at the file tries again.
 
         Args:
-            on_change: called with all new or changed entries of one look at the file.
+            on_change: called with all changes of one look at the file.
             interval_s: seconds between two looks at the file.
         """
         retry = False
         while True:
             await asyncio.sleep(interval_s)
             try:
-                if changed := await self._in_thread(partial(self._changes, retry)):
-                    _log.info("%d profiles were changed in the dictionary", len(changed))
-                    on_change(changed)
+                look = await self._in_thread(partial(self._look, retry))
+                if look is not None:
+                    changes = self._changes(look)
+                    if changes.put or changes.removed:
+                        _log.info(
+                            "%d profiles were changed in the dictionary, and %d deleted",
+                            len(changes.put),
+                            len(changes.removed),
+                        )
+                        on_change(changes)
+                    self._deleted.clear()
             except SynergaiError as error:
                 _log.warning("cannot read changed profiles: %s", error)
                 retry = True
@@ -111,15 +153,57 @@ class ProfileService:
             else:
                 retry = False
 
-    def _changes(self, retry: bool) -> list[ProfileEntry]:
-        """Return the entries of the file that differ from those in memory.
+    def _look(self, retry: bool) -> _Look | None:
+        """Read the file; return None if no other process has changed it, or it is too large.
 
         Args:
             retry: whether earlier changes may not have been used.
         """
         if not (retry or self._store.changed_by_others()):
-            return []
-        return [entry for entry in self._store.load() if not self._is_known(entry)]
+            return None
+        entries = self._store.load()
+        if len(entries) > max(MAX_ENTRIES, len(self._stored)):
+            self._warn_of_size(len(entries))
+            return None
+        put = [entry for entry in self._plausible(entries) if not self._is_known(entry)]
+        return _Look({_key(entry) for entry in entries}, put)
+
+    def _changes(self, look: _Look) -> ProfileChanges:
+        """Return how the file differs from what is in memory."""
+        # An entry that was never in the file, since it could not be written, was not deleted.
+        self._deleted |= self._stored
+        self._deleted -= look.keys
+        self._stored = look.keys
+        removed = []
+        for engine, worker_class, configuration in self._deleted:
+            if known := self.dictionary.row(engine, worker_class).get(configuration):
+                removed.append(known)
+        return ProfileChanges(look.put, removed)
+
+    def _plausible(self, entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
+        plausible = []
+        faults = []
+        for entry in entries:
+            if fault := find_implausible(entry):
+                faults.append(f"{entry.engine} on {entry.worker_class}: {fault}")
+            else:
+                plausible.append(entry)
+        if faults:
+            _log.warning(
+                "%d profiles are implausible and not used, such as %s; see synergai dictionary "
+                "delete --implausible",
+                len(faults),
+                faults[0],
+            )
+        return plausible
+
+    def _warn_of_size(self, entries: int) -> None:
+        _log.warning(
+            "%s has %d profiles, more than %d: no others are added; see synergai dictionary delete",
+            self._path,
+            entries,
+            MAX_ENTRIES,
+        )
 
     def _is_known(self, entry: ProfileEntry) -> bool:
         row = self.dictionary.row(entry.engine, entry.worker_class)
@@ -149,6 +233,7 @@ class ProfileService:
     async def _store_observed(self, entry: ProfileEntry) -> None:
         try:
             await self._in_thread(partial(self._store.put_observed, entry))
+            self._stored.add(_key(entry))
         except SynergaiError as error:
             _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)
 

@@ -8,10 +8,11 @@ import apsw
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, ConfigurationDictionary
+from synergai.profiles.plausibility import check_size
 from synergai.profiles.records import COLUMNS, from_record, to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from synergai.profiles.dictionary import ProfileEntry
@@ -64,6 +65,9 @@ _PUT_IF_NO_WORSE: Final = (
 )
 """See `ProfileEntry.may_replace`."""
 _GET: Final = f"SELECT * FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"  # noqa: S608  # our own column names
+
+
+_DELETE: Final = f"DELETE FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"  # noqa: S608  # our own column names
 
 
 class DictionaryStore:
@@ -132,7 +136,11 @@ class DictionaryStore:
         return dictionary
 
     def put_all(
-        self, entries: Iterable[ProfileEntry], *, keep_undisturbed: bool = False
+        self,
+        entries: Iterable[ProfileEntry],
+        *,
+        keep_undisturbed: bool = False,
+        max_entries: int | None = None,
     ) -> list[ProfileEntry]:
         """Add or replace `entries` in one transaction.
 
@@ -140,20 +148,23 @@ class DictionaryStore:
             entries: what to add.
             keep_undisturbed: whether measured entries stay rather than be replaced by disturbed
                 ones.
+            max_entries: most entries that the file may grow to; None for any number.
 
         Returns:
             The measured entries that stay.
 
         Raises:
-            InvalidInput: the file cannot be written.
+            InvalidInput: the file cannot be written, or would have too many entries.
             Unavailable: another process keeps it locked.
         """
         try:
             with self._connection:
+                before = self._count()
                 records = [to_record(entry) for entry in entries]
                 self._connection.executemany(
                     _PUT_IF_NO_WORSE if keep_undisturbed else _PUT, records
                 )
+                check_size(before, self._count(), max_entries, self._path)
                 disturbed = [record for record in records if record["label"] == DISTURBED]
                 kept = [
                     entry
@@ -163,6 +174,25 @@ class DictionaryStore:
         except apsw.Error as error:
             raise self._translate(error) from error
         return kept
+
+    def delete(self, selects: Callable[[ProfileEntry], bool]) -> list[ProfileEntry]:
+        """Delete the entries that `selects` returns True for, in one transaction; return them.
+
+        Raises:
+            InvalidInput: the file is damaged, has an invalid entry or cannot be written.
+            Unavailable: another process keeps it locked.
+        """
+        try:
+            with self._connection:
+                # Waits for other writers first, so that no entry is deleted that was not seen.
+                self._connection.execute("DELETE FROM profile WHERE 0")
+                selected = [entry for entry in self.load() if selects(entry)]
+                self._connection.executemany(
+                    _DELETE, [{n: to_record(entry)[n] for n in _KEY} for entry in selected]
+                )
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        return selected
 
     def put_observed(self, entry: ProfileEntry) -> None:
         """Add an entry observed in service, unless there is one of another origin.
@@ -189,6 +219,10 @@ class DictionaryStore:
         except apsw.Error as error:
             raise self._translate(error) from error
         return bool(version != self._data_version)
+
+    def _count(self) -> int:
+        [(count,)] = self._connection.execute("SELECT count(*) FROM profile")
+        return int(count)
 
     def _get(self, record: Mapping[str, Any]) -> ProfileEntry:
         """Return the entry of the same engine, worker class and configuration."""

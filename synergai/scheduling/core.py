@@ -35,6 +35,7 @@ from synergai.scheduling.events import (
     Learned,
     ModeChanged,
     ProfilesAdded,
+    ProfilesRemoved,
     QueriesDone,
     QueriesReady,
     Reject,
@@ -229,6 +230,8 @@ class SchedulerCore:
                 pass
             case ProfilesAdded(entries):
                 self._add_profiles(entries)
+            case ProfilesRemoved(entries):
+                self._remove_profiles(entries)
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
                     self._apply_to_worker(record, event)
@@ -408,14 +411,27 @@ class SchedulerCore:
         for entry in entries:
             known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
             if known is not None and known.qps != entry.qps:
-                workers = self._fleet.serving(entry.engine)
-                self._estimator.reset_paces(
-                    entry.engine,
-                    [w for w in workers if w.worker.worker_class == entry.worker_class],
-                    self._leases.paced_jobs(entry.engine),
-                )
+                self._reset_paces(entry)
             self._dictionary.put(entry)
         self._refresh_profiles(sorted({entry.engine for entry in entries}))
+
+    def _remove_profiles(self, entries: Sequence[ProfileEntry]) -> None:
+        """Remove entries from the dictionary; an engine without any is measured again."""
+        for entry in entries:
+            self._reset_paces(entry)
+            self._dictionary.remove(entry)
+        self._refresh_profiles(sorted({entry.engine for entry in entries}))
+        for worker in self._fleet.workers.values():
+            self._probes.update_worker(worker)
+
+    def _reset_paces(self, entry: ProfileEntry) -> None:
+        """Void the paces that were observed on the class of an entry, which is replaced."""
+        workers = self._fleet.serving(entry.engine)
+        self._estimator.reset_paces(
+            entry.engine,
+            [w for w in workers if w.worker.worker_class == entry.worker_class],
+            self._leases.paced_jobs(entry.engine),
+        )
 
     def _refresh_profiles(self, engines: Sequence[EngineName]) -> None:
         """Recompute what rests on the profiles of `engines`."""

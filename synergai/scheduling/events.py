@@ -205,6 +205,12 @@ class ProfilesAdded(Struct, frozen=True):
     entries: tuple[ProfileEntry, ...]
 
 
+class ProfilesRemoved(Struct, frozen=True):
+    """Entries are no longer in the dictionary; paces relative to them are void."""
+
+    entries: tuple[ProfileEntry, ...]
+
+
 class TimePassed(Struct, frozen=True):
     """The instant of ``SchedulerCore.wakeup`` has come."""
 
@@ -224,6 +230,7 @@ Event: TypeAlias = (
     | QueriesDone
     | AssignmentEnded
     | ProfilesAdded
+    | ProfilesRemoved
     | TimePassed
 )
 

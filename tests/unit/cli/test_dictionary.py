@@ -85,3 +85,33 @@ def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"imported": 0, "kept": 1, "file": target}
     done = CliRunner().invoke(dictionary.app, [*arguments, "--accept-disturbed"])
     assert json.loads(done.stdout) == {"imported": 1, "kept": 0, "file": target}
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(dictionary.app, [*arguments])
+    return result.exit_code, result.output
+
+
+def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
+    path = str(tmp_path / "d.db")
+    other = structs.replace(ENTRY, engine=EngineName("faces"), label=MEASURED)
+    absurd = structs.replace(ENTRY, worker_class=WorkerClass("edge"), qps=1e-6)
+    add_to_dictionary(tmp_path / "d.db", [ENTRY, other, absurd])
+    at = ("--dictionary", path)
+    assert run("delete", *at)[0] != 0  # names nothing
+    assert "would delete 1 " in run("delete", "--implausible", "--dry-run", *at)[1]
+    assert run("delete", "--implausible", *at) == (0, f"deleted 1 entries: {path}\n")
+    code, output = run("delete", "--engine", "digits", "--label", MEASURED, "--json", *at)
+    assert (code, json.loads(output)["deleted"]) == (0, 0)
+    assert "deleted 1 " in run("delete", "--engine", "digits", "--worker-class", "cloud", *at)[1]
+    assert "deleted 1 " in run("delete", "--all", *at)[1]
+
+
+def test_import_refuses_an_implausible_entry(tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "absurd.csv", [structs.replace(ENTRY, qps=1e-6)])
+    result = CliRunner().invoke(
+        dictionary.app,
+        ["import", str(tmp_path / "absurd.csv"), "--dictionary", str(tmp_path / "d.db")],
+    )
+    assert "implausible" in str(result.exception)
+    assert not (tmp_path / "d.db").exists()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.files import add_to_dictionary, load_dictionary
-from synergai.profiles.service import ProfileService
+from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
+from synergai.profiles.service import ProfileChanges, ProfileService
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from synergai.profiles.dictionary import ConfigurationDictionary
@@ -83,15 +83,15 @@ async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Pa
     path = tmp_path / "dictionary.db"
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
-    reported: asyncio.Queue[Sequence[ProfileEntry]] = asyncio.Queue()
+    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
     watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     profiles.record(make_entry(5.0, "observed", threads=8))
     profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
     await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
-    [changed] = await reported.get()
+    [changed] = (await reported.get()).put
     profiles.dictionary.put(changed)
     await asyncio.to_thread(add_to_dictionary, path, [make_entry(21.0, threads=4)])
-    [second] = await reported.get()
+    [second] = (await reported.get()).put
     watching.cancel()
     await asyncio.wait([watching])
     await profiles.close()
@@ -102,11 +102,11 @@ async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Pa
 async def test_a_large_import_is_one_change(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[Sequence[ProfileEntry]] = asyncio.Queue()
+    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
     watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     entries = [make_entry(10.0, threads=threads) for threads in range(1, 1000)]
     await asyncio.to_thread(add_to_dictionary, path, entries)
-    assert len(await reported.get()) == len(entries)
+    assert len((await reported.get()).put) == len(entries)
     watching.cancel()
     await asyncio.wait([watching])
     await profiles.close()
@@ -118,17 +118,17 @@ async def test_watching_survives_an_unexpected_error_and_tries_again(
 ) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[Sequence[ProfileEntry]] = asyncio.Queue()
+    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
     failures = iter([RuntimeError("a bug"), RuntimeError("a bug")])
 
     def fail_twice() -> None:
         if (error := next(failures, None)) is not None:
             raise error
 
-    def use(entries: Sequence[ProfileEntry]) -> None:
+    def use(changes: ProfileChanges) -> None:
         if broken == "use":
             fail_twice()
-        reported.put_nowait(entries)
+        reported.put_nowait(changes)
 
     if broken == "read":
         load = profiles._store.load
@@ -140,9 +140,62 @@ async def test_watching_survives_an_unexpected_error_and_tries_again(
         monkeypatch.setattr(profiles._store, "load", load_at_last)
     watching = asyncio.create_task(profiles.watch(use, interval_s=0.01))
     await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
-    [entry] = await asyncio.wait_for(reported.get(), 10.0)
+    [entry] = (await asyncio.wait_for(reported.get(), 10.0)).put
     assert entry.qps == 11.0
     assert sum("cannot use changed profiles" in each for each in caplog.messages) == 2
     watching.cancel()
     await asyncio.wait([watching])
+    await profiles.close()
+
+
+async def test_entries_deleted_by_another_process_are_reported_even_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "dictionary.db"
+    add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
+    profiles = ProfileService(path)
+    profiles.dictionary.put(make_entry(5.0, "observed", threads=8))  # not in the file
+    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    failures = iter([RuntimeError("a bug")])
+
+    def use(changes: ProfileChanges) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        reported.put_nowait(changes)
+
+    watching = asyncio.create_task(profiles.watch(use, interval_s=0.01))
+    await asyncio.to_thread(delete_from_dictionary, path, lambda each: each.qps == 10.0)
+    changes = await asyncio.wait_for(reported.get(), 30.0)
+    watching.cancel()
+    await asyncio.wait([watching])
+    await profiles.close()
+    assert changes == ProfileChanges([], [make_entry(10.0)])
+
+
+async def test_implausible_entries_are_refused_and_those_of_the_file_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dictionary.db"
+    add_to_dictionary(path, [make_entry(10.0), make_entry(1e-6, threads=4)])
+    profiles = ProfileService(path)
+    assert [entry.qps for entry in profiles.dictionary] == [10.0]
+    assert "1 profiles are implausible" in caplog.text
+    with pytest.raises(InvalidInput, match="implausible"):
+        await profiles.store([make_entry(1e-6)])
+    await profiles.close()
+
+
+async def test_dictionary_cannot_grow_beyond_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("synergai.profiles.service.MAX_ENTRIES", 3)
+    path = tmp_path / "dictionary.db"
+    add_to_dictionary(path, [make_entry(10.0, threads=threads) for threads in (1, 2)])
+    profiles = ProfileService(path)
+    with pytest.raises(InvalidInput, match="3 is the most"):
+        await profiles.store([make_entry(10.0, threads=threads) for threads in (3, 4)])
+    await profiles.store([make_entry(10.0, threads=threads) for threads in (2, 3)])
+    add_to_dictionary(path, [make_entry(10.0, threads=threads) for threads in range(10)])
+    assert profiles._look(retry=False) is None
+    assert "no others are added" in caplog.text
     await profiles.close()

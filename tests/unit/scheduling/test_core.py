@@ -32,6 +32,7 @@ from synergai.scheduling.events import (
     JobCancelled,
     Learned,
     ProfilesAdded,
+    ProfilesRemoved,
     QueriesDone,
     Reject,
     Stop,
@@ -558,6 +559,17 @@ def test_profiles_that_arrive_together_are_scheduled_with_once() -> None:
         10.0,
         100.0,
     }
+
+
+def test_engine_without_its_profile_is_measured_again() -> None:
+    absurd = make_entry(FAST, 0.001)
+    core = make_core(absurd)
+    core.handle(make_worker(FAST), 0.0)
+    core.handle(ProfilesRemoved((absurd,)), 0.1)
+    assert core.unprofiled(FAST_1) == [DIGITS]
+    assert core.profiles(FAST_1) == []
+    [probe] = dispatched(core.handle(make_job("a", 16), 0.2))
+    assert probe.probe
 
 
 def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:

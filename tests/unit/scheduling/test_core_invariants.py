@@ -42,6 +42,7 @@ from synergai.scheduling.events import (
     JobCancelled,
     ModeChanged,
     ProfilesAdded,
+    ProfilesRemoved,
     QueriesDone,
     QueriesReady,
     Reject,
@@ -280,17 +281,16 @@ def _end(world: World, data: st.DataObject, _: int) -> Event:
 
 
 def _profile(_world: World, data: st.DataObject, _: int) -> Event:
-    return ProfilesAdded(
-        tuple(
-            ProfileEntry(
-                engine=data.draw(st.sampled_from(ENGINES)),
-                worker_class=data.draw(st.sampled_from(CLASSES)),
-                configuration=CONFIGURATIONS[0],
-                qps=data.draw(st.sampled_from([1.0, 300.0])),
-            )
-            for _ in range(data.draw(st.integers(1, 3)))
+    entries = tuple(
+        ProfileEntry(
+            engine=data.draw(st.sampled_from(ENGINES)),
+            worker_class=data.draw(st.sampled_from(CLASSES)),
+            configuration=CONFIGURATIONS[0],
+            qps=data.draw(st.sampled_from([1.0, 300.0])),
         )
+        for _ in range(data.draw(st.integers(1, 3)))
     )
+    return ProfilesAdded(entries) if data.draw(st.booleans()) else ProfilesRemoved(entries)
 
 
 def _wake(world: World, _data: st.DataObject, _: int) -> Event:
