@@ -16,7 +16,16 @@ import apsw
 from gateway.journal import schema
 from gateway.journal.database import connect, describe, find_faults, has_checksums
 from gateway.journal.errors import JournalBroken, JournalDamaged
-from gateway.journal.files import DATABASE, INDEX, LOG, MARKER, is_empty, lock, sync_directory
+from gateway.journal.files import (
+    DATABASE,
+    INDEX,
+    LOG,
+    MARKER,
+    StateInUse,
+    is_empty,
+    lock,
+    sync_directory,
+)
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
@@ -169,7 +178,7 @@ def _perhaps_locked(directory: Path) -> Iterator[bool]:
     """Keep a gateway from starting; yields whether one runs already."""
     try:
         descriptor = lock(directory)
-    except Unavailable:
+    except StateInUse:
         yield True
         return
     try:
@@ -181,8 +190,8 @@ def _perhaps_locked(directory: Path) -> Iterator[bool]:
 def _lock_stopped(directory: Path) -> int:
     try:
         return lock(directory)
-    except Unavailable as error:
-        raise Unavailable(f"{error}, or stop that gateway first") from error
+    except StateInUse:
+        raise Unavailable(f"a gateway uses {directory}; stop it first") from None
 
 
 def _reader(path: Path) -> apsw.Connection:

@@ -19,11 +19,21 @@ MARKER: Final = "journal.marker"
 RESERVE: Final = "journal.reserve"
 
 
+class StateInUse(Unavailable):
+    """A gateway uses the state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"another gateway uses the state directory {directory}; choose another one (--state)"
+        )
+
+
 def lock(directory: Path) -> int:
     """Create the state directory if it is missing, and lock it; return the descriptor to close.
 
     Raises:
-        Unavailable: a gateway uses the directory, or it cannot be written.
+        StateInUse: a gateway uses the directory.
+        Unavailable: it cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -34,9 +44,7 @@ def lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise Unavailable(
-            f"another gateway uses the state directory {directory}; choose another one (--state)"
-        ) from None
+        raise StateInUse(directory) from None
     return descriptor
 
 

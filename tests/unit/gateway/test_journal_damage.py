@@ -192,7 +192,7 @@ async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: 
     assert report.content is not None
     assert report.content.unfinished == 3
     await journal.accept(a_record("later"))
-    with pytest.raises(Unavailable, match="stop that gateway"):
+    with pytest.raises(Unavailable, match="stop it first"):
         archive.restore(state, backup)
     await journal.close()
     await Journal(state).close()
