@@ -329,7 +329,8 @@ class Catalogue:
         candidates = trusted or list(offers.values())
         provisional = name in self._provisional
         if current is not None and (trusted or not provisional):
-            if any(offer.fits(current) for offer in candidates):
+            # Not by `Offer.difference`: a listed file goes before one that is not.
+            if not all(current.difference(offer.engine) for offer in candidates):
                 return
             if not trusted:
                 changed = self._give_up(name, offers)

@@ -96,10 +96,6 @@ class Offer(Struct, frozen=True):
     trusted: bool
     any_file: bool
 
-    def fits(self, description: Description) -> bool:
-        """Return whether the engine is the described one."""
-        return not self.difference(description)
-
     def difference(self, description: Description) -> str:
         """Return how the engine differs from a description; empty if it does not."""
         return description.difference(self.engine, any_file=self.any_file)

@@ -19,7 +19,7 @@ from gateway.audit.calls import current_call
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
-from gateway.hub.registration import worker_from_registration
+from gateway.hub.registration import MAX_ENGINES, worker_from_registration
 from synergai.domain import EngineName, validate_name
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
@@ -163,6 +163,8 @@ class Hub:
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
                     engine = engine_from_proto(message.engine_changed.engine)
+                    if engine.name not in worker.offered and len(worker.offered) >= MAX_ENGINES:
+                        raise ProtocolViolation(f"a worker has at most {MAX_ENGINES:,} engines")
                     self._offer(connection, worker, [engine])
                 case "power_changed":
                     self._power_changed(worker, message.power_changed)

@@ -139,7 +139,7 @@ class ModelControl:
         """Handle a session that was loaded, dropped, or failed to load with `fault`."""
         engine = session.engine
         if resident:
-            if engine in self._loads:
+            if engine in self._loads and engine in worker.usable_engines:
                 self._finish_load(engine)
             self.enforce_unloads(worker)
         elif fault:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import Order
     from synergai.v1 import hub_pb2
 
-_MAX_ENGINES: Final = 10_000
+MAX_ENGINES: Final = 10_000
+"""Engines of one worker."""
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
@@ -42,8 +43,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         )
     worker_id = WorkerId(validate_name(message.worker_id, "worker id"))
     where = f"worker {worker_id!r}"
-    if max(len(message.engines), len(message.sessions)) > _MAX_ENGINES:
-        raise InvalidInput(f"{where} has more than {_MAX_ENGINES:,} engines or sessions")
+    if max(len(message.engines), len(message.sessions)) > MAX_ENGINES:
+        raise InvalidInput(f"{where} has more than {MAX_ENGINES:,} engines or sessions")
     if len(message.configurations) > _MAX_CONFIGURATIONS:
         raise InvalidInput(f"{where} has more than {_MAX_CONFIGURATIONS:,} configurations")
     if len(message.agent_version) > _MAX_VERSION_TEXT or not message.agent_version.isprintable():

@@ -148,15 +148,21 @@ def test_description_that_a_client_has_seen_stays_against_a_majority(
     assert catalogue.find("echo") == engine
 
 
+@pytest.mark.parametrize("any_file", [False, True])
 @pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
 def test_trusted_offer_goes_before_all_others(
-    engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId], *, seen: bool
+    engine: Engine,
+    other: Engine,
+    order: tuple[WorkerId, WorkerId],
+    *,
+    seen: bool,
+    any_file: bool,
 ) -> None:
     catalogue = Catalogue()
     for worker_id in order:
         if worker_id == W1:
-            resolved = catalogue.update(W1, engine, trusted=True)
+            resolved = catalogue.update(W1, engine, trusted=True, any_file=any_file)
         else:
             resolved = catalogue.update(W2, other)
         if seen:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.hub.model_control import ModelControl
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
@@ -85,6 +86,17 @@ async def test_load_is_ordered_from_all_workers_and_returns_when_the_first_is_re
     fleet.set_resident(second)
     await task
     assert not fleet.control.is_loading(ECHO)
+
+
+async def test_load_is_not_done_by_a_worker_that_may_not_serve_the_engine(fleet: Fleet) -> None:
+    fleet.add_worker("w1")
+    other = fleet.add_worker("w2")
+    task = await fleet.start_load()
+    other.engines[ECHO] = replace(other.engines[ECHO], fault="it differs")
+    fleet.set_resident(other)
+    assert fleet.control.is_loading(ECHO)
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
