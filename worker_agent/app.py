@@ -117,7 +117,10 @@ class Agent:
             self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
             inventory = Inventory(
-                self._config.models, self._config.state / CACHE_FILE, memory=self._memory
+                self._config.models,
+                self._config.state / CACHE_FILE,
+                memory=self._memory,
+                agent_version=self._config.agent_version,
             )
             self._engines.update(await inventory.discover())
             # A gateway holds requests for engines under inspection; our own server does not.

@@ -45,6 +45,20 @@ class Description(Struct, frozen=True):
     unverified: str = ""
 
 
+class LoadFault(Struct, frozen=True):
+    """An engine's load that hung or crashed its engine host, which takes long to find out.
+
+    Attributes:
+        fault: What happened.
+        at: When, in seconds since the epoch.
+        version: Version of the agent.
+    """
+
+    fault: str
+    at: float
+    version: str
+
+
 def description_key(definition: EngineDefinition) -> tuple[str, str]:
     """Return the key of an engine's description, and the digest of its model.
 
@@ -77,13 +91,28 @@ def read_descriptions(cache: Path) -> dict[str, Description]:
         return {}
 
 
-def write_descriptions(cache: Path, descriptions: dict[str, Description]) -> None:
+def read_load_faults(cache: Path) -> dict[str, LoadFault]:
+    """Return the faults in a cache by key; none if the file is missing, older or invalid."""
+    try:
+        content = json.loads(cache.read_text("utf-8"))
+        return msgspec.convert(content["faults"], dict[str, LoadFault])
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
+        return {}
+
+
+def write_descriptions(
+    cache: Path, descriptions: dict[str, Description], faults: dict[str, LoadFault]
+) -> None:
     """Write a cache.
 
     Raises:
         OSError: The file cannot be written.
     """
-    content = {"format": _FORMAT, "engines": msgspec.to_builtins(descriptions)}
+    content = {
+        "format": _FORMAT,
+        "engines": msgspec.to_builtins(descriptions),
+        "faults": msgspec.to_builtins(faults),
+    }
     write_atomic(cache, json.dumps(content))
 
 
@@ -102,7 +131,9 @@ def remember(definition: EngineDefinition, description: Description) -> None:
     key, _ = description_key(definition)
     for cache in default_caches():
         cache.parent.mkdir(parents=True, exist_ok=True)
-        write_descriptions(cache, read_descriptions(cache) | {key: description})
+        faults = read_load_faults(cache)
+        faults.pop(key, None)
+        write_descriptions(cache, read_descriptions(cache) | {key: description}, faults)
 
 
 def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:

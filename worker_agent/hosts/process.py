@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from msgspec import Struct
@@ -55,6 +56,14 @@ _EXIT_TIMEOUT_S: Final = 5.0
 _LOG_CHUNK_BYTES: Final = 4096
 
 _log = logging.getLogger(__name__)
+
+
+class LoadHung(EngineUnusable):
+    """The engine was not loaded within the time limit."""
+
+
+class LoadCrashed(Unavailable):
+    """The engine host crashed while it loaded the engine."""
 
 
 class _PendingRun(Struct, frozen=True):
@@ -124,8 +133,8 @@ class HostProcess(asyncio.Protocol):
             on_exit: called once if the host exits without being closed after it was ready.
 
         Raises:
-            EngineUnusable: the engine cannot be loaded, or loading timed out.
-            Unavailable: the process died while loading.
+            EngineUnusable: the engine cannot be loaded; `LoadHung` if loading timed out.
+            Unavailable: the process died while loading; `LoadCrashed` by itself.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -161,7 +170,7 @@ class HostProcess(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 message = await self._first_message
         except TimeoutError:
-            raise EngineUnusable(
+            raise LoadHung(
                 f"engine {self.session.engine!r} was not loaded within {timeout_s:g} s"
             ) from None
         match message:
@@ -405,8 +414,10 @@ class HostProcess(asyncio.Protocol):
             run.on_ended(_host_died(run_id, reason))
         self._complete_retirement()
         if not self._first_message.done():
-            error = self._kill_error or Unavailable(f"{reason} while loading")
-            self._first_message.set_exception(error)
+            # Killed from outside, as by the kernel when memory is short, it may load another time.
+            killed = self._process.returncode == -signal.SIGKILL
+            kind = Unavailable if killed else LoadCrashed
+            self._first_message.set_exception(self._kill_error or kind(f"{reason} while loading"))
         elif not self._closing:
             _log.warning("%s", reason)
             on_exit(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -18,8 +19,10 @@ from synergai.domain import Configuration, Engine, EngineName, Session
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.descriptions import (
     Description,
+    LoadFault,
     description_key,
     read_descriptions,
+    read_load_faults,
     write_descriptions,
 )
 from synergai.models.directory import EngineDefinition, ModelDirectory
@@ -28,7 +31,7 @@ from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
 from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -47,6 +50,11 @@ _MAX_PARALLEL: Final = 4
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 
+_TRY_AGAIN_S: Final = 24 * 3600.0
+_TRIED_AGAIN: Final = (
+    "it is loaded again when its files change, a day later, or with another version of the agent"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +67,8 @@ class Inventory:
         inspect: describes a model; by default, by loading it in an engine host.
         parallel: number of engines to describe at a time; by default, one per core up to a limit.
         memory: counts and limits the memory of the agent's hosts.
+        agent_version: another version tries again to load what hung or crashed.
+        now: seconds since the epoch.
     """
 
     def __init__(
@@ -68,7 +78,11 @@ class Inventory:
         inspect: Inspect | None = None,
         parallel: int = 0,
         memory: HostMemory | None = None,
+        agent_version: str = "",
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._agent_version = agent_version
+        self._now = now
         self._memory = memory
         self._models = models
         self._cache = cache
@@ -129,13 +143,18 @@ class Inventory:
         if not snapshots:
             return
         known = read_descriptions(self._cache)
+        faults = {
+            key: fault
+            for key, fault in read_load_faults(self._cache).items()
+            if fault.version == self._agent_version and self._now() - fault.at < _TRY_AGAIN_S
+        }
         slots = asyncio.Semaphore(self._parallel)
         crowded_out: list[EngineDefinition] = []
 
         async def describe(definition: EngineDefinition) -> None:
             async with slots:
                 try:
-                    engine = await self._describe_one(definition, known)
+                    engine = await self._describe_one(definition, known, faults)
                 except CrowdedOut:
                     crowded_out.append(definition)
                     return
@@ -147,27 +166,41 @@ class Inventory:
                     group.create_task(describe(definition))
             for definition in crowded_out:
                 try:
-                    on_described(await self._describe_one(definition, known))
+                    on_described(await self._describe_one(definition, known, faults))
                 except CrowdedOut as error:
                     on_described(_faulty(definition, str(error)))
         finally:
             present = self._described.keys() & self._cache_keys.keys()
             used = {self._cache_keys[name] for name in present}
-            self._write_cache({key: known[key] for key in used & known.keys()})
+            self._write_cache(
+                {key: known[key] for key in used & known.keys()},
+                {key: faults[key] for key in used & faults.keys()},
+            )
 
     async def _describe_one(
-        self, definition: EngineDefinition, known: dict[str, Description]
+        self,
+        definition: EngineDefinition,
+        known: dict[str, Description],
+        faults: dict[str, LoadFault],
     ) -> Engine:
-        """Describe one engine from `known` entries, or by loading it and adding an entry.
+        """Describe one engine from `known` entries and `faults`, or by loading it.
+
+        What loading it finds out is added to them.
 
         Raises:
             CrowdedOut: it had no room beside other engines.
         """
         try:
             key, file_digest = await asyncio.to_thread(description_key, definition)
-            if key not in known:
-                known[key] = await self._inspect(definition)
             self._cache_keys[definition.name] = key
+            if key in faults and key not in known:
+                return _faulty(definition, f"{faults[key].fault}; {_TRIED_AGAIN}")
+            if key not in known:
+                try:
+                    known[key] = await self._inspect(definition)
+                except (LoadHung, LoadCrashed) as error:
+                    faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    raise
         except CrowdedOut:
             raise
         except SynergaiError as error:
@@ -207,9 +240,9 @@ class Inventory:
         ready = host.ready
         return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
 
-    def _write_cache(self, known: dict[str, Description]) -> None:
+    def _write_cache(self, known: dict[str, Description], faults: dict[str, LoadFault]) -> None:
         try:
-            write_descriptions(self._cache, known)
+            write_descriptions(self._cache, known, faults)
         except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.domain import EngineName, TensorSpec
-from synergai.errors import NotFound
+from synergai.errors import EngineUnusable, NotFound, SynergaiError
 from synergai.models.descriptions import Description
 from synergai.protocol.converters import engine_to_proto
 from tests.inventories import described
 from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.hosts.process import LoadCrashed, LoadHung
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
@@ -123,6 +124,53 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
     engines = await described(inventory)
     assert tried == [ONE, TWO, ONE]
     assert not any(engine.fault for engine in engines.values())
+
+
+class Hanging(Loads):
+    """Models whose loading hangs or crashes their host."""
+
+    def __init__(self, error: type[SynergaiError]) -> None:
+        super().__init__()
+        self._error = error
+
+    async def __call__(self, definition: EngineDefinition) -> Description:
+        await super().__call__(definition)
+        raise self._error(f"engine {definition.name} was not loaded within 60 s")
+
+
+@pytest.mark.parametrize("error", [LoadHung, LoadCrashed])
+async def test_model_that_hung_or_crashed_is_not_loaded_at_the_next_start(
+    models: Path, tmp_path: Path, error: type[SynergaiError]
+) -> None:
+    clock = [1e9]
+
+    def restarted(loads: Loads, version: str = "1") -> Inventory:
+        cache = tmp_path / "engines.json"
+        return Inventory(models, cache, loads, agent_version=version, now=lambda: clock[0])
+
+    first, again = Hanging(error), Hanging(error)
+    assert "within 60 s" in (await described(restarted(first)))[ONE].fault
+    fault = (await described(restarted(again)))[ONE].fault
+    assert "within 60 s; it is loaded again when its files change" in fault
+    assert (first, again) == ([ONE], [])
+    clock[0] += 25 * 3600
+    await described(restarted(again))
+    assert again == [ONE], "a day later"
+    await described(restarted(again, "2"))
+    assert again == [ONE, ONE], "another version"
+    put(models, "one", b"repaired")
+    loads = Loads()
+    assert not (await described(restarted(loads, "2")))[ONE].fault
+    assert loads == [ONE]
+
+
+async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Hanging(EngineUnusable)
+    for _ in range(2):
+        await described(Inventory(models, tmp_path / "engines.json", loads))
+    assert loads == [ONE, ONE]
 
 
 async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
