@@ -121,7 +121,7 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
 
 
 async def test_revoked_worker_is_disconnected(
-    settings: GatewaySettings, caller: Caller, new_agent: NewAgent
+    settings: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     async with with_proof(new_agent("w1"), token_for(settings)) as agent:
         await caller.workers(1)
@@ -129,7 +129,9 @@ async def test_revoked_worker_is_disconnected(
             store.revoke("w1", time.time())
         await asyncio.wait_for(agent.ended.wait(), 30)
         assert agent.code is grpc.StatusCode.UNAUTHENTICATED
+        assert "was revoked" in agent.gone
     await caller.workers(0)
+    assert gateway.app.metrics.refused_agents == 1
 
 
 async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
