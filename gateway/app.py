@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.access.revocation import RevocationLists
     from gateway.access.watched_files import WatchedFiles
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
     from synergai.profiles.service import ProfileChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -87,30 +87,30 @@ class App:
     restored: int
 
 
-async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
+async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     """Build a gateway's components; closing `stack` closes them.
 
     Raises:
         SynergaiError: the state directory or the dictionary cannot be used.
     """
     clock, metrics = Clock(), Metrics()
-    revocations = _revocations(settings, stack)
-    access, authenticator = _access(settings, revocations, metrics, stack)
-    admission = Admission(settings.max_requests, settings.max_request_bytes)
-    audit = _audit(settings, metrics, stack)
+    revocations = _revocations(config, stack)
+    access, authenticator = _access(config, revocations, metrics, stack)
+    admission = Admission(config.max_requests, config.max_request_bytes)
+    audit = _audit(config, metrics, stack)
     quotas = TenantQuotas(clock)
     metrics.register(QuotaCollector(quotas))
     if access is not None:
         access.follow(quotas.use_table)
-    journal = Journal(settings.state, kept_jobs=settings.kept_jobs, clock=clock)
+    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=clock)
     stack.push_async_callback(journal.close)
-    profiles = ProfileService(settings.dictionary or dictionary_path(settings.state))
+    profiles = ProfileService(config.dictionary or dictionary_path(config.state))
     stack.push_async_callback(profiles.close)
-    core = SchedulerCore(settings.scheduling, profiles.dictionary, journal.epoch)
+    core = SchedulerCore(config.scheduling, profiles.dictionary, journal.epoch)
     recorder = None
-    if settings.event_log is not None:
+    if config.event_log is not None:
         recorder = stack.enter_context(
-            EventLog(settings.event_log, settings.scheduling, profiles.dictionary, journal.epoch)
+            EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
         )
     known = await journal.engines()
     catalogue = Catalogue(
@@ -129,7 +129,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         quotas,
         metrics,
         clock,
-        max_jobs=settings.max_jobs,
+        max_jobs=config.max_jobs,
     )
     restored = await jobs.restore()
     pausing = asyncio.create_task(jobs.pauses.follow_store())
@@ -137,12 +137,12 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
-    rules = WorkerRules(settings.state)
+    rules = WorkerRules(config.state)
     stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
     intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(
-        connections, dispatcher, intake, clock, max_message_bytes=settings.max_message_bytes
+        connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
     )
     hub = Hub(
         connections,
@@ -153,7 +153,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
         clock,
         rules=rules,
         on_new_engines=journal.add_engines,
-        heartbeat_s=settings.heartbeat_s,
+        heartbeat_s=config.heartbeat_s,
     )
     if access is not None:
         await rules.load()
@@ -185,7 +185,7 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
     metrics.register(ConflictCollector(lambda: catalogue.conflicts))
-    unread = UnreadResponses(settings.max_response_bytes)
+    unread = UnreadResponses(config.max_response_bytes)
     metrics.add_gauge(
         "unread_response_bytes",
         "Bytes of responses that clients have not read yet.",
@@ -228,15 +228,15 @@ async def build_app(settings: GatewaySettings, stack: AsyncExitStack) -> App:
 
 
 def _access(
-    settings: GatewaySettings,
+    config: GatewayConfig,
     revocations: RevocationLists | None,
     metrics: Metrics,
     stack: AsyncExitStack,
 ) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
     """Return the access table and the authentication against it, if one is configured."""
-    if settings.access is None:
+    if config.access is None:
         return None, None
-    table = LiveTable(settings.access)
+    table = LiveTable(config.access)
     _keep_watching(table, stack)
     authenticator = Authenticator(table, revocations, stack)
     metrics.add_counter(
@@ -252,15 +252,15 @@ def _access(
     return table, authenticator
 
 
-def _audit(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
+def _audit(config: GatewayConfig, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
     """Return the audit log, if one is configured.
 
     Raises:
         InvalidInput: its file cannot be opened.
     """
-    if settings.audit_log is None:
+    if config.audit_log is None:
         return None
-    file = AuditFile(settings.audit_log)
+    file = AuditFile(config.audit_log)
     stack.push_async_callback(asyncio.to_thread, file.close)
     log = AuditLog(file)
     stack.callback(log.close)
@@ -272,21 +272,21 @@ def _audit(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -
     return log
 
 
-def _revocations(settings: GatewaySettings, stack: AsyncExitStack) -> RevocationLists | None:
+def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationLists | None:
     """Return the certificate revocation lists, if any are configured.
 
     Raises:
         InvalidInput: they are invalid, or no client certificates are required.
     """
-    if settings.tls_crl is None:
+    if config.tls_crl is None:
         return None
-    authorities = [path for path in (settings.tls_clients_ca, settings.tls_client_ca) if path]
+    authorities = [path for path in (config.tls_clients_ca, config.tls_client_ca) if path]
     if not authorities:
         raise InvalidInput("--tls-crl needs --tls-clients-ca or --tls-client-ca")
     # Imported on demand: it takes memory.
     from gateway.access.revocation import RevocationLists
 
-    lists = RevocationLists(settings.tls_crl, authorities)
+    lists = RevocationLists(config.tls_crl, authorities)
     _keep_watching(lists, stack)
     return lists
 

@@ -12,7 +12,7 @@ from gateway.enrolment_cli import enroll, workers_app
 from gateway.settings import GatewaySettings
 from synergai.cli.commands import settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
-from synergai.runtime.service import run_service
+from synergai.runtime.reexec import run_instead
 
 
 def run(settings: GatewaySettings) -> None:
@@ -23,9 +23,7 @@ def run(settings: GatewaySettings) -> None:
     with [bold]synergai agent[/bold].
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    from gateway.server import GatewayProcess  # imports gRPC, which --help does not need
-
-    run_service(lambda: GatewayProcess(settings), settings.log_level)
+    run_instead("gateway.process", settings.to_config())
 
 
 def install(

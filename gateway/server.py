@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gateway.app import App
+    from gateway.config import GatewayConfig
     from gateway.hub.work_streams import WorkStreams
-    from gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ class Gateway:
         SynergaiError: a port, the state directory or the dictionary cannot be used.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, config: GatewayConfig) -> None:
         self.app: App
-        self._settings = settings
+        self._config = config
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
@@ -129,34 +129,32 @@ class Gateway:
     # --- start --------------------------------------------------------------------------------
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        settings = self._settings
-        self.app = app = await build_app(settings, stack)
+        config = self._config
+        self.app = app = await build_app(config, stack)
         app.journal.broken.add_done_callback(lambda _: self.stop())
         listed = app.access is not None and app.access.content.workers is not None
-        check_exposure(settings, workers_are_listed=listed)
+        check_exposure(config, workers_are_listed=listed)
         connections = current_connection_limits()
         hub_server = grpc.aio.server(
             interceptors=self._hub_interceptors(),
             options=rpc.server_options(
-                settings.max_message_bytes, max_connections=connections.agents
+                config.max_message_bytes, max_connections=connections.agents
             ),
         )
         client_server = grpc.aio.server(
             interceptors=self._client_interceptors(),
             options=rpc.server_options(
-                settings.max_message_bytes - _HUB_OVERHEAD_BYTES,
-                settings.max_connection_calls,
+                config.max_message_bytes - _HUB_OVERHEAD_BYTES,
+                config.max_connection_calls,
                 connections.clients,
             ),
         )
         client_credentials = server_credentials(
-            settings.tls_cert, settings.tls_key, settings.tls_clients_ca
+            config.tls_cert, config.tls_key, config.tls_clients_ca
         )
-        hub_credentials = server_credentials(
-            settings.tls_cert, settings.tls_key, settings.tls_client_ca
-        )
-        self.hub_address = rpc.bind(hub_server, settings.hub, hub_credentials)
-        self.address = rpc.bind(client_server, settings.listen, client_credentials)
+        hub_credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.hub_address = rpc.bind(hub_server, config.hub, hub_credentials)
+        self.address = rpc.bind(client_server, config.listen, client_credentials)
         app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
         upgrade = f"agents open a socket for work on port {work_port} of this host: upgrade them"
         hub_server.add_generic_rpc_handlers(
@@ -182,7 +180,7 @@ class Gateway:
             (inference.handler(), models.handler(), *self._client_handlers())
         )
         http = HttpServer(self._http_app(backend), app.unread, self._http_tls())
-        self.http_address = await http.start(settings.http)
+        self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server in (hub_server, client_server):
             await server.start()
@@ -201,7 +199,7 @@ class Gateway:
         )
         stack.enter_context(
             ready_file(
-                settings.ready_file,
+                config.ready_file,
                 address=self.address,
                 hub_address=self.hub_address,
                 http_address=self.http_address,
@@ -224,25 +222,23 @@ class Gateway:
 
     async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
         """Start the server of work sockets, with the hub's TLS; return its port."""
-        settings = self._settings
+        config = self._config
         tls = server_context(
-            settings.tls_cert,
-            settings.tls_key,
-            settings.tls_client_ca,
-            settings.tls_crl if settings.tls_client_ca else None,
+            config.tls_cert,
+            config.tls_key,
+            config.tls_client_ca,
+            config.tls_crl if config.tls_client_ca else None,
         )
         work_sockets = WorkSocketServer(streams.serve, tls)
-        port = await work_sockets.start(settings.hub.rpartition(":")[0], settings.work_port)
+        port = await work_sockets.start(config.hub.rpartition(":")[0], config.work_port)
         stack.push_async_callback(work_sockets.close)
         return port
 
     def _http_app(self, backend: GatewayBackend) -> HttpApp:
         """Return the application of the HTTP port."""
-        app, settings = self.app, self._settings
+        app, config = self.app, self._config
         metadata = server_metadata("synergai", EXTENSIONS)
-        bodies = Bodies(
-            settings.max_message_bytes - _HUB_OVERHEAD_BYTES, settings.max_request_bytes
-        )
+        bodies = Bodies(config.max_message_bytes - _HUB_OVERHEAD_BYTES, config.max_request_bytes)
         routes = [
             *RestCalls(backend, app.clock, metadata, bodies).routes(),
             *monitoring_routes(app.metrics.render, backend.is_ready, lambda: app.journal.accepting),
@@ -260,21 +256,21 @@ class Gateway:
         Raises:
             InvalidInput: it is to be encrypted, but there is no certificate.
         """
-        settings = self._settings
-        if not settings.http_tls:
+        config = self._config
+        if not config.http_tls:
             return None
-        if settings.tls_cert is None:
+        if config.tls_cert is None:
             raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
         return server_context(
-            settings.tls_cert,
-            settings.tls_key,
-            settings.tls_clients_ca,
-            settings.tls_crl if settings.tls_clients_ca else None,
+            config.tls_cert,
+            config.tls_key,
+            config.tls_clients_ca,
+            config.tls_crl if config.tls_clients_ca else None,
         )
 
     def _client_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """Return the interceptors of the clients' port, the outermost first."""
-        app, certificates = self.app, self._settings.tls_clients_ca is not None
+        app, certificates = self.app, self._config.tls_clients_ca is not None
         interceptors = self._audit_interceptors()
         if app.authenticator is not None:
             interceptors += [
@@ -289,7 +285,7 @@ class Gateway:
         """Return the interceptors of the agents' port, the outermost first."""
         revocations = self.app.revocations
         interceptors = self._audit_interceptors()
-        if revocations is not None and self._settings.tls_client_ca is not None:
+        if revocations is not None and self._config.tls_client_ca is not None:
             interceptors.append(RevocationInterceptor(revocations))
         return interceptors
 
@@ -305,7 +301,7 @@ class Gateway:
                 app.dispatcher, app.catalogue, app.profiles, app.hub, app.journal, app.clock
             ).handler(),
             HealthServicer(app.catalogue, app.admission, lambda: app.journal.accepting).handler(),
-            *(_reflection() if self._settings.reflection else ()),
+            *(_reflection() if self._config.reflection else ()),
             UnimplementedHandler(
                 {
                     **UNSUPPORTED_METHODS,
@@ -326,7 +322,7 @@ class Gateway:
             self.app.held.close()
             if admission.requests:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.drain_s):
+                    async with asyncio.timeout(self._config.drain_s):
                         await admission.wait_idle()
             await self._stack.aclose()
 
@@ -347,7 +343,7 @@ class GatewayProcess(Gateway):
     def stop(self) -> None:
         """Start to shut down; idempotent."""
         if not self._stop_requested.is_set():
-            timer = threading.Timer(self._settings.drain_s + _HARD_EXIT_S, _exit_hard)
+            timer = threading.Timer(self._config.drain_s + _HARD_EXIT_S, _exit_hard)
             timer.daemon = True
             timer.start()
         super().stop()

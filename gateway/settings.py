@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
+from typing import Literal
 
 from pydantic import Field
 
+from gateway.config import GatewayConfig
 from synergai.protocol.limits import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_MAX_UNREAD_BYTES,
     MAX_CALLS_PER_CONNECTION,
 )
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.settings import Address, LogLevel, Settings
+from synergai.runtime.settings import Address, LogLevel, Settings, field_of
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
@@ -51,7 +53,23 @@ class _Locations(Settings):
     )
 
 
-class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
+class _Scheduling(Settings):
+    """The scheduler's options, as it declares them."""
+
+    policy: str = field_of(SchedulingOptions, "policy")
+    strict: bool = field_of(SchedulingOptions, "strict")
+    policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
+    objective: Literal["latency", "energy"] = field_of(SchedulingOptions, "objective")
+    infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
+    pace_half_life_s: float = field_of(SchedulingOptions, "pace_half_life_s")
+    reassess_s: float = field_of(SchedulingOptions, "reassess_s")
+    fair_burst_s: float = field_of(SchedulingOptions, "fair_burst_s")
+    fair_half_life_s: float = field_of(SchedulingOptions, "fair_half_life_s")
+    mode_switch_s: float = field_of(SchedulingOptions, "mode_switch_s")
+    max_faults: int = field_of(SchedulingOptions, "max_faults")
+
+
+class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
     """Settings of ``synergai gateway``; times are in seconds."""
 
     heartbeat_s: float = Field(
@@ -149,9 +167,11 @@ class GatewaySettings(SchedulingOptions, _Locations, env_prefix="SYNERGAI_GATEWA
         default="info", description="Lowest level of messages logged to standard error."
     )
 
-    @property
-    def scheduling(self) -> SchedulingSettings:
-        """Return the scheduler's settings."""
-        return SchedulingSettings(
-            **{name: getattr(self, name) for name in SchedulingOptions.model_fields}
+    def to_config(self) -> GatewayConfig:
+        """Return the configuration of a gateway with these settings."""
+        fields = [name for name in GatewayConfig.__struct_fields__ if name != "scheduling"]
+        options = {name: getattr(self, name) for name in SchedulingOptions.__struct_fields__}
+        return GatewayConfig(
+            **{name: getattr(self, name) for name in fields},
+            scheduling=SchedulingSettings(**options),
         )

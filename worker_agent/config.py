@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
 from synergai.domain import Configuration, Session
@@ -63,15 +62,6 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
     ready_file: Path | None
     log_level: LogLevel
 
-    def encode(self) -> str:
-        """Return the configuration as JSON."""
-        return msgspec.json.encode(self, enc_hook=os.fspath).decode()
-
-    @classmethod
-    def decode(cls, text: str) -> AgentConfig:
-        """Return the configuration that `encode` made `text` of."""
-        return msgspec.json.decode(text, type=cls, dec_hook=_construct)
-
     def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
         """Return the available configurations, by power mode and increasing number of threads.
 
@@ -98,11 +88,6 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
                 f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
             )
         return found
-
-
-def _construct(kind: Any, text: str) -> Any:
-    """Return `text` as a value of a type that JSON lacks."""
-    return kind(text)
 
 
 def _powers_of_two(cores: int) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from synergai.cli.errors import exit_on_error
+from synergai.runtime.reexec import decode_config
 from synergai.runtime.service import run_service
 from worker_agent.app import Agent
 from worker_agent.config import AgentConfig
@@ -16,7 +17,7 @@ from worker_agent.config import AgentConfig
 
 def main() -> None:
     """Run the agent whose configuration is the only argument."""
-    config = AgentConfig.decode(sys.argv[1])
+    config = decode_config(sys.argv[1], AgentConfig)
     with exit_on_error():
         run_service(lambda: Agent(config), config.log_level)
 

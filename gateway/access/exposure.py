@@ -9,35 +9,35 @@ from synergai.errors import InvalidInput
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
 
 _log = logging.getLogger(__name__)
 
 
-def check_exposure(settings: GatewaySettings, *, workers_are_listed: bool) -> None:
+def check_exposure(config: GatewayConfig, *, workers_are_listed: bool) -> None:
     """Check that every port that other machines can reach is encrypted and authenticated.
 
     With ``insecure``, what is missing is logged instead.
 
     Args:
-        settings: the gateway's settings.
+        config: the gateway's configuration.
         workers_are_listed: whether the access table says which workers may join.
 
     Raises:
         InvalidInput: a port lacks encryption or authentication; the message has the options.
     """
-    encryption = "" if settings.tls_cert else "--tls-cert and --tls-key"
-    table = "" if settings.access else "--access"
+    encryption = "" if config.tls_cert else "--tls-cert and --tls-key"
+    table = "" if config.access else "--access"
     workers = (
         ""
-        if settings.tls_client_ca or workers_are_listed
+        if config.tls_client_ca or workers_are_listed
         else "--tls-client-ca, or [[workers]] in the table of --access"
     )
-    http_encryption = [encryption, "" if settings.http_tls else "--http-tls"]
+    http_encryption = [encryption, "" if config.http_tls else "--http-tls"]
     ports = (
-        ("--listen", settings.listen, encryption, table),
-        ("--hub", settings.hub, encryption, workers),
-        ("--http", settings.http, *http_encryption, table),
+        ("--listen", config.listen, encryption, table),
+        ("--hub", config.hub, encryption, workers),
+        ("--http", config.http, *http_encryption, table),
     )
     problems = [
         f"{option} {address} needs {' and '.join(filter(None, missing))}"
@@ -46,7 +46,7 @@ def check_exposure(settings: GatewaySettings, *, workers_are_listed: bool) -> No
     ]
     if not problems:
         return
-    if settings.insecure:
+    if config.insecure:
         _log.warning(
             "other machines can reach ports without encryption or authentication: %s",
             "; ".join(problems),

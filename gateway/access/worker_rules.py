@@ -133,12 +133,6 @@ class WorkerRules:
         rows = self._covering(applicant)
         if not rows:
             return PermissionDenied(f"the gateway's access table has no row for {who}")
-        known = self._enrolled.get(applicant.id)
-        if known is not None and known.revoked_at is not None and rows[0].certificate is None:
-            return Unauthenticated(
-                f"the enrolment of {who} was revoked; to enrol it again, create a token with "
-                f"'synergai gateway enroll --worker-id {applicant.id}'"
-            )
         proofs = [
             "an enrolment: create a token on the gateway's host with 'synergai gateway enroll', "
             "and start the agent with --enrolment-token-file (one without this option is too old)"

@@ -37,14 +37,12 @@ class AgentConnection:
         worker: the registered worker; None before registration.
         applicant: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
-        refused: whether the agent has been refused; both streams end with the reason.
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
     applicant: Applicant | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
-    refused: bool = False
 
     def close(self, error: SynergaiError | None = None) -> None:
         """Close both streams."""
@@ -125,9 +123,8 @@ class AgentConnections:
 
     def refuse(self, connection: AgentConnection, error: SynergaiError) -> None:
         """Close the connection of an agent at fault, and log the reason under a fault id."""
-        if isinstance(error, Unavailable) or connection.refused:
+        if isinstance(error, Unavailable):
             return
-        connection.refused = True
         self._metrics.refused_agents += 1
         name = connection.worker.id if connection.worker is not None else "not registered"
         _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)

@@ -6,7 +6,7 @@ import typer
 
 from gateway.serve.settings import ServeSettings
 from synergai.cli.commands import settings_command
-from synergai.runtime.service import run_service
+from synergai.runtime.reexec import run_instead
 
 
 def run(settings: ServeSettings) -> None:
@@ -16,9 +16,7 @@ def run(settings: ServeSettings) -> None:
     port 8002. Agents on other machines can join at the address given with --hub.
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    from gateway.serve.server import LocalServer  # imports gRPC, which --help does not need
-
-    run_service(lambda: LocalServer(settings), settings.log_level)
+    run_instead("gateway.serve.process", settings.to_serve_config())
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

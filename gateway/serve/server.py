@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
+from msgspec.structs import replace
+
 from gateway.serve.local_hub import LocalHub
 from synergai.runtime.ready_file import ready_file
 from worker_agent.app import Agent
@@ -13,7 +15,7 @@ from worker_agent.app import Agent
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from gateway.serve.settings import ServeSettings
+    from gateway.serve.config import ServeConfig
     from gateway.server import GatewayProcess
 
 
@@ -27,25 +29,24 @@ class LocalServer:
         SynergaiError: a port, the state directory or the model directory cannot be used.
     """
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
         self._stack = AsyncExitStack()
         self._gateway: GatewayProcess
 
     async def __aenter__(self) -> Self:
         hub = LocalHub()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(Agent(self._settings.to_agent_config(), hub))
+            await stack.enter_async_context(Agent(self._config.agent, hub))
             gateway = await asyncio.to_thread(_import_gateway)
             # The gateway alone is not ready: it does not know the engines yet.
-            settings = self._settings.model_copy(update={"ready_file": None})
-            self._gateway = gateway(settings)
+            self._gateway = gateway(replace(self._config.gateway, ready_file=None))
             await stack.enter_async_context(self._gateway)
             hub.open(self._gateway)
             await hub.joined.wait()
             stack.enter_context(
                 ready_file(
-                    self._settings.ready_file,
+                    self._config.gateway.ready_file,
                     address=self._gateway.address,
                     hub_address=self._gateway.hub_address,
                     http_address=self._gateway.http_address,

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
+from gateway.serve.config import ServeConfig
 from gateway.settings import GatewaySettings
 from synergai.runtime.paths import worker_state
 from synergai.runtime.settings import POSITIONAL
@@ -22,9 +23,9 @@ class ServeSettings(GatewaySettings, WorkerSettings, env_prefix="SYNERGAI_SERVE_
         default=Path("models"), description="Model directory, with one folder per engine."
     )
 
-    def to_agent_config(self) -> AgentConfig:
-        """Return the configuration of the worker's agent."""
-        return AgentConfig(
+    def to_serve_config(self) -> ServeConfig:
+        """Return the configuration of the gateway and of the worker's agent."""
+        agent = AgentConfig(
             **msgspec.structs.asdict(self.to_worker_config()),
             gateway="",
             state=worker_state(self.state),
@@ -38,3 +39,4 @@ class ServeSettings(GatewaySettings, WorkerSettings, env_prefix="SYNERGAI_SERVE_
             ready_file=None,
             log_level=self.log_level,
         )
+        return ServeConfig(gateway=self.to_config(), agent=agent)

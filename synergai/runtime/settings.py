@@ -33,11 +33,13 @@ from typing import (
     get_origin,
 )
 
+import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -234,6 +236,23 @@ def bare_type(annotation: Any) -> Any:
         if len(others) == 1:
             return bare_type(others[0])
     return annotation
+
+
+def field_of(struct: type[msgspec.Struct], name: str) -> Any:
+    """Return a settings field with default, limits and description of a struct's field.
+
+    The field's type must be repeated: ``policy: str = field_of(SchedulingOptions, "policy")``.
+    """
+    [declared] = (field for field in msgspec.structs.fields(struct) if field.name == name)
+    [meta] = (each for each in get_args(declared.type) if isinstance(each, msgspec.Meta))
+    given: dict[str, Any] = {
+        key: value
+        for key in ("gt", "ge", "lt", "le", "description")
+        if (value := getattr(meta, key)) is not None
+    }
+    if declared.default is msgspec.NODEFAULT:
+        return Field(default_factory=declared.default_factory, **given)
+    return Field(default=declared.default, **given)
 
 
 def _pairs(text: str) -> dict[str, str]:

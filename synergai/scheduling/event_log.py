@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
-from pydantic import ValidationError
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -168,7 +167,7 @@ def _document(path: Path, line: str) -> dict[str, Any]:
 
 
 def _encode_settings(settings: SchedulingSettings) -> dict[str, Any]:
-    fields = settings.model_dump()
+    fields = msgspec.structs.asdict(settings)
     fields["options"] = fields.pop("policy_options")  # its name in this format
     return fields
 
@@ -176,10 +175,10 @@ def _encode_settings(settings: SchedulingSettings) -> dict[str, Any]:
 def _decode_settings(path: Path, fields: dict[str, Any]) -> SchedulingSettings:
     # Earlier versions never interrupted a job for a request.
     fields = {"strict": True, **fields, "policy_options": fields.get("options", {})}
-    known = {name: v for name, v in fields.items() if name in SchedulingSettings.model_fields}
+    known = {n: v for n, v in fields.items() if n in SchedulingSettings.__struct_fields__}
     try:
-        return SchedulingSettings(**known)
-    except ValidationError as error:
+        return msgspec.convert(known, SchedulingSettings)
+    except msgspec.ValidationError as error:
         raise InvalidInput(f"{path}: invalid settings: {error}") from None
 
 

@@ -1,90 +1,97 @@
-"""Scheduling options. Type, default, range and help text of each are declared here only."""
+"""Scheduling options. Type, default, range and help text of each are declared here only.
+
+`msgspec.convert` checks the ranges; the constructors do not.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class SchedulingOptions(BaseModel):
-    """Options for operators; the gateway's settings inherit them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    policy: str = Field(default="malleable", description="Name of the scheduling policy.")
-    strict: bool = Field(
-        default=False,
-        description="Never interrupt a job for a request, as in the thesis. By default a request "
-        "runs between two queries of a job if no worker is free.",
-    )
-    policy_options: dict[str, str] = Field(
-        default_factory=dict, description="Options of the scheduling policy."
-    )
-    objective: Literal["latency", "energy"] = Field(
-        default="latency",
-        description="Choice among assignments that meet the deadline: earliest completion, or "
-        "least energy by the dictionary's watts.",
-    )
-    infeasible: Literal["defer", "reject"] = Field(
-        default="defer",
-        description="Handling of jobs that no worker can complete in time: run last, or reject.",
-    )
-    pace_half_life_s: float = Field(
-        default=2.0,
-        gt=0.0,
-        description="Half-life, in run time, of earlier observations of a worker's pace.",
-    )
-    reassess_s: float = Field(
-        default=1.0,
-        gt=0.0,
-        description="Interval at which queued jobs are reranked as paces change.",
-    )
-    fair_burst_s: float = Field(
-        default=60.0,
-        ge=0.0,
-        description="Worker time that a tenant may use beyond its equal share before its jobs "
-        "yield to those of other tenants at the same priority; inf turns fair sharing off.",
-    )
-    fair_half_life_s: float = Field(
-        default=300.0,
-        gt=0.0,
-        description="Half-life of the worker time that a tenant has used.",
-    )
-    mode_switch_s: float = Field(
-        default=5.0,
-        ge=0.0,
-        description="Assumed duration of a worker's power mode switch until one was measured.",
-    )
-    max_faults: int = Field(
-        default=3,
-        ge=1,
-        description="Number of failed assignments, without progress in between, that fail a job.",
-    )
+from msgspec import Meta, Struct
 
 
-class SchedulingSettings(SchedulingOptions):
+class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options for operators; the gateway's settings repeat them."""
+
+    policy: Annotated[str, Meta(description="Name of the scheduling policy.")] = "malleable"
+    strict: Annotated[
+        bool,
+        Meta(
+            description="Never interrupt a job for a request, as in the thesis. By default a "
+            "request runs between two queries of a job if no worker is free."
+        ),
+    ] = False
+    policy_options: Annotated[
+        dict[str, str], Meta(description="Options of the scheduling policy.")
+    ] = {}
+    objective: Annotated[
+        Literal["latency", "energy"],
+        Meta(
+            description="Choice among assignments that meet the deadline: earliest completion, or "
+            "least energy by the dictionary's watts."
+        ),
+    ] = "latency"
+    infeasible: Annotated[
+        Literal["defer", "reject"],
+        Meta(
+            description="Handling of jobs that no worker can complete in time: run last, or reject."
+        ),
+    ] = "defer"
+    pace_half_life_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            description="Half-life, in run time, of earlier observations of a worker's pace.",
+        ),
+    ] = 2.0
+    reassess_s: Annotated[
+        float,
+        Meta(gt=0.0, description="Interval at which queued jobs are reranked as paces change."),
+    ] = 1.0
+    fair_burst_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            description="Worker time that a tenant may use beyond its equal share before its jobs "
+            "yield to those of other tenants at the same priority; inf turns fair sharing off.",
+        ),
+    ] = 60.0
+    fair_half_life_s: Annotated[
+        float,
+        Meta(gt=0.0, description="Half-life of the worker time that a tenant has used."),
+    ] = 300.0
+    mode_switch_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            description="Assumed duration of a worker's power mode switch until one was measured.",
+        ),
+    ] = 5.0
+    max_faults: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Number of failed assignments, without progress in between, that fail a "
+            "job.",
+        ),
+    ] = 3
+
+
+class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of the core: the options, and values that a deployed gateway never changes.
 
     Deferring infeasible jobs and the latency objective are the thesis's; `reassess_s` is its
     period of updates.
+
+    Attributes:
+        prefetch_s: remaining work at which a worker gets its next assignment, to hide network
+            latency.
+        prefetch_count: maximum number of assignments per worker.
+        probe_queries: number of queries that measure an unprofiled engine.
+        pace_trust: maximum weight of a single assignment in a worker's pace.
     """
 
-    prefetch_s: float = Field(
-        default=0.02,
-        ge=0.0,
-        description="Remaining work at which a worker gets its next assignment, to hide network "
-        "latency.",
-    )
-    prefetch_count: int = Field(
-        default=64, ge=1, description="Maximum number of assignments per worker."
-    )
-    probe_queries: int = Field(
-        default=16, ge=1, description="Number of queries that measure an unprofiled engine."
-    )
-    pace_trust: float = Field(
-        default=0.25,
-        gt=0.0,
-        le=1.0,
-        description="Maximum weight of a single assignment in a worker's pace.",
-    )
+    prefetch_s: Annotated[float, Meta(ge=0.0)] = 0.02
+    prefetch_count: Annotated[int, Meta(ge=1)] = 64
+    probe_queries: Annotated[int, Meta(ge=1)] = 16
+    pace_trust: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25

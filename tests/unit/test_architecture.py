@@ -52,6 +52,7 @@ ORDER = {
         "__main__",
     ),
     "gateway": (
+        "config",
         "settings",
         "access",
         "audit",
@@ -67,6 +68,7 @@ ORDER = {
         "http",
         "app",
         "server",
+        "process",
         "installer",
         "serve",
         "enrolment_cli",
@@ -252,11 +254,16 @@ def test_only_a_running_gateway_imports_the_http_server() -> None:
     assert done.stdout.split() == []
 
 
-def test_serving_agent_imports_no_command_line() -> None:
-    program = (
-        "import sys; import worker_agent.serve\n"
-        "heavy = {'typer', 'pydantic', 'importlib.metadata', 'numpy'}\n"
-        "print(*sorted(heavy & sys.modules.keys()))"
-    )
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("worker_agent.serve", {"click", "importlib.metadata", "numpy"}),
+        ("gateway.process", {"jwt", "cryptography"}),
+        ("gateway.serve.process", {"jwt", "cryptography"}),
+    ],
+)
+def test_serving_process_imports_no_command_line(module: str, absent: set[str]) -> None:
+    heavy = {"typer", "rich", "pydantic"} | absent  # uvicorn imports click
+    program = f"import sys; import {module}\nprint(*sorted({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.split() == []

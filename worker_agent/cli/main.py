@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Final
 
 import typer
 
 from synergai.cli.commands import settings_command
+from synergai.runtime.reexec import run_instead
 from worker_agent.cli.install import install, uninstall
 from worker_agent.cli.modes import modes
 from worker_agent.settings import AgentSettings
@@ -18,10 +17,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 def _run(settings: AgentSettings) -> None:
     """Connect to a gateway and run the assignments for this machine's engines."""
-    command = (sys.executable, "-m", "worker_agent.serve", settings.to_config().encode())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, command)  # noqa: S606  # the agent needs no shell
+    run_instead("worker_agent.serve", settings.to_config())
 
 
 app.callback(

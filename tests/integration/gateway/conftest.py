@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from pathlib import Path
 
+    from gateway.config import GatewayConfig
     from synergai.protocol.request_codec import Buffer
     from tests.message_fields import ProgressFields, RequestFactory, RequestFields
 
@@ -346,21 +347,22 @@ async def _finish(call: PendingCall) -> None:
         call.cancel()
 
 
-def settings_in(directory: Path, **options: object) -> GatewaySettings:
+def config_in(directory: Path, **options: object) -> GatewayConfig:
     addresses = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
-    return GatewaySettings.load(
+    settings = GatewaySettings.load(
         {**addresses, "state": directory / "state", "heartbeat_s": 0.2, "drain_s": 1.0, **options}
     )
+    return settings.to_config()
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> GatewaySettings:
-    return settings_in(tmp_path)
+def config(tmp_path: Path) -> GatewayConfig:
+    return config_in(tmp_path)
 
 
 @pytest.fixture
-async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    async with Gateway(settings) as running:
+async def gateway(config: GatewayConfig) -> AsyncIterator[Gateway]:
+    async with Gateway(config) as running:
         yield running
 
 

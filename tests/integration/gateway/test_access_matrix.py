@@ -31,7 +31,7 @@ from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from tests.authorities import Authority, Issuer
-from tests.integration.gateway.conftest import ECHO, FakeAgent, infer_request, settings_in
+from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -463,8 +463,8 @@ class Matrix:
 
 async def start(stack: AsyncExitStack, folder: Path, tls: ClientTls, **options: object) -> Gateway:
     """Start a gateway that serves the engine."""
-    settings = settings_in(folder, reflection=True, **options)
-    gateway = await stack.enter_async_context(Gateway(settings))
+    config = config_in(folder, reflection=True, **options)
+    gateway = await stack.enter_async_context(Gateway(config))
     await stack.enter_async_context(FakeAgent(gateway.hub_address, tls=tls))
     while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
         await asyncio.sleep(0.005)

@@ -13,7 +13,7 @@ from synergai.v1 import fleet_pb2, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 
 if TYPE_CHECKING:
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
     from tests.integration.gateway.conftest import NewAgent
     from tests.message_fields import RequestFactory
 
@@ -60,7 +60,7 @@ async def test_newcomer_with_another_file_harms_nobody_and_is_shown(
 
 @pytest.mark.parametrize("proved", [False, True])
 async def test_worker_that_is_faster_after_a_restart_does_not_win(
-    settings: GatewaySettings, a_request: RequestFactory, *, proved: bool
+    config: GatewayConfig, a_request: RequestFactory, *, proved: bool
 ) -> None:
     def start(gateway: Gateway) -> tuple[Caller, FakeAgent, FakeAgent]:
         # Whether ids are proved; the agents themselves are admitted as in a trusted network.
@@ -69,13 +69,13 @@ async def test_worker_that_is_faster_after_a_restart_does_not_win(
         rogue = with_file(FakeAgent(gateway.hub_address, "w2"), ROGUE)
         return Caller(gateway.address), honest, rogue
 
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, honest, rogue = start(gateway)
         async with caller.channel, honest:
             await caller.profile()
             await caller.oip.ModelInfer(a_request(), timeout=30)
         await rogue.disconnect()
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, honest, rogue = start(gateway)
         async with caller.channel, rogue:
             assert "differs" in (await faults(caller, 1))["w2"]

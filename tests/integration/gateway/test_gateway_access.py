@@ -16,8 +16,8 @@ from tests.integration.gateway.conftest import (
     ECHO,
     Caller,
     FakeAgent,
+    config_in,
     infer_request,
-    settings_in,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
-    async with Gateway(settings_in(tmp_path, access=table)) as running:
+    async with Gateway(config_in(tmp_path, access=table)) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from synergai.oip import repository_pb2
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request, settings_in
+from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -64,7 +64,7 @@ async def gateway(tmp_path: Path, log: Path) -> AsyncIterator[Gateway]:
     table = tmp_path / "access.toml"
     hashes = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in TOKENS.items()}
     table.write_text(TABLE.format(**hashes))
-    async with Gateway(settings_in(tmp_path, access=table, audit_log=log)) as running:
+    async with Gateway(config_in(tmp_path, access=table, audit_log=log)) as running:
         yield running
 
 

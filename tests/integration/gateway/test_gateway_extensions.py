@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
+from msgspec.structs import replace
 
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.server import SERVICES, Gateway
@@ -15,8 +16,8 @@ from synergai.protocol import rpc
 from tests.calls import raw_unary
 
 if TYPE_CHECKING:
+    from gateway.config import GatewayConfig
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.settings import GatewaySettings
     from synergai.domain import Job
     from tests.integration.gateway.conftest import Caller, Connect, InferStream
     from tests.message_fields import RequestFactory
@@ -134,9 +135,9 @@ async def test_engine_without_a_worker_is_retryable(
 
 
 async def test_oversized_message_is_rejected_with_the_limit(
-    settings: GatewaySettings, a_request: RequestFactory, connect: Connect
+    config: GatewayConfig, a_request: RequestFactory, connect: Connect
 ) -> None:
-    small = settings.model_copy(update={"max_message_bytes": 1 << 20})
+    small = replace(config, max_message_bytes=1 << 20)
     async with Gateway(small) as gateway:
         caller, _ = await connect(gateway)
         response = await caller.oip.ModelInfer(a_request(200_000), timeout=5)
@@ -161,10 +162,10 @@ async def test_each_port_names_the_other_for_misdirected_calls(
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 async def test_reflection_describes_all_services_when_enabled(
-    settings: GatewaySettings, version: str
+    config: GatewayConfig, version: str
 ) -> None:
     async with (
-        Gateway(settings.model_copy(update={"reflection": True})) as gateway,
+        Gateway(replace(config, reflection=True)) as gateway,
         grpc.aio.insecure_channel(gateway.address, options=rpc.channel_options()) as channel,
     ):
         method: grpc.aio.StreamStreamMultiCallable[

@@ -16,7 +16,7 @@ from gateway.http import bodies, connections
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import settings_in
+from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -297,7 +297,7 @@ async def test_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None
 
 async def test_chunked_body_is_refused_at_the_limit(tmp_path: Path) -> None:
     async with (
-        Gateway(settings_in(tmp_path, max_message_bytes=1 << 20)) as gateway,
+        Gateway(config_in(tmp_path, max_message_bytes=1 << 20)) as gateway,
         connected(gateway) as connection,
     ):
         head = f"POST {INFER} HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -433,7 +433,7 @@ async def test_damaged_request_is_never_a_fault_of_ours(gateway: Gateway, seed: 
 async def test_requests_end_as_unavailable_when_the_gateway_stops(
     tmp_path: Path, connect: Connect
 ) -> None:
-    async with Gateway(settings_in(tmp_path, drain_s=0.3)) as gateway:
+    async with Gateway(config_in(tmp_path, drain_s=0.3)) as gateway:
         _, agent = await connect(gateway)
         agent.answer = agent.hold
         async with connected(gateway) as waiting, connected(gateway) as idle:

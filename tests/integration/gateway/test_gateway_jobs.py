@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from gateway.server import Gateway
-from gateway.settings import GatewaySettings
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
+from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from gateway.config import GatewayConfig
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
     from tests.message_fields import RequestFactory
 
@@ -233,9 +235,9 @@ async def test_streamed_job_is_cancelled_when_its_client_leaves(
 
 
 async def test_restarted_gateway_finishes_accepted_jobs(
-    settings: GatewaySettings, connect: Connect
+    config: GatewayConfig, connect: Connect
 ) -> None:
-    async with Gateway(settings) as first:
+    async with Gateway(config) as first:
         caller, agent = await connect(first)
         done = await submit(caller, key="done")
         await watched(caller, done.id)
@@ -251,7 +253,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
         await reported.wait()
         await caller.recorded(half.id, 4)
         before = agent.assignments[-1].id
-    async with Gateway(settings) as second:
+    async with Gateway(config) as second:
         caller, agent = await connect(second)
         again = await submit(caller, key="half")
         assert again.id == half.id
@@ -264,10 +266,10 @@ async def test_restarted_gateway_finishes_accepted_jobs(
         assert min(assignment.id for assignment in agent.assignments) > before
 
 
-async def test_two_gateways_cannot_share_a_state_directory(settings: GatewaySettings) -> None:
-    async with Gateway(settings):
+async def test_two_gateways_cannot_share_a_state_directory(config: GatewayConfig) -> None:
+    async with Gateway(config):
         with pytest.raises(Unavailable, match="another gateway uses the state directory"):
-            async with Gateway(settings):
+            async with Gateway(config):
                 pass
 
 
@@ -277,17 +279,16 @@ async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) ->
         ("hub", gateway.hub_address),
         ("http", gateway.http_address),
     ):
-        free = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
-        second = GatewaySettings.load({**free, name: address, "state": tmp_path / name})
+        second = config_in(tmp_path / name, **{name: address})
         with pytest.raises(Unavailable, match="port is in use"):
             async with Gateway(second):
                 pass
 
 
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
-    settings: GatewaySettings, connect: Connect, a_request: RequestFactory
+    config: GatewayConfig, connect: Connect, a_request: RequestFactory
 ) -> None:
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         may_answer = asyncio.Event()
 
@@ -310,19 +311,19 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
 
 
 async def test_ready_file_names_the_addresses_while_the_gateway_serves(
-    settings: GatewaySettings, tmp_path: Path
+    config: GatewayConfig, tmp_path: Path
 ) -> None:
     ready = tmp_path / "ready.json"
-    async with Gateway(settings.model_copy(update={"ready_file": ready})) as gateway:
+    async with Gateway(replace(config, ready_file=ready)) as gateway:
         assert json.loads(ready.read_text())["hub_address"] == gateway.hub_address
     assert not ready.exists()
 
 
 async def test_recorded_events_replayed_give_the_same_commands(
-    settings: GatewaySettings, connect: Connect, tmp_path: Path, a_request: RequestFactory
+    config: GatewayConfig, connect: Connect, tmp_path: Path, a_request: RequestFactory
 ) -> None:
     log = tmp_path / "events.jsonl"
-    async with Gateway(settings.model_copy(update={"event_log": log})) as gateway:
+    async with Gateway(replace(config, event_log=log)) as gateway:
         caller, _ = await connect(gateway)
         job = await submit(caller, spec(50, qos_s=5.0))
         for _ in range(5):

@@ -17,7 +17,7 @@ from tests.calls import raw_unary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 
@@ -135,18 +135,18 @@ async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
 
 
 async def test_unloaded_engine_stays_unloaded_across_restarts(
-    settings: GatewaySettings, connect: Connect
+    config: GatewayConfig, connect: Connect
 ) -> None:
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         await caller.oip.RepositoryModelUnload(unload(), timeout=5)
         await agent.disconnect()
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         assert await state(caller) == "UNAVAILABLE"
         await caller.oip.RepositoryModelLoad(load(), timeout=5)
         await agent.disconnect()
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, _ = await connect(gateway)
         assert await state(caller) == "READY"
 

@@ -13,7 +13,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.v1 import jobs_pb2
 from tests.calls import read_message
-from tests.integration.gateway.conftest import settings_in
+from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ async def read_to_the_end(call: ReadableCall) -> None:
 async def test_stream_that_is_not_read_ends_and_others_go_on(
     tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:
-    async with Gateway(settings_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
+    async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
         caller, _agent = await connect(gateway)
         unread = gateway.app.unread
         large = a_request(values=1 << 18)
@@ -92,7 +92,7 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
 async def test_results_of_a_streamed_job_that_are_not_read_end_it(
     tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:
-    async with Gateway(settings_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
+    async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
         caller, _agent = await connect(gateway)
         call = caller.jobs.Run(timeout=60)
         spec = jobs_pb2.JobSpec(engine="echo", queries=8)

@@ -13,7 +13,7 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
-from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request, settings_in
+from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
-    async with Gateway(settings_in(tmp_path, access=table)) as running:
+    async with Gateway(config_in(tmp_path, access=table)) as running:
         yield running
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import synergai
 from gateway.hub.work_sockets import WorkSocketServer
@@ -38,7 +39,7 @@ from worker_agent.hub_client.remote import open_work_socket
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
     from tests.integration.gateway.conftest import Connect, FakeAgent
     from tests.message_fields import RequestFactory
 
@@ -48,13 +49,13 @@ AGENT = ClientTls.read(CA, FILES / "agent.pem", FILES / "agent.key")
 
 
 @pytest.fixture
-async def encrypted(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+async def encrypted(config: GatewayConfig) -> AsyncIterator[Gateway]:
     tls = {
         "tls_cert": FILES / "server.pem",
         "tls_key": FILES / "server.key",
         "tls_client_ca": CA,
     }
-    async with Gateway(settings.model_copy(update=tls)) as running:
+    async with Gateway(replace(config, **tls)) as running:
         yield running
 
 
@@ -260,12 +261,12 @@ def renew(folder: Path, name: str, kinds: tuple[str, ...] = ("pem", "key")) -> N
 
 
 async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
-    settings: GatewaySettings, renewable: Path, caplog: pytest.LogCaptureFixture
+    config: GatewayConfig, renewable: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = FILES / "other.pem"
     tls = {"tls_cert": renewable / "gateway.pem", "tls_key": renewable / "gateway.key"}
     async with (
-        Gateway(settings.model_copy(update=tls)) as gateway,
+        Gateway(replace(config, **tls)) as gateway,
         synergai.Client(gateway.address, tls_ca=CA) as early,
     ):
         await early.workers()
@@ -313,9 +314,9 @@ async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
             await writer.wait_closed()
 
 
-async def test_http_port_is_encrypted_on_request(settings: GatewaySettings) -> None:
+async def test_http_port_is_encrypted_on_request(config: GatewayConfig) -> None:
     tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key", "http_tls": True}
-    async with Gateway(settings.model_copy(update=tls)) as gateway:
+    async with Gateway(replace(config, **tls)) as gateway:
         trusted = ssl.create_default_context(cafile=CA)
         answer = await http_exchange(gateway.http_address, trusted)
         assert answer.endswith(b"\r\n\r\nserving\n")
@@ -323,7 +324,7 @@ async def test_http_port_is_encrypted_on_request(settings: GatewaySettings) -> N
             assert await http_exchange(gateway.http_address, None) == b""
 
 
-async def test_encrypted_http_port_needs_a_certificate(settings: GatewaySettings) -> None:
-    gateway = Gateway(settings.model_copy(update={"http_tls": True}))
+async def test_encrypted_http_port_needs_a_certificate(config: GatewayConfig) -> None:
+    gateway = Gateway(replace(config, http_tls=True))
     with pytest.raises(InvalidInput, match="--http-tls needs --tls-cert"):
         await gateway.__aenter__()

@@ -15,7 +15,7 @@ from synergai.v1 import fleet_pb2, hub_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.settings import GatewaySettings
+    from gateway.config import GatewayConfig
     from synergai.protocol.request_codec import Buffer
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
     from tests.message_fields import RequestFactory
@@ -93,11 +93,11 @@ async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) 
 
 
 async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
-    settings: GatewaySettings,
+    config: GatewayConfig,
     connect: Connect,
     a_request: RequestFactory,
 ) -> None:
-    async with Gateway(settings) as gateway:
+    async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         _, stuck = await asyncio.open_connection("127.0.0.1", agent.work_port, limit=1)
         stuck.write(len(agent.connection_id).to_bytes(4, "little") + agent.connection_id.encode())

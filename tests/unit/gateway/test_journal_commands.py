@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,17 +58,17 @@ def test_damaged_journal_is_reported_with_exit_code_1(
     assert (code, "damaged" in out) == (1, True)
 
 
-def test_gateway_on_a_damaged_journal_says_what_to_do(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gateway_on_a_damaged_journal_says_what_to_do(state: Path) -> None:
     (state / "journal.db").write_bytes(b"")
-    port = "127.0.0.1:0"
-    with pytest.raises(SystemExit) as exited:
-        cli.main(
-            ["gateway", "--state", str(state), "--listen", port, "--hub", port, "--http", port]
-        )
-    error = capsys.readouterr().err
-    assert exited.value.code == 1
+    ports = [text for name in ("listen", "hub", "http") for text in (f"--{name}", "127.0.0.1:0")]
+    done = subprocess.run(
+        [sys.executable, "-m", "synergai", "gateway", "--state", str(state), *ports],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = done.stderr
+    assert done.returncode == 1
     assert "error: the journal" in error
     assert "synergai journal restore" in error
     assert "Traceback" not in error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from synergai.domain import (
@@ -70,7 +71,7 @@ def make_entry(
 def make_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
     chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
     return SchedulerCore(
-        SchedulingSettings.model_validate({"policy": "synergai", **settings}),
+        msgspec.convert({"policy": "synergai", **settings}, SchedulingSettings),
         ConfigurationDictionary(chosen),
     )
 

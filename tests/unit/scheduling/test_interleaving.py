@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import msgspec
 import pytest
 
 from synergai.domain import (
@@ -65,7 +66,7 @@ def make_core(
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second, both resident."""
     core = SchedulerCore(
-        SchedulingSettings.model_validate({"policy": "synergai", **settings}),
+        msgspec.convert({"policy": "synergai", **settings}, SchedulingSettings),
         ConfigurationDictionary(map(make_entry, profiled)),
     )
     for number in range(workers):

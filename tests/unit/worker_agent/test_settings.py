@@ -10,6 +10,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, validate_name
 from synergai.errors import InvalidInput
+from synergai.runtime.reexec import decode_config, encode_config
 from synergai.runtime.settings import InvalidSettings
 from worker_agent.config import AgentConfig
 from worker_agent.settings import AgentSettings
@@ -99,7 +100,7 @@ def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -
     assert set(config.__struct_fields__) == fields | {"agent_version", "memory_limit_bytes"}
     assert all(getattr(config, name) == getattr(settings, name) for name in fields)
     assert (config.models, config.cores, config.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
-    assert AgentConfig.decode(config.encode()) == config
+    assert decode_config(encode_config(config), AgentConfig) == config
 
 
 def test_memory_defaults_to_half_of_the_machine() -> None:

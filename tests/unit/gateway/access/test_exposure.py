@@ -18,7 +18,7 @@ ACCESS = {"access": "access.toml"}
 
 
 def check(options: Mapping[str, object], *, workers_are_listed: bool = False) -> None:
-    check_exposure(GatewaySettings.load(options), workers_are_listed=workers_are_listed)
+    check_exposure(GatewaySettings.load(options).to_config(), workers_are_listed=workers_are_listed)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.2"])

@@ -136,9 +136,7 @@ async def test_revocation_and_removed_rows_are_noticed(
         store.revoke("edge-1", NOW)
     await rules.load()
     rules.set_rows((ENROLLED,))
-    refusal = rules.refusal(worker)
-    assert isinstance(refusal, Unauthenticated)
-    assert "was revoked; to enrol it again" in str(refusal)
+    assert isinstance(rules.refusal(worker), Unauthenticated)
     with pytest.raises(Unauthenticated, match="was used"):
         await rules.admit(worker, token)
 

@@ -1,0 +1,56 @@
+"""Configuration of a running gateway: its validated settings, without the library that reads them.
+
+See `GatewaySettings` for the fields.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from synergai.scheduling.settings import SchedulingSettings  # noqa: TC001 - as above
+
+if TYPE_CHECKING:
+    from synergai.runtime.settings import LogLevel
+else:
+    LogLevel = str
+
+
+class GatewayConfig(Struct, frozen=True, kw_only=True):
+    """What a gateway is to do; see `GatewaySettings`.
+
+    Attributes:
+        scheduling: settings of the scheduler.
+    """
+
+    listen: str
+    hub: str
+    work_port: int
+    http: str
+    state: Path
+    dictionary: Path | None
+    scheduling: SchedulingSettings
+    heartbeat_s: float
+    max_message_bytes: int
+    max_requests: int
+    max_request_bytes: int
+    max_response_bytes: int
+    max_connection_calls: int
+    max_jobs: int
+    kept_jobs: int
+    drain_s: float
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_client_ca: Path | None
+    tls_clients_ca: Path | None
+    tls_crl: Path | None
+    access: Path | None
+    audit_log: Path | None
+    http_tls: bool
+    insecure: bool
+    reflection: bool
+    event_log: Path | None
+    ready_file: Path | None
+    log_level: LogLevel

@@ -1,0 +1,26 @@
+"""Process that serves as the gateway.
+
+``synergai gateway`` executes it in place of itself, under the same process id, once the settings
+are valid: the command line and the validation take memory that serving does not need.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gateway.config import GatewayConfig
+from gateway.server import GatewayProcess
+from synergai.cli.errors import exit_on_error
+from synergai.runtime.reexec import decode_config
+from synergai.runtime.service import run_service
+
+
+def main() -> None:
+    """Run the gateway whose configuration is the only argument."""
+    config = decode_config(sys.argv[1], GatewayConfig)
+    with exit_on_error():
+        run_service(lambda: GatewayProcess(config), config.log_level)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Process of a gateway with a worker of its own, which ``synergai serve`` executes."""
+
+from __future__ import annotations
+
+import sys
+
+from gateway.serve.config import ServeConfig
+from gateway.serve.server import LocalServer
+from synergai.cli.errors import exit_on_error
+from synergai.runtime.reexec import decode_config
+from synergai.runtime.service import run_service
+
+
+def main() -> None:
+    """Run the server whose configuration is the only argument."""
+    config = decode_config(sys.argv[1], ServeConfig)
+    with exit_on_error():
+        run_service(lambda: LocalServer(config), config.gateway.log_level)
+
+
+if __name__ == "__main__":
+    main()
