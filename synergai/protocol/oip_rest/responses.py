@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from synergai.protocol.oip_rest.tensors import json_from_raw
+from synergai.errors import InvalidInput
+from synergai.protocol.oip_rest.tensors import MAX_JSON_ELEMENTS, json_from_raw
 from synergai.protocol.parameters import read_parameters
 from synergai.protocol.request_codec import parse_response
 
@@ -35,12 +36,14 @@ def write_response(data: Buffer, form: OutputForm) -> RestResponse:
         form: form of the outputs.
 
     Raises:
-        InvalidInput: JSON cannot represent an output that was not requested in binary form.
+        InvalidInput: JSON cannot represent an output that was not requested in binary form, or all
+            of them have too many elements.
         DecodeError: `data` is not a valid response.
     """
     message, raw = parse_response(data)
     outputs: list[dict[str, Any]] = []
     binary: list[Buffer] = []
+    elements = 0
     for tensor, content in zip(message.outputs, raw, strict=True):
         output: dict[str, Any] = {
             "name": tensor.name,
@@ -54,7 +57,14 @@ def write_response(data: Buffer, form: OutputForm) -> RestResponse:
         else:
             if parameters:
                 output["parameters"] = parameters
-            output["data"] = json_from_raw(tensor.name, tensor.datatype, content)
+            data = json_from_raw(tensor.name, tensor.datatype, content)
+            elements += len(data)
+            if elements > MAX_JSON_ELEMENTS:
+                raise InvalidInput(
+                    f"the outputs have more than {MAX_JSON_ELEMENTS:,} elements in JSON, the limit: "
+                    "request binary_data"
+                )
+            output["data"] = data
         outputs.append(output)
     response: dict[str, Any] = {"model_name": message.model_name}
     if message.model_version:

@@ -19,7 +19,7 @@ from synergai.errors import InvalidInput, NotSupported
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2
 from synergai.protocol import arrays
-from synergai.protocol.oip_rest import tensors
+from synergai.protocol.oip_rest import responses, tensors
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import MAX_JSON_BYTES, OutputForm, read_request
 from synergai.protocol.oip_rest.responses import write_response
@@ -319,6 +319,16 @@ def test_output_that_json_cannot_represent_is_to_be_requested_as_binary(value: f
     with pytest.raises(InvalidInput, match="request binary_data"):
         write_response(response, OutputForm())
     assert write_response(response, OutputForm(default=True)).json_bytes is not None
+
+
+def test_outputs_together_are_limited_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "MAX_JSON_ELEMENTS", 10)
+    outputs = {name: np.zeros(5, np.float32) for name in ("a", "b")}
+    write_response(build_response("e", outputs).SerializeToString(), OutputForm())
+    large = build_response("e", outputs | {"c": np.zeros(1)}).SerializeToString()
+    with pytest.raises(InvalidInput, match="more than 10 elements in JSON, the limit: request bin"):
+        write_response(large, OutputForm())
+    assert write_response(large, OutputForm(default=True)).json_bytes is not None
 
 
 @pytest.mark.parametrize(
