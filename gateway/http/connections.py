@@ -7,7 +7,7 @@ the client is gone.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,8 @@ MAX_PIPELINED: Final = 32
 kilobytes until it is answered."""
 IDLE_S: Final = 10.0
 """Time to send a head. A response has to be read at `MIN_BYTES_PER_S` on average over this time."""
+YIELD_AFTER_S: Final = 0.2
+"""Time after which a connection without a complete request may have to give way to a new one."""
 SURPLUS: Final = "surplus"
 """Key of the request's state: true if the connection is one of the reserved ones."""
 
@@ -50,12 +52,16 @@ class LimitedConnection(HttpToolsProtocol):
     Args:
         unread: counts the responses that clients have not read yet.
         *args, **options: see `HttpToolsProtocol`.
+
+    Attributes:
+        waiting_since: when it was opened or its last response sent, in the event loop's time.
     """
 
     _surplus = False
     _certificate: PeerCertificate | None = None
     _in_head = False
     _head_bytes = 0
+    waiting_since = 0.0
     _message_ended = False
     _refusal: tuple[HTTPStatus, str] | None = None
     _idle: asyncio.TimerHandle | None = None
@@ -72,10 +78,42 @@ class LimitedConnection(HttpToolsProtocol):
         self._certificate = socket_certificate(transport.get_extra_info("ssl_object"))
         count = len(self.connections)
         self._surplus = count > MAX_CONNECTIONS
-        if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
+        self.waiting_since = self.loop.time()
+        if count > MAX_CONNECTIONS + RESERVED_CONNECTIONS and not self._make_room():
             transport.abort()
         else:
             self._wait_for_head()
+
+    def _make_room(self) -> bool:
+        """Close the connection whose request has been incomplete for longest.
+
+        Of the clients, the one with the most such connections loses one.
+
+        Returns:
+            Whether there was one, for long enough.
+        """
+        before = self.loop.time() - YIELD_AFTER_S
+        others = [each for each in self.connections if isinstance(each, LimitedConnection)]
+        waiting = [
+            each for each in others if each.waiting_since < before and not each.has_complete_request
+        ]
+        if not waiting:
+            return False
+        peers = Counter(each.host for each in waiting)
+        oldest = min(waiting, key=lambda each: (-peers[each.host], each.waiting_since))
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    @property
+    def has_complete_request(self) -> bool:
+        """Whether the client awaits a response."""
+        return any(not cycle.more_body for cycle in self._unfinished)
+
+    @property
+    def host(self) -> str:
+        """Address of the client's machine."""
+        return self.client[0] if self.client else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell all requests that the client is gone."""
@@ -141,6 +179,7 @@ class LimitedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, unless it was sent already."""
         self._unfinished.popleft()
+        self.waiting_since = self.loop.time()
         super().on_response_complete()
         if self.cycle.response_complete:
             self._wait_for_head()
@@ -184,8 +223,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._send_refusal()
 
     def _send_refusal(self) -> None:
-        awaited = any(not cycle.more_body for cycle in self._unfinished)
-        if self._refusal is None or awaited or self.transport.is_closing():
+        if self._refusal is None or self.has_complete_request or self.transport.is_closing():
             return
         status, text = self._refusal
         body = msgspec.json.encode({"error": text})

@@ -57,14 +57,14 @@ def write_response(data: Buffer, form: OutputForm) -> RestResponse:
         else:
             if parameters:
                 output["parameters"] = parameters
-            data = json_from_raw(tensor.name, tensor.datatype, content)
-            elements += len(data)
+            values = json_from_raw(tensor.name, tensor.datatype, content)
+            elements += len(values)
             if elements > MAX_JSON_ELEMENTS:
                 raise InvalidInput(
-                    f"the outputs have more than {MAX_JSON_ELEMENTS:,} elements in JSON, the limit: "
-                    "request binary_data"
+                    f"the outputs have more than {MAX_JSON_ELEMENTS:,} elements in JSON, the "
+                    "limit: request binary_data"
                 )
-            output["data"] = data
+            output["data"] = values
         outputs.append(output)
     response: dict[str, Any] = {"model_name": message.model_name}
     if message.model_version:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import math
 import random
 import struct
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -382,6 +383,7 @@ async def test_health_is_answered_beyond_the_limit_of_connections(
 ) -> None:
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(connections, "RESERVED_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "YIELD_AFTER_S", math.inf)
     async with connected(gateway) as first, connected(gateway) as second:
         for connection in (first, second):
             connection.send_head("/healthz", 0, method="GET")
@@ -399,6 +401,22 @@ async def test_health_is_answered_beyond_the_limit_of_connections(
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await fifth.answer()
     assert len(agent.assignments) == 1
+
+
+async def test_connections_without_requests_give_way_to_health_checks(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "RESERVED_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "YIELD_AFTER_S", 0.0)
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(connected(gateway)) for _ in range(4)]
+        opened[1].writer.write(b"GET /heal")
+        opened[2].send_head(INFER, 1000)
+        for _ in range(4):
+            assert (await get(gateway, "/healthz")).status == 200
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await opened[0].answer()
 
 
 @pytest.mark.usefixtures("agent")
