@@ -7,15 +7,12 @@ of each page, and verifies it at every read.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import apsw
-import apsw.sqlite_extra
 
 from synergai.errors import InternalError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUM_BYTES: Final = 8
@@ -111,10 +108,13 @@ def _load_checksums() -> None:
     names = apsw.vfs_names()
     if _CHECKSUM_VFS in names:
         return
+    # `apsw.sqlite_extra` would find it as well, but by modules that cost half a megabyte.
+    extension = Path(apsw.__file__).with_name("sqlite_extra_binaries") / "cksumvfs"
     connection = apsw.Connection(":memory:")
     try:
-        apsw.sqlite_extra.load(connection, "cksumvfs")
-    except (LookupError, apsw.Error, apsw.sqlite_extra.NotAvailable) as error:
+        connection.enable_load_extension(True)
+        connection.load_extension(str(extension))
+    except apsw.Error as error:
         raise InternalError(
             "this installation of apsw lacks the extension cksumvfs; install a wheel of apsw "
             "3.51.3 or newer from PyPI"
