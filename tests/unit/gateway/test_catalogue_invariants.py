@@ -1,0 +1,100 @@
+"""What holds for the catalogue whatever workers offer, in whichever order they come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gateway.fleet.catalogue import Catalogue
+from synergai.domain import EngineName, WorkerId
+from synergai.errors import SynergaiError
+from tests.unit.gateway.conftest import ENGINE
+
+if TYPE_CHECKING:
+    from gateway.fleet.descriptions import Established
+    from synergai.domain import Engine
+
+WORKERS = st.sampled_from([WorkerId(name) for name in ("w1", "w2", "w3")])
+OFFERS = st.sampled_from(
+    [
+        *(replace(ENGINE, digest=digest * 64) for digest in "ab"),
+        replace(ENGINE, digest="a" * 64, version="2"),
+        replace(ENGINE, fault="truncated"),
+        replace(ENGINE, fault="it is being inspected", inputs=(), outputs=(), pending=True),
+    ]
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("offer"), WORKERS, OFFERS),
+        st.tuples(st.just("leave"), WORKERS, st.just(ENGINE)),
+        st.tuples(st.just("restart"), WORKERS, st.just(ENGINE)),
+    ),
+    max_size=20,
+)
+
+
+class Fleet:
+    """Workers that prove their ids, and a gateway that may restart; a client after every step.
+
+    Attributes:
+        held: engine that each worker serves, or served until it left, unless it offers another.
+        resolved: engine of each connected worker, as the gateway treats it.
+        seen: what the client saw last.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: dict[EngineName, Established] = {}
+        self.held: dict[WorkerId, Engine] = {}
+        self.resolved: dict[WorkerId, Engine] = {}
+        self.seen: Engine | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.resolved.clear()
+        self.catalogue = Catalogue(
+            self.recorded,
+            established=self.recorded.copy(),
+            on_established=self.recorded.__setitem__,
+        )
+        self.catalogue.keep_absent = True
+
+    def take(self, step: str, worker_id: WorkerId, engine: Engine) -> None:
+        match step:
+            case "offer":
+                if not engine.fault and engine != self.held.get(worker_id):
+                    self.held.pop(worker_id, None)
+                self.resolved |= self.catalogue.update(worker_id, engine)
+            case "leave":
+                self.resolved.pop(worker_id, None)
+                for engines in self.catalogue.remove_worker(worker_id):
+                    self.resolved |= engines
+            case _:
+                self.restart()
+
+    def ask(self) -> Engine | None:
+        try:
+            return self.catalogue.find(ENGINE.name)
+        except SynergaiError:
+            return None
+
+
+@given(STEPS)
+def test_clients_see_one_engine_until_all_that_served_it_offer_another(
+    steps: list[tuple[str, WorkerId, Engine]],
+) -> None:
+    fleet = Fleet()
+    for step in steps:
+        fleet.take(*step)
+        served = [engine for engine in fleet.resolved.values() if not engine.fault]
+        found = fleet.ask()
+        assert (found is None) == (not served)
+        if found is None:
+            continue
+        assert all(engine == found for engine in served)
+        if fleet.seen not in (None, found):
+            assert fleet.seen not in fleet.held.values()
+        fleet.seen = found
+        fleet.held |= {each: engine for each, engine in fleet.resolved.items() if not engine.fault}
