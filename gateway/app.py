@@ -183,6 +183,16 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         lambda: len(jobs.pauses),
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
+    metrics.add_gauge(
+        "workers_ejected",
+        "Workers that get no work for a while, as they made no progress.",
+        lambda: sum(map(dispatcher.is_ejected, dispatcher.workers())),
+    )
+    metrics.add_counter(
+        "ejections",
+        "Times that a worker was ejected, as it made no progress.",
+        lambda: dispatcher.ejections,
+    )
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
     metrics.register(ConflictCollector(lambda: catalogue.conflicts))
     unread = UnreadResponses(config.max_response_bytes)

@@ -66,6 +66,7 @@ class _Scheduling(Settings):
     fair_burst_s: float = field_of(SchedulingOptions, "fair_burst_s")
     fair_half_life_s: float = field_of(SchedulingOptions, "fair_half_life_s")
     mode_switch_s: float = field_of(SchedulingOptions, "mode_switch_s")
+    stuck_s: float = field_of(SchedulingOptions, "stuck_s")
     max_faults: int = field_of(SchedulingOptions, "max_faults")
 
 

@@ -18,13 +18,16 @@ from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignme
 from synergai.domain import Fault, JobState
 from synergai.scheduling.events import (
     Dispatch,
+    Eject,
     Expire,
     Fail,
     Finish,
     JobArrived,
     JobCancelled,
     Learned,
+    ProgressChecked,
     Reject,
+    Revoke,
     Stop,
     TimePassed,
     WorkerDraining,
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import EngineName, Job, JobId, WorkerId
+    from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TIMER_RESOLUTION_S = 0.001
+_CHECKS_OF_STUCK_S = 0.25
+"""Interval of the checks for workers without progress, relative to the time they may take."""
 
 
 class Journal(Protocol):
@@ -71,6 +76,9 @@ class Dispatcher:
         clock: source of the core's time.
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
         recorder: receives every event with its commands.
+
+    Attributes:
+        ejections: how often a worker was ejected, as it made no progress.
     """
 
     def __init__(
@@ -91,13 +99,17 @@ class Dispatcher:
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._check_s = core.stuck_s * _CHECKS_OF_STUCK_S
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.ejections = 0
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._progress_timer):
+            if timer is not None:
+                timer.cancel()
 
     # --- jobs -------------------------------------------------------------------------------
 
@@ -180,6 +192,10 @@ class Dispatcher:
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
         """Return observed over profiled time per query, by worker and engine."""
         return self._core.paces
+
+    def is_ejected(self, worker: ConnectedWorker) -> bool:
+        """Return whether a worker gets no assignments for a while, as it made no progress."""
+        return self._workers.get(worker.id) is worker and self._core.ejected(worker.id)
 
     @property
     def worker_count(self) -> int:
@@ -269,6 +285,11 @@ class Dispatcher:
                 worker = self._workers.get(worker_id)
                 if worker is not None:
                     worker.orders.put(StopAssignment(assignment_id))
+            case Revoke(assignment_id, worker_id):
+                self._revoke(assignment_id, worker_id)
+            case Eject(worker_id, pause_s):
+                self.ejections += 1
+                _log.warning("worker %s makes no progress: nothing for %g s", worker_id, pause_s)
             case Expire(job_id):
                 self._end_job(job_id, JobState.EXPIRED, now, "the deadline passed")
             case Fail(job_id, reason, fault):
@@ -289,6 +310,14 @@ class Dispatcher:
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
         worker.orders.put(RunAssignment(assignment, requests))
         handler.on_dispatched(assignment, now)
+        self._watch_progress()
+
+    def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
+        """Stop an assignment that runs elsewhere from now on; its reports are stale."""
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            worker.in_flight.pop(assignment_id, None)
+            worker.orders.put(StopAssignment(assignment_id))
 
     def _end_job(
         self,
@@ -317,6 +346,23 @@ class Dispatcher:
         # The loop rounds to milliseconds; waking too early would only schedule another timer.
         delay = max(0.0, at - self._clock.now()) + _TIMER_RESOLUTION_S
         self._timer = asyncio.get_running_loop().call_later(delay, self._timer_fired)
+
+    def _watch_progress(self) -> None:
+        """Let the core look for workers without progress while assignments are in flight."""
+        if self._progress_timer is None and math.isfinite(self._check_s):
+            loop = asyncio.get_running_loop()
+            self._progress_timer = loop.call_later(self._check_s, self._progress_timer_fired)
+
+    def _progress_timer_fired(self) -> None:
+        self._journal.after_pending(self._check_progress)
+
+    def _check_progress(self) -> None:
+        self._progress_timer = None
+        if self._closed:
+            return
+        self._handle(ProgressChecked())
+        if any(worker.in_flight or self.is_ejected(worker) for worker in self._workers.values()):
+            self._watch_progress()
 
     def _timer_fired(self) -> None:
         self._timer = None

@@ -122,6 +122,8 @@ class FleetServicer:
 
         if worker.draining:
             state = fleet_pb2.WORKER_STATE_DRAINING
+        elif self._dispatcher.is_ejected(worker):
+            state = fleet_pb2.WORKER_STATE_EJECTED
         elif worker.in_flight:
             state = fleet_pb2.WORKER_STATE_BUSY
         else:

@@ -26,6 +26,7 @@ class WorkerState(enum.Enum):
     IDLE = 1
     BUSY = 2
     DRAINING = 3
+    EJECTED = 4
 
     @classmethod
     def _missing_(cls, value: object) -> WorkerState:  # noqa: ARG003 - a state of a newer gateway

@@ -6,7 +6,8 @@ Invariants after every call of ``handle``:
    worker. No other code creates or destroys queries.
 2. A job is queued if and only if it has pending queries that are ready to run, and does not pause
    before a retry.
-3. A lease lasts until its worker reports the end or leaves, even if its job is removed first.
+3. A lease lasts until its worker reports the end, leaves or is ejected, even if its job is removed
+   first.
    Reports under any other assignment id change nothing.
 4. Assignment ids increase, also across restarts: the epoch forms their upper bits.
 5. The same events at the same times produce the same commands.
@@ -25,6 +26,7 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
     Command,
+    Eject,
     EnginesChanged,
     Event,
     Expire,
@@ -36,9 +38,11 @@ from synergai.scheduling.events import (
     ModeChanged,
     ProfilesAdded,
     ProfilesRemoved,
+    ProgressChecked,
     QueriesDone,
     QueriesReady,
     Reject,
+    Revoke,
     SessionDropped,
     SessionLoaded,
     TimePassed,
@@ -50,6 +54,7 @@ from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
 from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
+from synergai.scheduling.outliers import Outliers
 from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.ranges import Ranges
@@ -110,6 +115,7 @@ class SchedulerCore:
         )
         self._resumption = Resumption(self._view)
         self._expiries = Expiries()
+        self._outliers = Outliers(self._fleet, self._estimator, settings)
         self._retries = Retries()
         self._next_sequence = 0
         self._now = -math.inf
@@ -210,6 +216,7 @@ class SchedulerCore:
                 self._end_assignment(event)
             case QueriesDone(assignment_id, done, compute_s):
                 if lease := self._leases.get(assignment_id):
+                    self._hear(lease, completed=done > lease.done)
                     self._leases.record_progress(lease, done, compute_s, self._now)
             case AssignmentStarted(assignment_id, setup_s):
                 if lease := self._leases.get(assignment_id):
@@ -228,6 +235,8 @@ class SchedulerCore:
                 self._add_worker(worker)
             case TimePassed():
                 pass
+            case ProgressChecked():
+                self._check_progress()
             case ProfilesAdded(entries):
                 self._add_profiles(entries)
             case ProfilesRemoved(entries):
@@ -290,6 +299,7 @@ class SchedulerCore:
             case EnginesChanged(_, engines):
                 self._set_engines(worker, engines)
             case SessionLoaded(_, session, setup_s):
+                self._outliers.heard(worker, self._now)
                 self._add_session(worker, session)
                 row = self._dictionary.row(session.engine, worker.worker.worker_class)
                 if entry := row.get(session.configuration):
@@ -299,6 +309,7 @@ class SchedulerCore:
                 self._estimator.invalidate_engine(worker, session.engine)
                 self._wait_queue.rerank(session.engine)
             case ModeChanged(_, mode, switch_s):
+                self._outliers.heard(worker, self._now)
                 self._set_mode(worker, mode, switch_s)
 
     def _set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
@@ -328,6 +339,7 @@ class SchedulerCore:
 
     def _record_start(self, lease: Lease, setup_s: float) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
+        self._hear(lease)
         self._add_session(worker, lease.session)
         self._leases.record_start(lease, setup_s, self._now)
 
@@ -336,6 +348,7 @@ class SchedulerCore:
         if lease is None:
             return
         done = max(event.done, lease.done)
+        self._hear(lease, completed=event.outcome is Outcome.COMPLETED)
         lease.batch_size = event.batch
         self._leases.record_progress(lease, done, event.compute_s, self._now, final=True)
         if lease.done:
@@ -440,6 +453,38 @@ class SchedulerCore:
         self._probes.refresh()
         for engine in engines:
             self._wait_queue.rerank(engine)
+
+    # --- outliers -----------------------------------------------------------------------
+
+    @property
+    def stuck_s(self) -> float:
+        """Time without progress, in addition to what is expected, that ejects a worker."""
+        return self._settings.stuck_s
+
+    def ejected(self, worker_id: WorkerId) -> bool:
+        """Return whether a worker gets no assignments because it made no progress."""
+        worker = self._fleet.workers.get(worker_id)
+        return worker is not None and worker.ejected_until is not None
+
+    def _hear(self, lease: Lease, *, completed: bool = False) -> None:
+        worker = self._fleet.workers[lease.assignment.worker_id]
+        self._outliers.heard(worker, self._now)
+        if completed:
+            self._outliers.completed(worker, self._now)
+
+    def _check_progress(self) -> None:
+        for worker in list(self._fleet.workers.values()):
+            self._outliers.start_trial(worker, self._now)
+            if self._outliers.is_stuck(worker, self._now):
+                self._eject(worker)
+
+    def _eject(self, worker: WorkerRecord) -> None:
+        """Take all assignments of a worker back, and give it no others for a while."""
+        pause_s = self._outliers.eject(worker, self._now)
+        for lease in list(worker.leases.values()):
+            self._commands.append(Revoke(lease.assignment.id, worker.id))
+            self._release(lease)
+        self._commands.append(Eject(worker.id, pause_s))
 
     # --- job lifecycle ------------------------------------------------------------------
 

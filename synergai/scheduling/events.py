@@ -215,6 +215,14 @@ class TimePassed(Struct, frozen=True):
     """The instant of ``SchedulerCore.wakeup`` has come."""
 
 
+class ProgressChecked(Struct, frozen=True):
+    """It is time to look for workers that make no progress.
+
+    All reports that have arrived were handled; otherwise queries that were reported, but not yet
+    recorded, would run again.
+    """
+
+
 Event: TypeAlias = (
     WorkerJoined
     | WorkerDraining
@@ -232,6 +240,7 @@ Event: TypeAlias = (
     | ProfilesAdded
     | ProfilesRemoved
     | TimePassed
+    | ProgressChecked
 )
 
 
@@ -249,6 +258,20 @@ class Stop(Struct, frozen=True):
 
     assignment_id: AssignmentId
     worker_id: WorkerId
+
+
+class Revoke(Struct, frozen=True):
+    """Take the assignment back: stop it, and ignore further reports on it."""
+
+    assignment_id: AssignmentId
+    worker_id: WorkerId
+
+
+class Eject(Struct, frozen=True):
+    """The worker made no progress and gets no assignments for `pause_s` seconds."""
+
+    worker_id: WorkerId
+    pause_s: float
 
 
 class Finish(Struct, frozen=True):
@@ -284,4 +307,4 @@ class Learned(Struct, frozen=True):
     entry: ProfileEntry
 
 
-Command: TypeAlias = Dispatch | Stop | Finish | Fail | Reject | Expire | Learned
+Command: TypeAlias = Dispatch | Stop | Revoke | Eject | Finish | Fail | Reject | Expire | Learned

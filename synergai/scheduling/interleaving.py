@@ -145,7 +145,7 @@ class Interleaver:
         """
         soonest_s = math.inf
         for worker in self._view.serving(engine):
-            if worker.draining:
+            if worker.withdrawn:
                 continue
             estimate = self._estimator.estimate(engine, worker)
             if not worker.leases or estimate is None:

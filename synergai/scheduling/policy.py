@@ -129,7 +129,7 @@ class View:
         The best configuration is the fastest; with the objective ``energy``, the one with the
         least joules per query among those that meet the deadline with slack on an idle worker.
         """
-        if job.job.engine not in worker.engines or worker.draining:
+        if job.job.engine not in worker.engines or worker.withdrawn:
             return None
         estimates = self._estimator.estimates(job.job.engine, worker)
         if not estimates:

@@ -67,6 +67,15 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             description="Assumed duration of a worker's power mode switch until one was measured.",
         ),
     ] = 5.0
+    stuck_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            description="Time without progress, in addition to eight times the expected, after "
+            "which a worker's assignments run elsewhere and it gets no new ones for a while; inf "
+            "for never.",
+        ),
+    ] = 10.0
     max_faults: Annotated[
         int,
         Meta(

@@ -219,6 +219,11 @@ class WorkerRecord:
         interruptions: requests that interrupted its jobs since one of these made progress.
         interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
+        heard_at: when one of its leases last showed a sign of progress.
+        silences_s: longest recent time between two such signs, by engine.
+        ejected_until: end of its pause as an outlier; None if it is not ejected.
+        on_trial: it was ejected, and has not completed a query since.
+        ejections: how often it was ejected since it last completed a query.
     """
 
     worker: Worker
@@ -239,6 +244,16 @@ class WorkerRecord:
     interrupted_at: float = -math.inf
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
+    heard_at: float = -math.inf
+    silences_s: dict[EngineName, float] = field(default_factory=dict)
+    ejected_until: float | None = None
+    on_trial: bool = False
+    ejections: int = 0
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it gets no new assignments: it drains, or is ejected as an outlier."""
+        return self.draining or self.ejected_until is not None
 
     @property
     def id(self) -> WorkerId:
@@ -255,7 +270,8 @@ class WorkerRecord:
         """Whether it runs a job, not a probe, and takes another request between two queries."""
         return (
             self.requests < min(len(self.leases), MAX_REQUESTS)
-            and not self.draining
+            and not self.withdrawn
+            and not self.on_trial
             and all(lease.estimate is not None for lease in self.leases.values())
         )
 
@@ -293,7 +309,7 @@ class WorkerRecord:
         if self.yielding:
             # What yields returns to the queue first: another job must not take its place.
             return math.inf
-        if self.draining or len(self.leases) >= settings.prefetch_count:
+        if self.withdrawn or len(self.leases) >= (1 if self.on_trial else settings.prefetch_count):
             return math.inf
         if not self.leases:
             return -math.inf

@@ -30,6 +30,8 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     WORKER_STATE_IDLE: _WorkerState.ValueType  # 1
     WORKER_STATE_BUSY: _WorkerState.ValueType  # 2
     WORKER_STATE_DRAINING: _WorkerState.ValueType  # 3
+    WORKER_STATE_EJECTED: _WorkerState.ValueType  # 4
+    """it made no progress and gets no work for a while"""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper): ...
 
@@ -37,6 +39,8 @@ WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
 WORKER_STATE_IDLE: WorkerState.ValueType  # 1
 WORKER_STATE_BUSY: WorkerState.ValueType  # 2
 WORKER_STATE_DRAINING: WorkerState.ValueType  # 3
+WORKER_STATE_EJECTED: WorkerState.ValueType  # 4
+"""it made no progress and gets no work for a while"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final

@@ -61,7 +61,7 @@ class SloMael:
             for job_id, (job, worker) in self._bindings.items()
             if job.queued
             and view.workers.get(worker.id) is worker
-            and not worker.draining
+            and not worker.withdrawn
             and self._predefined.estimate(view, job, worker) is not None
         }
 
@@ -75,7 +75,7 @@ class SloMael:
             able = [
                 worker
                 for worker in view.serving(job.job.engine)
-                if not worker.draining and self._predefined.estimate(view, job, worker) is not None
+                if not worker.withdrawn and self._predefined.estimate(view, job, worker) is not None
             ]
             if not able:
                 continue

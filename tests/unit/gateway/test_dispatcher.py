@@ -24,7 +24,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.scheduling.events import EnginesChanged, WorkerDraining
+from synergai.scheduling.events import EnginesChanged, ProgressChecked, WorkerDraining
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import ENGINE, make_worker
 
@@ -354,3 +354,26 @@ async def test_closed_dispatcher_dispatches_nothing(harness: GatewayHarness) -> 
     request = harness.begin_request()
     assert harness.orders(worker) == []
     assert not request.result.done()
+
+
+# --- workers without progress -----------------------------------------------------------------
+
+
+async def test_request_on_a_silent_worker_is_answered_by_another_and_its_late_answer_ignored(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [harness.add_worker("one"), harness.add_worker("two")]
+    request = harness.begin_request()
+    [silent] = [worker for worker in workers if worker.in_flight]
+    [other] = [worker for worker in workers if worker is not silent]
+    (first,) = harness.assignments(silent)
+    later = harness.clock.now() + 1000.0
+    monkeypatch.setattr(type(harness.clock), "now", lambda _: later)
+    harness.dispatcher.tell(ProgressChecked(), after_pending=True)
+    assert harness.dispatcher.is_ejected(silent)
+    assert harness.dispatcher.ejections == 1
+    (again,) = harness.assignments(other)
+    harness.complete(silent, first, done=1, responses=[b"late"])
+    assert harness.metric("stale_reports_total") == 1
+    harness.complete(other, again, done=1, responses=[RESPONSE])
+    assert await request.result == RESPONSE

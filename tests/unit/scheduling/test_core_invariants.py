@@ -43,9 +43,11 @@ from synergai.scheduling.events import (
     ModeChanged,
     ProfilesAdded,
     ProfilesRemoved,
+    ProgressChecked,
     QueriesDone,
     QueriesReady,
     Reject,
+    Revoke,
     SessionDropped,
     SessionLoaded,
     Stop,
@@ -117,6 +119,8 @@ class World:
                     self.done[assignment.id] = 0
                 case Stop(assignment_id):
                     assert assignment_id in self.in_flight
+                case Revoke(assignment_id):
+                    del self.in_flight[assignment_id]
                 case Finish(job_id) | Fail(job_id) | Reject(job_id) | Expire(job_id):
                     assert job_id not in self.outcomes, "a job ends once"
                     self.outcomes[job_id] = command
@@ -299,6 +303,11 @@ def _wake(world: World, _data: st.DataObject, _: int) -> Event:
     return TimePassed()
 
 
+def _check_progress(world: World, data: st.DataObject, _: int) -> Event:
+    world.now += data.draw(st.sampled_from([0.0, 100.0, 5000.0]))
+    return ProgressChecked()
+
+
 ACTIONS = [
     *[_submit] * 6,
     *[_end] * 6,
@@ -306,6 +315,7 @@ ACTIONS = [
     *[_start] * 2,
     *[_join] * 3,
     *[_wake] * 3,
+    _check_progress,
     _submit_again,
     _make_ready,
     _cancel,

@@ -160,14 +160,14 @@ def _relevant_workers(
     """
     fleet = view.workers.values()
     if len(fleet) <= MAX_WORKERS:
-        return [worker for worker in fleet if not worker.draining]
+        return [worker for worker in fleet if not worker.withdrawn]
     if not waiting:
         return list(available[:1])
     first = waiting[0]
     if available:
         chosen = [c.worker for c in view.candidates(first, available)[: MAX_WORKERS - 2]]
     else:
-        busy = [w for w in view.serving(first.job.engine) if w.leases and not w.draining]
+        busy = [w for w in view.serving(first.job.engine) if w.leases and not w.withdrawn]
         chosen = heapq.nlargest(MAX_WORKERS - 2, busy, key=_slack)
     soonest = view.next_available(MAX_WORKERS, first.job.engine)
     return list(dict.fromkeys([*chosen, *soonest]))[:MAX_WORKERS]
