@@ -107,15 +107,23 @@ class QuotaExceeded(Overloaded):
         quota: name of the quota, as in the access table.
         limit: its limit.
         retry_after_s: seconds after which there is room again; None if that is unknown.
+        delay_s: seconds by which servers delay the refusal, since the tenant gets too many.
 
     Attributes:
         tenant: as given.
         quota: name of the quota.
         retry_after_s: as given.
+        delay_s: as given.
     """
 
     def __init__(
-        self, tenant: str, quota: str, limit: float, retry_after_s: float | None = None
+        self,
+        tenant: str,
+        quota: str,
+        limit: float,
+        retry_after_s: float | None = None,
+        *,
+        delay_s: float = 0.0,
     ) -> None:
         later = "later" if retry_after_s is None else f"in {max(retry_after_s, 0.001):.3g} s"
         super().__init__(
@@ -125,6 +133,7 @@ class QuotaExceeded(Overloaded):
         self.tenant = tenant
         self.quota = quota
         self.retry_after_s = retry_after_s
+        self.delay_s = delay_s
 
 
 class Unavailable(SynergaiError):

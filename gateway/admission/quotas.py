@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MAX_TENANTS: Final = 10_000
 """Tenants whose usage is tracked at a time. Clients may be allowed to choose the names."""
+PROMPT_REFUSALS_PER_S: Final = 50.0
+"""Refusals of a tenant that are sent at once; further ones are delayed."""
+REFUSAL_DELAY_S: Final = 0.25
+"""Delay of these: the one that clients are told by default."""
 _SWEEP_FROM: Final = 64
 _SWEEP_EVERY_S: Final = 1.0
 
@@ -60,6 +64,7 @@ class TenantUsage:
     __slots__ = (
         "_bytes",
         "_on_rejection",
+        "_refusals",
         "_requests",
         "connections",
         "in_flight",
@@ -79,6 +84,7 @@ class TenantUsage:
         self.connections: dict[str, int] = {}
         self._requests = _bucket(None, quota.requests_per_s, now)
         self._bytes = _bucket(None, quota.bytes_per_s, now)
+        self._refusals = TokenBucket(PROMPT_REFUSALS_PER_S, now)
 
     def change_quota(self, quota: Quota, now: float) -> None:
         """Apply other limits; what is in use stays in use."""
@@ -98,7 +104,7 @@ class TenantUsage:
             QuotaExceeded: there is no room for it.
         """
         quota = self.quota
-        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight)
+        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
         if not charged:
             self._check_rates(size_bytes, now)
             self.charge(size_bytes, now)
@@ -123,20 +129,20 @@ class TenantUsage:
         if self._bytes is not None:
             self._bytes.take(size_bytes, now)
 
-    def start_stream(self) -> None:
+    def start_stream(self, now: float) -> None:
         """Count a stream.
 
         Raises:
             QuotaExceeded: there is no room for it.
         """
-        self._check("streams", self.streams, self.quota.streams)
+        self._check("streams", self.streams, self.quota.streams, now)
         self.streams += 1
 
     def end_stream(self) -> None:
         """Free the room of a stream."""
         self.streams -= 1
 
-    def start_call(self, connection: str) -> None:
+    def start_call(self, connection: str, now: float) -> None:
         """Count a call on a connection.
 
         Raises:
@@ -144,7 +150,7 @@ class TenantUsage:
         """
         calls = self.connections.get(connection, 0)
         if not calls:
-            self._check("connections", len(self.connections), self.quota.connections)
+            self._check("connections", len(self.connections), self.quota.connections, now)
         self.connections[connection] = calls + 1
 
     def end_call(self, connection: str) -> None:
@@ -153,15 +159,15 @@ class TenantUsage:
         if not self.connections[connection]:
             del self.connections[connection]
 
-    def start_job(self, queries: int) -> None:
+    def start_job(self, queries: int, now: float) -> None:
         """Count a job.
 
         Raises:
             QuotaExceeded: it has too many queries, or there is no room for it.
         """
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
-            self._refuse("queries_per_job", self.quota.queries_per_job)
-        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs)
+            self._refuse("queries_per_job", self.quota.queries_per_job, now)
+        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
         self.jobs += 1
 
     def end_job(self) -> None:
@@ -175,6 +181,7 @@ class TenantUsage:
             or self.streams
             or self.jobs
             or self.connections
+            or self._refusals.used(now) > 0
             or (self._requests is not None and self._requests.used(now) > 0)
             or (self._bytes is not None and self._bytes.used(now) > 0)
         )
@@ -195,18 +202,22 @@ class TenantUsage:
 
     def _check_rates(self, size_bytes: int, now: float) -> None:
         if self._requests is not None and (wait_s := self._requests.wait_s(1.0, now)):
-            self._refuse("requests_per_s", self.quota.requests_per_s, wait_s)
+            self._refuse("requests_per_s", self.quota.requests_per_s, now, wait_s)
         if self._bytes is not None and (wait_s := self._bytes.wait_s(size_bytes, now)):
-            self._refuse("bytes_per_s", self.quota.bytes_per_s, wait_s)
+            self._refuse("bytes_per_s", self.quota.bytes_per_s, now, wait_s)
 
-    def _check(self, name: str, used: int, limit: int | None) -> None:
+    def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
         if limit is not None and used >= limit:
-            self._refuse(name, limit)
+            self._refuse(name, limit, now)
 
     def _refuse(
-        self, name: str, limit: float | None, retry_after_s: float | None = None
+        self, name: str, limit: float | None, now: float, retry_after_s: float | None = None
     ) -> NoReturn:
-        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s)
+        delay_s = REFUSAL_DELAY_S
+        if not self._refusals.wait_s(1.0, now):
+            self._refusals.take(1.0, now)
+            delay_s = 0.0
+        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s)
         self._on_rejection(error)
         raise error
 
@@ -280,7 +291,7 @@ class TenantQuotas:
         """
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.start_job(queries)
+            usage.start_job(queries, self._clock.now())
         return usage
 
     def restore_job(self, tenant: str) -> TenantUsage | None:
@@ -308,10 +319,11 @@ class TenantQuotas:
         if usage is None:
             yield
             return
-        usage.start_call(connection)
+        now = self._clock.now()
+        usage.start_call(connection, now)
         try:
             if stream:
-                usage.start_stream()
+                usage.start_stream(now)
             try:
                 yield
             finally:

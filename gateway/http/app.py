@@ -15,7 +15,7 @@ from starlette.routing import Router
 from gateway.http.connections import SURPLUS
 from gateway.http.errors import error_response, response_to
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.rpc import log_internal_error
+from synergai.protocol.rpc import delay_refusal, log_internal_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -69,6 +69,8 @@ class HttpApp:
                 await response_to(error)(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - a bug must not reach the client
             if not started:
+                if isinstance(error, SynergaiError):
+                    await delay_refusal(error)
                 await _failure(scope, error)(scope, receive, send)
         finally:
             self._running.discard(task)

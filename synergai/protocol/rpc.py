@@ -131,6 +131,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     The message is truncated, as it may quote the client's input, and gRPC drops oversized metadata
     altogether. If retrying may help, the trailers carry the delay.
     """
+    await delay_refusal(error)
     after_ms = retry_after_ms(error)
     trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
     if isinstance(error, QuotaExceeded):
@@ -189,6 +190,15 @@ def _current_task() -> asyncio.Task[Any]:
     if task is None:
         raise RuntimeError("not called from a handler")
     return task
+
+
+async def delay_refusal(error: SynergaiError) -> None:
+    """Wait before a refusal is sent, if its tenant gets too many of them.
+
+    A client that asks again at once would otherwise keep the server busy with refusing.
+    """
+    if isinstance(error, QuotaExceeded) and error.delay_s:
+        await asyncio.sleep(error.delay_s)
 
 
 def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:

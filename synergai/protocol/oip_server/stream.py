@@ -99,10 +99,11 @@ class InferenceStream:
             slot = self._new_slot()
             if isinstance(raw, rpc.Malformed):
                 self._fail(slot, "", raw.error())
-            else:
-                self._begin(slot, raw)
+            elif (refusal := self._begin(slot, raw)) is not None:
+                await rpc.delay_refusal(refusal)  # of the next one: flow control slows the client
 
-    def _begin(self, slot: Slot, raw: RawRequest[RequestHeader]) -> None:
+    def _begin(self, slot: Slot, raw: RawRequest[RequestHeader]) -> SynergaiError | None:
+        """Start a request; return why it was refused, if it was."""
         message = raw.parsed.message
         request_id = message.id
         try:
@@ -114,10 +115,10 @@ class InferenceStream:
             request = self._backend.begin(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
             self._fail(slot, request_id, error)
-            return
+            return error
         except Exception:  # noqa: BLE001 - a bug hit by one message must not end the stream
             self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer"))
-            return
+            return None
         self._running.add(request)
         self._by_id[request_id] = request
         engine = message.model_name
@@ -144,6 +145,7 @@ class InferenceStream:
                 self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer", error))
 
         request.result.add_done_callback(done)
+        return None
 
     def _cancel(self, request_id: str) -> None:
         """Cancel the request, if it is in flight."""

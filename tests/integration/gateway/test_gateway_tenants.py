@@ -243,3 +243,25 @@ async def test_changed_quota_applies_at_once(
             await asyncio.sleep(0.005)
     again = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"), timeout=0.5)
     assert (await caller.failure(again)).code() is CODE.DEADLINE_EXCEEDED
+
+
+async def test_flood_of_one_tenant_is_refused_and_another_is_served(
+    caller: Caller, gateway: Gateway
+) -> None:
+    noisy, quiet = bearer("rate"), bearer("free")
+    await caller.oip.ModelInfer(infer_request(), metadata=noisy)
+    streams = [caller.oip.ModelStreamInfer(metadata=noisy) for _ in range(2)]
+    for stream in streams:
+        for _ in range(10):
+            await stream.write(infer_request())
+        await stream.done_writing()
+    flood = [
+        caller.failure(caller.oip.ModelInfer(infer_request(), metadata=noisy)) for _ in range(30)
+    ]
+    served = [caller.oip.ModelInfer(infer_request(), metadata=quiet) for _ in range(30)]
+    errors, _ = await asyncio.gather(asyncio.gather(*flood), asyncio.gather(*served))
+    assert {error.code() for error in errors} == {CODE.RESOURCE_EXHAUSTED}
+    messages = [answer.error_message for stream in streams async for answer in stream]
+    assert len(messages) == 20
+    assert all("requests_per_s" in message for message in messages)
+    assert gateway.app.quotas.rejections == {("rate", "requests_per_s"): 50}

@@ -171,6 +171,7 @@ def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
         assert (error.tenant, error.quota, error.retry_after_s) == ("lab", "streams", None)
     with quotas.call("lab", "b", stream=True):
         pass
+    clock.time += 1.0
     assert all(usage.is_idle(clock.time) for usage in quotas.usages())
 
 
@@ -228,6 +229,16 @@ def test_nothing_is_kept_of_tenants_without_limits(clock: FakeClock) -> None:
     assert quotas.start_job("lab", 1) is quotas.restore_job("lab") is None
     with quotas.call("lab", "peer", stream=True):
         assert list(quotas.usages()) == []
+
+
+def test_refusals_beyond_a_rate_are_delayed(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(unfinished_jobs=0), shop=Quota(unfinished_jobs=0))
+    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(60)]
+    assert delays == [0.0] * 50 + [0.25] * 10
+    assert refusal(lambda: quotas.start_job("shop", 1)).delay_s == 0.0
+    clock.time += 0.1
+    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(6)]
+    assert delays == [0.0] * 5 + [0.25]
 
 
 def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:

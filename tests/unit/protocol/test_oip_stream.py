@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from synergai.errors import EngineNotFound, InvalidInput
+from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_server.parameters import (
     MAX_WINDOW,
@@ -44,7 +44,10 @@ class FakeRequest:
 
 
 class FakeBackend:
-    """Backend that starts requests and never completes them; it has no engine ``nothing``."""
+    """Backend that starts requests and never completes them.
+
+    It has no engine ``nothing``, and the quota for ``flooded`` is used up.
+    """
 
     def __init__(self) -> None:
         self.requests: list[FakeRequest] = []
@@ -54,6 +57,8 @@ class FakeBackend:
     ) -> FakeRequest:
         if raw.parsed.message.model_name == "nothing":
             raise EngineNotFound("nothing")
+        if raw.parsed.message.model_name == "flooded":
+            raise QuotaExceeded("lab", "requests_per_s", 1, delay_s=0.25)
         self.requests.append(FakeRequest(raw.parsed.message.id))
         return self.requests[-1]
 
@@ -116,6 +121,28 @@ class Streaming:
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def test_delayed_refusal_is_sent_at_once_and_pauses_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delayed: list[SynergaiError] = []
+    may_go_on = asyncio.Event()
+
+    async def delay_refusal(error: SynergaiError) -> None:
+        delayed.append(error)
+        await may_go_on.wait()
+
+    monkeypatch.setattr("synergai.protocol.rpc.delay_refusal", delay_refusal)
+    streaming = Streaming(window=8)
+    messages = [oip.ModelInferRequest(id="a", model_name="flooded"), *requests("b")]
+    async with streaming.reading(messages):
+        assert await streaming.sent() == [("a", "RESOURCE_EXHAUSTED")]
+        assert [type(error) for error in delayed] == [QuotaExceeded]
+        assert streaming.begun == []
+        may_go_on.set()
+        await settle()
+        assert streaming.begun == ["b"]
 
 
 async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
