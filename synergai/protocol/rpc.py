@@ -37,6 +37,7 @@ from synergai.protocol.status import (
     retry_after_ms,
     status_code,
 )
+from synergai.runtime.connections import shut_down_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -149,7 +150,7 @@ class SlowCalls:
         """Return a function that ends the current call with an error, while its handler waits.
 
         gRPC sends the status behind the response that it is sending. If the client does not read
-        that either, the call is cancelled after a while, which frees the response's memory.
+        that either, its connection is closed after a while, which frees the response's memory.
         """
         handler = _current_task()
         # gRPC cannot abort a call while the initial metadata is on its way with a response.
@@ -167,20 +168,23 @@ async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiErro
     try:
         async with asyncio.timeout(_READ_STATUS_WITHIN_S):
             await abort(context, error)
+    except TimeoutError:
+        shut_down_connection(context.peer())
     except Exception as failure:  # noqa: BLE001 - gRPC does not export most of its exceptions
-        # Usually that it was aborted, or that the client did not read the status in time.
+        # Usually that it was aborted.
         _log.debug("ended a call: %r", failure)
     finally:
         handler.cancel()
 
 
-def count_unread(unread: UnreadResponses, size: int) -> None:
+def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
     """Count the current unary call's response of `size` bytes until its client has read it.
 
-    If the client reads too slowly, the call is cancelled: its status has been sent already.
+    If the client reads too slowly, its connection is closed: the call's status is part of the
+    response.
     """
     handler = _current_task()
-    of_client = unread.open(lambda _: handler.cancel())
+    of_client = unread.open(lambda _: shut_down_connection(context.peer()))
     handler.add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 

@@ -117,7 +117,7 @@ class InferenceServicer:
         budget_s = context.time_remaining()
         response = bytes(await calls.infer(self._backend, request, budget_s, tenant))
         if len(response) >= COUNTED_BYTES:
-            rpc.count_unread(self._unread, len(response))
+            rpc.count_unread(self._unread, context, len(response))
         return response
 
     async def model_stream_infer(
