@@ -5,6 +5,7 @@ The progress of jobs that run can then still be recorded, while new jobs are ref
 
 from __future__ import annotations
 
+import errno
 import os
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -52,7 +53,7 @@ class Reserve:
                 return False
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, self._size_bytes)
+                _allocate(descriptor, self._size_bytes)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -67,3 +68,14 @@ class Reserve:
         except OSError:
             return False
         return True
+
+
+def _allocate(descriptor: int, size_bytes: int) -> None:
+    """Fill a file; not every system can allocate space without writing."""
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        while size_bytes > 0:
+            size_bytes -= os.write(descriptor, bytes(size_bytes))

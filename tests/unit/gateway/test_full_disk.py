@@ -159,6 +159,17 @@ def test_reserve_occupies_its_size_and_survives_restarts(tmp_path: Path) -> None
     assert not Reserve(tmp_path / "r").release()
 
 
+def test_reserve_is_written_where_space_cannot_be_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    assert Reserve(tmp_path / "r", 1 << 20).take()
+    assert (tmp_path / "r").stat().st_size == 1 << 20
+
+
 def test_reserve_leaves_room_on_the_disk(tmp_path: Path) -> None:
     assert not Reserve(tmp_path / "r", 1 << 60).take()
     assert not (tmp_path / "r").exists()
