@@ -12,7 +12,7 @@ from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.errors import PermissionDenied, Unauthenticated, Unavailable
 from tests.authorities import Authority
-from tests.integration.gateway.conftest import ECHO, FakeAgent, settings_in
+from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
-    settings = settings_in(tmp_path, access=table)
+    settings = config_in(tmp_path, access=table)
     async with Gateway(settings) as running, FakeAgent(running.hub_address):
         yield running
 
@@ -83,7 +83,7 @@ async def test_client_with_a_certificate_is_known_by_its_name(tmp_path: Path, ta
     server = authority.issue("server", server=True)
     options = {"tls_cert": server[0], "tls_key": server[1], "tls_clients_ca": authority.file}
     certificate, key = authority.issue("board.example.org")
-    async with Gateway(settings_in(tmp_path, access=table, **options)) as gateway:
+    async with Gateway(config_in(tmp_path, access=table, **options)) as gateway:
         async with Client(
             gateway.address, tls_ca=authority.file, tls_cert=certificate, tls_key=key
         ) as client:

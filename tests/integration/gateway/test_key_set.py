@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +15,12 @@ from synergai.errors import Unavailable
 from tests.authorities import Authority, Issuer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture
-async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A web server with the keys at ``/keys`` and redirects elsewhere."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
@@ -27,18 +29,27 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     Issuer().publish(tmp_path / "keys.json")
     keys = (tmp_path / "keys.json").read_bytes()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        if request.startswith(b"GET /keys "):
-            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + keys)
-        else:
-            writer.write(b"HTTP/1.0 302 Found\r\nlocation: /keys\r\n\r\n")
-        await writer.drain()
-        writer.close()
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/keys":
+                self.send_response(HTTPStatus.OK)
+                self.end_headers()
+                self.wfile.write(keys)
+            else:
+                self.send_response(HTTPStatus.FOUND)
+                self.send_header("location", "/keys")
+                self.end_headers()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    async with server:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        yield f"https://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
 
 
 async def test_keys_are_loaded_from_a_url(address: str) -> None:
