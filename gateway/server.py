@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import grpc
@@ -31,22 +32,25 @@ from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
-from synergai.errors import InternalError, InvalidInput
+from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.oip_server.models import ModelServicer
 from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
+from synergai.protocol.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
     from types import TracebackType
 
     from gateway.app import App
     from gateway.config import GatewayConfig
     from gateway.hub.work_streams import WorkStreams
+    from synergai.errors import InternalError
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +64,6 @@ SERVICES: Final = (
 )
 """Services on the clients' port."""
 _GRACE_S: Final = 1.0
-_WATCH_S: Final = 1.0
-"""Interval at which a gRPC server is checked for having ended by itself."""
 _HARD_EXIT_S: Final = 10.0
 """Seconds beyond the drain after which a stopping process exits without cleanup."""
 
@@ -117,7 +119,7 @@ class Gateway:
 
         Raises:
             JournalBroken: the gateway stopped because the journal could not be written.
-            InternalError: it stopped because a gRPC server ended by itself.
+            InternalError: it stopped because a gRPC server could not be replaced.
         """
         await self._stop_requested.wait()
         await self._shut_down()
@@ -135,36 +137,37 @@ class Gateway:
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)
         connections = current_connection_limits()
-        hub_server = grpc.aio.server(
-            interceptors=self._hub_interceptors(),
-            options=rpc.server_options(
-                config.max_message_bytes, max_connections=connections.agents
-            ),
+        hub_server = self._make_server(
+            self._hub_interceptors(),
+            rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
         )
-        client_server = grpc.aio.server(
-            interceptors=self._client_interceptors(),
-            options=rpc.server_options(
+        client_server = self._make_server(
+            self._client_interceptors(),
+            rpc.server_options(
                 config.max_message_bytes - _HUB_OVERHEAD_BYTES,
                 config.max_connection_calls,
                 connections.clients,
             ),
         )
+        app.metrics.add_counter(
+            "grpc_server_restarts",
+            "Replacements of a gRPC server that a call had ended.",
+            lambda: hub_server.restarts + client_server.restarts,
+        )
         client_credentials = server_credentials(
             config.tls_cert, config.tls_key, config.tls_clients_ca
         )
         hub_credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
-        self.hub_address = rpc.bind(hub_server, config.hub, hub_credentials)
-        self.address = rpc.bind(client_server, config.listen, client_credentials)
+        self.hub_address = hub_server.bind(config.hub, hub_credentials)
+        self.address = client_server.bind(config.listen, client_credentials)
         app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
         upgrade = f"agents open a socket for work on port {work_port} of this host: upgrade them"
-        hub_server.add_generic_rpc_handlers(
-            (
-                app.hub.handler(),
-                UnimplementedHandler(
-                    {"/synergai.v1.Hub/Work": upgrade},
-                    f"this port is for agents; {_port_hint(self.address, 'clients')}",
-                ),
-            )
+        hub_handlers = (
+            app.hub.handler(),
+            UnimplementedHandler(
+                {"/synergai.v1.Hub/Work": upgrade},
+                f"this port is for agents; {_port_hint(self.address, 'clients')}",
+            ),
         )
         backend = GatewayBackend(
             app.inference,
@@ -176,16 +179,13 @@ class Gateway:
         )
         inference = InferenceServicer(backend, "synergai", EXTENSIONS, unread=app.unread)
         models = ModelServicer(backend, app.clock)
-        client_server.add_generic_rpc_handlers(
-            (inference.handler(), models.handler(), *self._client_handlers())
-        )
+        client_handlers = (inference.handler(), models.handler(), *self._client_handlers())
         http = HttpServer(self._http_app(backend), app.unread, self._http_tls())
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
-        for server in (hub_server, client_server):
-            await server.start()
+        for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
+            await server.start(handlers)
             stack.push_async_callback(server.stop, _GRACE_S)
-            stack.push_async_callback(_cancel, asyncio.create_task(self._watch(server)))
         stack.callback(inference.stop_streams)
         stack.push_async_callback(app.hub.close)
         _log.info(
@@ -206,19 +206,20 @@ class Gateway:
             )
         )
 
-    async def _watch(self, server: grpc.aio.Server) -> None:
-        """Stop the gateway if a gRPC server ends by itself, so that it is restarted.
+    def _make_server(
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        options: Sequence[tuple[str, int]],
+    ) -> ResilientServer:
+        """Return a gRPC server; the gateway stops if it cannot be kept running."""
+        make = partial(grpc.aio.server, interceptors=interceptors, options=options)
+        return ResilientServer(make, self._fail)
 
-        A path that is not UTF-8 ends the loop of grpcio's server that accepts calls. Its open calls
-        continue, so only polling shows it.
-        """
-        try:
-            while await server.wait_for_termination(_WATCH_S):
-                pass
-        except Exception as error:  # noqa: BLE001 - whatever ended the loop
-            self._failure = InternalError(f"a gRPC server ended: {error}")
-            _log.critical("%s; stopping", self._failure)
-            self.stop()
+    def _fail(self, error: InternalError) -> None:
+        """Stop because of an error, so that the service manager restarts the gateway."""
+        self._failure = error
+        _log.critical("%s; stopping", error)
+        self.stop()
 
     async def _listen_for_work(self, streams: WorkStreams, stack: AsyncExitStack) -> int:
         """Start the server of work sockets, with the hub's TLS; return its port."""
@@ -347,11 +348,6 @@ class GatewayProcess(Gateway):
             timer.daemon = True
             timer.start()
         super().stop()
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 def _exit_hard() -> None:

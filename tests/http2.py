@@ -23,7 +23,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def headers(stream: int, path: str, *more: tuple[str, str]) -> bytes:
-    """Return the frame that opens a gRPC call."""
+    """Return the frame that opens a gRPC call; surrogates are bytes that are not UTF-8."""
     fields = (
         (":method", "POST"),
         (":scheme", "http"),
@@ -115,4 +115,5 @@ class Http2Connection:
 
 def _literal(name: str, value: str) -> bytes:
     """Return a header field as a literal that is not indexed."""
-    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+    texts = (text.encode(errors="surrogateescape") for text in (name, value))
+    return b"\0" + b"".join(bytes([len(text)]) + text for text in texts)

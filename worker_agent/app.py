@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.domain import Configuration, Engine, EngineName, Session
+    from synergai.errors import InternalError
     from worker_agent.config import AgentConfig
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
@@ -97,6 +98,7 @@ class Agent:
         self._hub = HubClient(hub, self, self._runner, self._configurations)
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
+        self._failure: InternalError | None = None
         self._tasks = asyncio.TaskGroup()
         self._exit_stack: contextlib.AsyncExitStack
 
@@ -163,7 +165,11 @@ class Agent:
         self._stop.set()
 
     async def wait_stopped(self) -> None:
-        """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over."""
+        """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over.
+
+        Raises:
+            InternalError: the agent stopped because its own server could not be replaced.
+        """
         await self._stop.wait()
         _log.info("draining")
         if self._standalone is not None:
@@ -175,6 +181,8 @@ class Agent:
                     self._idle.clear()
                     await self._idle.wait()
         await self._hub.flush()
+        if self._failure is not None:
+            raise self._failure
 
     # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
 
@@ -252,7 +260,12 @@ class Agent:
         backend = AgentBackend(
             self._runner, self._hosts, self._engines, self._configurations, clock
         )
-        return StandaloneServer(backend, clock)
+        return StandaloneServer(backend, clock, self._fail)
+
+    def _fail(self, error: InternalError) -> None:
+        """Stop because of an error, so that the service manager restarts the agent."""
+        self._failure = error
+        self.stop()
 
     def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         engine = self._engines.get(session.engine)

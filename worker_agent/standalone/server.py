@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -10,8 +11,12 @@ from synergai.protocol import rpc
 from synergai.protocol.oip_server.models import ModelServicer
 from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
+from synergai.protocol.resilient_server import ResilientServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.errors import InternalError
     from synergai.runtime.clock import Clock
     from worker_agent.standalone.backend import AgentBackend
 
@@ -24,14 +29,21 @@ class StandaloneServer:
     Args:
         backend: runs the requests.
         clock: clock of the backend's statistics.
+        on_failure: called once if the server cannot be kept running.
     """
 
-    def __init__(self, backend: AgentBackend, clock: Clock) -> None:
+    def __init__(
+        self,
+        backend: AgentBackend,
+        clock: Clock,
+        on_failure: Callable[[InternalError], None],
+    ) -> None:
         self._backend = backend
+        self._on_failure = on_failure
         # Clients may rely on the order, in which requests run anyway.
         self._inference = InferenceServicer(backend, "synergai-agent", ordered_streams=True)
         self._models = ModelServicer(backend, clock)
-        self._server: grpc.aio.Server | None = None
+        self._server: ResilientServer | None = None
 
     async def start(self, address: str, max_message_bytes: int) -> str:
         """Listen on `address`; return it with the actual port.
@@ -39,16 +51,16 @@ class StandaloneServer:
         Raises:
             Unavailable: the port is in use.
         """
-        server = grpc.aio.server(options=rpc.server_options(max_message_bytes))
-        server.add_generic_rpc_handlers(
+        make = partial(grpc.aio.server, options=rpc.server_options(max_message_bytes))
+        server = ResilientServer(make, self._on_failure)
+        bound = server.bind(address)
+        await server.start(
             (
                 self._inference.handler(),
                 self._models.handler(),
                 UnimplementedHandler(UNSUPPORTED_METHODS, "an agent does not serve the method"),
             )
         )
-        bound = rpc.bind(server, address)
-        await server.start()
         self._server = server
         return bound
 

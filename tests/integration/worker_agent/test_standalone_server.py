@@ -14,6 +14,7 @@ import pytest
 from synergai.oip import inference_pb2 as oip
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc
+from tests import http2
 from tests.calls import raw_requests, raw_stream, raw_unary
 from worker_agent.app import Agent
 from worker_agent.settings import AgentSettings
@@ -177,3 +178,22 @@ async def test_unmodified_tritonclient_profiles_and_controls_an_agent(agent: Age
     )
     _, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
+
+
+async def test_path_that_is_not_utf8_does_not_end_the_server(
+    agent: Agent, stub: GRPCInferenceServiceAsyncStub
+) -> None:
+    stream = stub.ModelStreamInfer()
+    await stream.write(request())
+    assert isinstance(await stream.read(), oip.ModelStreamInferResponse)
+    with http2.Http2Connection(agent.address) as connection:
+        connection.send([http2.headers(1, "/\udcff")])
+        async with asyncio.timeout(30):
+            while not await asyncio.to_thread(connection.is_closed):  # noqa: ASYNC110 - polls
+                await asyncio.sleep(0.05)
+    assert (await stub.ModelInfer(request(), wait_for_ready=True, timeout=30)).raw_output_contents
+    await stream.write(request())
+    answer = await stream.read()
+    assert isinstance(answer, oip.ModelStreamInferResponse)
+    assert not answer.error_message
+    stream.cancel()

@@ -1,0 +1,196 @@
+"""A gRPC server that accepts calls again after its accept loop has ended.
+
+grpcio decodes the method of each call in the loop that accepts calls. A method that is not UTF-8
+ends that loop, and with it the server: it closes its port and its idle connections. Open calls
+continue, but no other call is accepted. Such a server is replaced by a new one on the same port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InternalError, Unavailable
+from synergai.protocol import rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    import grpc
+
+_log = logging.getLogger(__name__)
+
+_CHECK_S: Final = 0.25
+"""Interval at which a server is checked if grpcio does not log that its loop has ended."""
+_FIRST_RETRY_S: Final = 0.002
+_LAST_RETRY_S: Final = 0.1
+_GIVE_UP_S: Final = 10.0
+"""Time after which a port that cannot be bound again is given up."""
+_MOST_ENDED: Final = 8
+"""Ended servers that are kept for their open calls; each may have all its connections."""
+_ENDED_GRACE_S: Final = 1.0
+"""Time that the calls of a further one get."""
+_UNLIMITED_S: Final = 1e9
+_LOG_INTERVAL_S: Final = 10.0
+
+_notified: Final[set[Callable[[], None]]] = set()
+"""Called when grpcio logs that an accept loop has ended; the record does not say which one."""
+
+
+class ResilientServer:
+    """A gRPC server that is replaced if it ends by itself; its open calls go on.
+
+    Args:
+        make: factory of servers, which are all the same.
+        on_failure: called once if the server has ended and its port cannot be bound again.
+
+    Attributes:
+        restarts: how often the server was replaced.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], grpc.aio.Server],
+        on_failure: Callable[[InternalError], None],
+    ) -> None:
+        self.restarts = 0
+        self._make = make
+        self._on_failure = on_failure
+        self._server = make()
+        self._address = ""
+        self._credentials: grpc.ServerCredentials | None = None
+        self._handlers: Sequence[grpc.GenericRpcHandler] = ()
+        self._ended: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        self._check = asyncio.Event()
+        self._replacing: asyncio.Task[None] | None = None
+        self._log_after = float("-inf")
+        self._unlogged = 0
+
+    def bind(self, address: str, credentials: grpc.ServerCredentials | None = None) -> str:
+        """Bind to an address and return the bound one; see `rpc.bind`."""
+        self._credentials = credentials
+        self._address = rpc.bind(self._server, address, credentials)
+        return self._address
+
+    async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Accept calls for these handlers."""
+        self._handlers = handlers
+        self._server.add_generic_rpc_handlers(handlers)
+        await self._server.start()
+        for name in ("grpc._cython.cygrpc", "asyncio"):
+            # Once for all servers: a logger does not add the same filter again.
+            logging.getLogger(name).addFilter(_filter_ended_loops)
+        _notified.add(self._check.set)
+        self._replacing = asyncio.create_task(self._replace_ended())
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting calls; cancel those that are open after `grace` seconds."""
+        _notified.discard(self._check.set)
+        if self._replacing is not None:
+            self._replacing.cancel()
+            await asyncio.wait([self._replacing])
+        await asyncio.gather(*(_stop(each, grace) for each in (self._server, *self._ended)))
+        if self._ended:
+            await asyncio.wait(self._ended.values())
+
+    async def _replace_ended(self) -> None:
+        while True:
+            cause = await self._wait_ended()
+            try:
+                await self._replace()
+            except Unavailable as error:
+                self._on_failure(InternalError(f"a gRPC server ended ({cause}): {error}"))
+                return
+            self.restarts += 1
+            self._log_restart(cause)
+
+    async def _wait_ended(self) -> Exception:
+        """Wait until the server has ended by itself; return the cause."""
+        while True:
+            self._check.clear()
+            try:
+                await self._server.wait_for_termination(0)
+            except Exception as error:  # noqa: BLE001 - whatever ended the loop
+                return error
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await self._check.wait()
+
+    async def _replace(self) -> None:
+        """Start a new server on the port.
+
+        Raises:
+            Unavailable: the port could not be bound.
+        """
+        server = self._make()
+        server.add_generic_rpc_handlers(self._handlers)
+        loop = asyncio.get_running_loop()
+        give_up, pause = loop.time() + _GIVE_UP_S, _FIRST_RETRY_S
+        while True:
+            # The ended server closes its port a moment later.
+            await asyncio.sleep(pause)
+            try:
+                rpc.bind(server, self._address, self._credentials)
+                break
+            except Unavailable:
+                if loop.time() > give_up:
+                    raise
+                pause = min(2 * pause, _LAST_RETRY_S)
+        ended, self._server = self._server, server
+        # As the free port shows, grpcio has begun the shutdown of the ended server. If it had not,
+        # it would cancel the open calls.
+        self._ended[ended] = asyncio.create_task(self._drain(ended))
+        await server.start()
+
+    async def _drain(self, server: grpc.aio.Server) -> None:
+        """Keep an ended server until its open calls have ended."""
+        grace = _UNLIMITED_S if len(self._ended) <= _MOST_ENDED else _ENDED_GRACE_S
+        try:
+            await _stop(server, grace)
+        finally:
+            del self._ended[server]
+
+    def _log_restart(self, cause: Exception) -> None:
+        self._unlogged += 1
+        now = asyncio.get_running_loop().time()
+        if now < self._log_after:
+            return
+        _log.warning(
+            "a call ended the gRPC server on %s (%s); it was replaced, %d times in all since the "
+            "last such message",
+            self._address,
+            cause,
+            self._unlogged,
+        )
+        self._log_after, self._unlogged = now + _LOG_INTERVAL_S, 0
+
+
+async def _stop(server: grpc.aio.Server, grace: float) -> None:
+    try:
+        await server.stop(grace)
+    except Exception:  # noqa: BLE001 - what ended its accept loop at this moment, raised once
+        await server.stop(grace)
+
+
+def _filter_ended_loops(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks that grpcio and asyncio log for an ended accept loop."""
+    # grpcio logs the exception in place of a message, asyncio in the usual way.
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(record.msg, BaseException):
+        error = record.msg
+    if error is None or not _is_of_accept_loop(error.__traceback__):
+        return True
+    for notify in tuple(_notified):
+        notify()
+    return False
+
+
+def _is_of_accept_loop(trace: TracebackType | None) -> bool:
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name.endswith("_server_main_loop"):
+            return True
+        trace = trace.tb_next
+    return False
