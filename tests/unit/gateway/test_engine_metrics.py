@@ -144,7 +144,9 @@ def test_tenants_beyond_the_limit_share_a_label() -> None:
     ]
 
 
-def test_worker_has_its_load_and_the_error_of_its_estimates(harness: GatewayHarness) -> None:
+async def test_worker_has_its_load_and_the_error_of_its_estimates(
+    harness: GatewayHarness,
+) -> None:
     worker = harness.add_worker()
     worker.busy_s = 2.0
     worker.record_run(estimate_s=1.0, run_s=1.5)
