@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from synergai.client.deadlines import to_microseconds
 from synergai.client.multiplexer import QueryMultiplexer
 from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
-from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.protocol.oip_stream import cancel_request
 from synergai.protocol.status import error_from_stream
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 MAX_STREAMED_BYTES: Final = 900_000
 """Larger requests are sent as unary calls, so that one rejected for its size fails alone and
 large ones do not block the stream. Just below the smallest message limit of a gateway."""
-_MAX_CALLS: Final = MAX_CALLS_PER_CONNECTION // 2
-"""Unary calls in flight. A client that keeps as many open as its server allows sees some refused:
-the server counts a call for a moment after its client has the response."""
 
 
 class SharedStream:
@@ -50,7 +46,6 @@ class SharedStream:
         self._in_flight = in_flight
         self._stream: QueryStream | None = None
         self._closed = False
-        self._calls = asyncio.Semaphore(_MAX_CALLS)
 
     async def infer(
         self,
@@ -67,7 +62,8 @@ class SharedStream:
             SynergaiError: the query failed, or the gateway could not be reached.
         """
         if request.ByteSize() > self._max_streamed_bytes:
-            return await self._channel.retry(partial(self._call, request), timeout)
+            method = self._channel.oip.ModelInfer
+            return await self._channel.call(method, request, timeout=timeout)
         return await self._channel.retry(partial(self._infer_once, request), timeout)
 
     async def close(self) -> None:
@@ -95,28 +91,10 @@ class SharedStream:
                 raise Unavailable(str(stream.failure))
             # The failure may concern one query only, so each is sent again by itself.
             remaining = None if deadline is None else deadline - time.monotonic()
-            return await self._call(request, remaining)
+            return await self._channel.call_once(self._channel.oip.ModelInfer, request, remaining)
         if reply.error_message:
             raise error_from_stream(reply)
         return reply.infer_response
-
-    async def _call(
-        self,
-        request: Request,
-        timeout: float | None,  # noqa: ASYNC109 - as above
-    ) -> inference_pb2.ModelInferResponse:
-        """Send a query as a call of its own, once."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            async with asyncio.timeout(timeout):
-                await self._calls.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("no response before the deadline") from None
-        try:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            return await self._channel.call_once(self._channel.oip.ModelInfer, request, remaining)
-        finally:
-            self._calls.release()
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Final
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Largest gRPC message; gRPC's default of 4 MiB is too small for eight ordinary images."""
 MAX_CALLS_PER_CONNECTION: Final = 256
-"""Calls that a client may have open on one connection; servers refuse the rest as unavailable.
+"""Calls that a client may have open on one connection; gRPC clients delay the rest.
 
 A stream is one call, whatever the number of its requests.
 """

@@ -364,10 +364,12 @@ def server_options(
         ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # gRPC counts a call until the server has disposed of it, even if its client has reset it,
-        # and refuses those beyond the limit at once. Without one, a client that opens and resets
+        # Clients delay further calls by themselves. Without a limit, a client that opens and resets
         # calls occupies the event loop for seconds.
         ("grpc.max_concurrent_streams", max_calls),
+        # It would count calls until the server has disposed of them, and so refuse calls of
+        # clients that keep to the limit.
+        ("grpc.http.overload_protection", 0),
         ("grpc.max_allowed_incoming_connections", max_connections),
         # Clients reconnect with their next call. A connection with an open stream is not idle.
         ("grpc.max_connection_idle_ms", _MAX_IDLE_MS),
