@@ -50,6 +50,8 @@ _MAX_PARALLEL: Final = 4
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 
+_WITHOUT_MODEL: Final = frozenset({"emulated"})
+"""Backends whose files differ between workers that serve the same engine: they hold times."""
 _TRY_AGAIN_S: Final = 24 * 3600.0
 _TRIED_AGAIN: Final = (
     "it is loaded again when its files change, a day later, or with another version of the agent"
@@ -213,7 +215,7 @@ class Inventory:
             backend=definition.backend,
             inputs=known[key].inputs,
             outputs=known[key].outputs,
-            digest=file_digest,
+            digest="" if definition.backend in _WITHOUT_MODEL else file_digest,
             samples=known[key].samples,
             unverified=known[key].unverified,
             preprocess=definition.preprocess,

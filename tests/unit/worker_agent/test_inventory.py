@@ -193,6 +193,16 @@ async def test_new_engine_is_described_once_its_files_are_stable(
     assert loads == [ONE, TWO]
 
 
+async def test_emulated_engines_are_equal_although_their_times_differ(
+    inventory: Inventory, models: Path
+) -> None:
+    put(models, "two", b"[[configurations]]")
+    (models / "two" / "engine.toml").write_text('backend = "emulated"\nfile = "model.onnx"\n')
+    engines = await described(inventory)
+    assert engines[ONE].digest
+    assert engines[TWO].digest == ""
+
+
 async def test_engine_with_a_changed_file_is_described_again(
     inventory: Inventory, models: Path
 ) -> None:
