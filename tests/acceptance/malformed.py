@@ -33,7 +33,7 @@ import uvloop
 
 from synergai import Client
 from synergai.domain import JobState
-from synergai.errors import SynergaiError
+from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.protocol.tls import ClientTls
 from synergai.testing import LocalFleet, free_port, wait_for_port
 from synergai.zoo.build import build
@@ -168,7 +168,7 @@ class Honest:
         while True:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    right = await call()
+                    right = await _retried(call)
                 if right:
                     self._seen.honest[front] += 1
                 else:
@@ -220,6 +220,15 @@ class Honest:
                         with contextlib.suppress(SynergaiError):
                             await self._client.job(status.id).cancel()
             await asyncio.sleep(0.1)
+
+
+async def _retried(call: Callable[[], Awaitable[bool]]) -> bool:
+    """Repeat a call that was lost because an attacker ended the gRPC server, which is replaced."""
+    while True:
+        try:
+            return await call()
+        except (Cancelled, Unavailable):
+            await asyncio.sleep(0.05)
 
 
 # --- campaign -----------------------------------------------------------------------------
