@@ -80,6 +80,13 @@ class Http2Connection:
         """
         self._socket.sendall(b"".join(frames))
 
+    def read(self) -> bytes:
+        """Read until the server has begun to answer a call; return what it sent."""
+        received = b""
+        while b"grpc-status" not in received and (data := self._socket.recv(1 << 16)):
+            received += data
+        return received
+
     def count_resets(self, enough: int) -> int:
         """Read until the server has reset `enough` streams or sends nothing more; return how many.
 

@@ -46,19 +46,23 @@ def run_service(
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=log_level.upper()
     )
-    ignore_client_disconnects()
+    ignore_client_faults()
     retain_freed_memory()
     raise_descriptor_limit()
     uvloop.run(_serve(make))
 
 
-def ignore_client_disconnects() -> None:
-    """Stop gRPC from logging a traceback when a client disconnects during a response."""
+def ignore_client_faults() -> None:
+    """Stop gRPC from logging tracebacks for what a client does.
+
+    It disconnects during a response, or sends metadata that is not UTF-8.
+    """
 
     def keep(record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
         # gRPC exports the class under a private name only.
-        return kind is None or kind.__name__ != "ExecuteBatchError"
+        disconnected = kind is not None and kind.__name__ == "ExecuteBatchError"
+        return not disconnected and record.msg != "Invalid encoding on %s"
 
     logging.getLogger("grpc._cython.cygrpc").addFilter(keep)
 

@@ -11,12 +11,13 @@ import pytest
 
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.protocol import rpc
-from synergai.runtime.service import ignore_client_disconnects
+from synergai.runtime.service import ignore_client_faults
 from synergai.v1 import common_pb2, hub_pb2
+from tests import http2
 from tests.calls import raw_responses, raw_stream, raw_unary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     RawStream: TypeAlias = (
         grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
@@ -75,7 +76,7 @@ async def flood(_request: hub_pb2.LoadEngine, _context: object) -> AsyncGenerato
 
 
 @pytest.fixture
-async def channel() -> AsyncIterator[grpc.aio.Channel]:
+async def address() -> AsyncIterator[str]:
     cls = hub_pb2.LoadEngine
     server = grpc.aio.server(options=rpc.server_options())
     server.add_generic_rpc_handlers(
@@ -98,9 +99,23 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
     )
     address = rpc.bind(server, "127.0.0.1:0")
     await server.start()
+    yield address
+    await server.stop(None)
+
+
+@pytest.fixture
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(address, options=rpc.channel_options()) as channel:
         yield channel
-    await server.stop(None)
+
+
+@pytest.fixture
+def filtered_log() -> Iterator[None]:
+    cython_log = logging.getLogger("grpc._cython.cygrpc")
+    before = list(cython_log.filters)
+    ignore_client_faults()
+    yield
+    cython_log.filters[:] = before
 
 
 def message(engine: str = "digits") -> bytes:
@@ -210,19 +225,32 @@ async def test_port_in_use_is_a_clear_error() -> None:
     await second.stop(None)
 
 
+@pytest.mark.usefixtures("filtered_log")
 async def test_client_disconnect_during_a_response_is_not_logged(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cython_log = logging.getLogger("grpc._cython.cygrpc")
-    before = list(cython_log.filters)
-    ignore_client_disconnects()
-    try:
-        answers = raw_responses(channel, "/test/Flood")(message(), timeout=5)
-        await answers.read()
-        answers.cancel()
-        # The server's end of the call is over before it answers another one.
-        for _ in range(20):
-            await call(channel, "Echo", message())
-    finally:
-        cython_log.filters[:] = before
+    answers = raw_responses(channel, "/test/Flood")(message(), timeout=5)
+    await answers.read()
+    answers.cancel()
+    # The server's end of the call is over before it answers another one.
+    for _ in range(20):
+        await call(channel, "Echo", message())
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("filtered_log")
+async def test_metadata_that_is_not_utf8_is_not_logged(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def send() -> None:
+        with http2.Http2Connection(address) as connection:
+            connection.send(
+                [
+                    http2.headers(1, "/test/Unknown", ("x-name", "\udcff")),
+                    http2.message(1, message()),
+                ]
+            )
+            assert b"grpc-status" in connection.read()
+
+    await asyncio.to_thread(send)
     assert caplog.records == []
