@@ -58,6 +58,10 @@ class Pauses:
             self._paused[job_id] = self._jobs[job_id]
             self._dispatcher.suspend(job_id)
 
+    def discard(self, job_id: JobId) -> None:
+        """Forget a job that has ended; it must not be resumed."""
+        self._paused.pop(job_id, None)
+
     async def follow_store(self) -> NoReturn:
         """Pause and resume all jobs as the store's room changes, until cancelled."""
         while True:

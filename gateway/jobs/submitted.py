@@ -186,6 +186,7 @@ class SubmittedJob:
 
     def _record_end(self, end: _End) -> None:
         self._end = end
+        self._jobs.pauses.discard(self.tracker.id)
         record = replace(
             self.tracker.record,
             state=end.state,
@@ -373,6 +374,7 @@ class SubmittedJobs:
     def on_job_ended(self, tracker: JobTracker) -> None:
         """Remove a job whose end the journal has recorded."""
         job = self._unfinished.pop(tracker.id)
+        self.pauses.discard(tracker.id)  # while its end was being recorded, all were paused
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)

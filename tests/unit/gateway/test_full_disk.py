@@ -247,6 +247,25 @@ async def test_end_that_could_not_be_recorded_is_recorded_later(
     assert states[-1] is JobState.CANCELLED
 
 
+async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
+    harness: GatewayHarness, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = harness.add_worker()
+    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.flush_journal()
+    [assignment] = harness.assignments(worker)
+    harness.jobs.pauses.pause(job.id)  # and its worker still reports on it
+    status = await harness.jobs.cancel(UNRESTRICTED, job.id)
+    assert status.state is JobState.CANCELLED
+    assert not len(harness.jobs.pauses)
+    report = hub_pb2.Progress(assignment_id=assignment.id)
+    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
+    harness.intake.apply_ended(worker, stopped)
+    harness.jobs.pauses._resume_some()
+    await harness.flush_journal()
+    assert not caplog.records
+
+
 def test_health_of_the_job_service_follows_the_room_for_jobs() -> None:
     room = True
     health = HealthServicer(Catalogue(), Admission(1, 1), lambda: room)
