@@ -30,10 +30,9 @@ _MAX_SUBJECT: Final = 256
 
 
 class _Claims(Struct, frozen=True):
-    """Verified claims of a token."""
+    """Verified claims of a token, and the row of the issuer by which they were read."""
 
-    issuer: str
-    audience: str
+    issuer: Jwt
     subject: str
     tenant: str
     groups: frozenset[str]
@@ -55,7 +54,7 @@ class JwtTokens:
         self._claims: WeakKeyDictionary[Caller, _Claims] = WeakKeyDictionary()
 
     async def close(self) -> None:
-        """Stop to refresh keys."""
+        """Stop refreshing keys."""
         await asyncio.gather(*(keys.close() for keys in self._keys.values()), *self._closing)
 
     def apply(self, table: AccessTable) -> None:
@@ -70,9 +69,8 @@ class JwtTokens:
         for location in wanted - self._keys.keys():
             self._keys[location] = KeySet(location)
         for caller, claims in list(self._claims.items()):
-            issuer = self._issuers.get(claims.issuer)
-            if issuer is None or issuer.audience != claims.audience:
-                caller.revoke("the token's issuer is no longer trusted; get a new token")
+            if self._issuers.get(claims.issuer.issuer) != claims.issuer:
+                caller.revoke("the token's issuer was changed or removed; send the token again")
                 self._verified.clear()
             else:
                 self._update(caller, claims)
@@ -134,7 +132,7 @@ class JwtTokens:
                     "enforce_minimum_key_length": True,
                 },
             )
-        except (jwt.PyJWTError, KeyError, TypeError, ValueError) as error:
+        except (jwt.PyJWTError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise Unauthenticated(f"the token is not valid: {error}") from None
         return _read_claims(claims, issuer)
 
@@ -159,10 +157,9 @@ def _read_claims(claims: dict[str, Any], issuer: Jwt) -> _Claims:
     if not isinstance(groups, list | tuple) or not all(isinstance(each, str) for each in groups):
         raise Unauthenticated(f"the token's claim {issuer.groups_claim!r} is not a list of names")
     return _Claims(
-        issuer=issuer.issuer,
-        audience=issuer.audience,
+        issuer=issuer,
         subject=subject,
         tenant=tenant,
         groups=frozenset(groups),
-        expires_at=claims["exp"] + _LEEWAY_S,
+        expires_at=int(claims["exp"]) + _LEEWAY_S,
     )

@@ -52,7 +52,7 @@ class KeySet:
         self._refreshing = asyncio.create_task(self._refresh())
 
     async def close(self) -> None:
-        """Stop to refresh."""
+        """Stop refreshing."""
         tasks = self._loading, self._refreshing
         for task in tasks:
             task.cancel()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from datetime import datetime  # noqa: TC003  # msgspec needs the types of fields
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -167,9 +168,10 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     workers: tuple[Worker, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_unique("name", [client.name for client in self.clients])
-        _check_unique("token_sha256", [c.token_sha256 for c in self.clients])
-        _check_unique("certificate", [c.certificate for c in self.clients])
+        _check_unique("two clients have the name", [client.name for client in self.clients])
+        _check_unique("two clients have the token_sha256", [c.token_sha256 for c in self.clients])
+        _check_unique("two clients have the certificate", [c.certificate for c in self.clients])
+        _check_unique("two [[jwt]] have the issuer", [jwt.issuer for jwt in self.jwt])
 
     def grants_of(self, name: str, groups: frozenset[str] = frozenset()) -> tuple[Grant, ...]:
         """Return the grants of a caller."""
@@ -199,8 +201,7 @@ def read_access_table(path: Path) -> AccessTable:
         raise InvalidInput(f"access table {path}: {error}") from None
 
 
-def _check_unique(key: str, values: list[str] | list[str | None]) -> None:
-    given = [value for value in values if value is not None]
-    for value in given:
-        if given.count(value) > 1:
-            raise ValueError(f"two clients have the {key} {value!r}")
+def _check_unique(fault: str, values: list[str] | list[str | None]) -> None:
+    for value, count in Counter(values).items():
+        if value is not None and count > 1:
+            raise ValueError(f"{fault} {value!r}")

@@ -121,6 +121,12 @@ async def test_invalid_tokens_are_refused(harness: Harness) -> None:
             await harness.caller(invalid)
 
 
+async def test_expiry_may_be_a_numeric_string(harness: Harness) -> None:
+    assert (await harness.caller(harness.issuer.token("alice", exp="4102444800"))).expires_at == (
+        4102444800 + 10
+    )
+
+
 async def test_token_that_expires_while_it_is_remembered_is_refused(harness: Harness) -> None:
     token = harness.issuer.token("alice", days=-5 / 86_400)  # within the tolerance
     alice = await harness.caller(token)
@@ -140,17 +146,25 @@ async def test_unknown_key_loads_the_keys_again_but_not_often(harness: Harness) 
         await harness.caller(third.token("alice"))
 
 
-async def test_issuer_that_is_not_trusted_any_more_loses_its_open_streams(
-    harness: Harness,
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('audience = "synergai"', 'audience = "another"', "Audience"),
+        ("keys.json", "other.json", "does not publish|cannot be loaded"),
+        ('"https://login.example.org"', '"https://new.example.org"', "not trusted"),
+    ],
+)
+async def test_issuer_that_is_changed_loses_its_open_streams(
+    harness: Harness, before: str, after: str, message: str
 ) -> None:
     token = harness.issuer.token("alice")
     alice = await harness.caller(token)
-    text = table_text(harness.folder, audience="another")
+    text = table_text(harness.folder).replace(before, after)
     await asyncio.to_thread(harness.path.write_text, text)
     await harness.table.look()
-    with pytest.raises(Unauthenticated, match="no longer trusted"):
+    with pytest.raises(Unauthenticated, match="changed or removed"):
         alice.check(Role.OPERATE)
-    with pytest.raises(Unauthenticated):
+    with pytest.raises((Unauthenticated, Unavailable), match=message):
         await harness.caller(token)
 
 

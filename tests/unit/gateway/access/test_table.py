@@ -122,6 +122,10 @@ def test_certificate_names_the_worker_and_its_class() -> None:
             2 * '[[clients]]\nname = "a"\ncertificate = "x"\n',
             "two clients have the name 'a'",
         ),
+        (
+            2 * '[[jwt]]\nissuer = "i"\naudience = "a"\nkeys = "k"\n',
+            r"two \[\[jwt\]\] have the issuer 'i'",
+        ),
         ("[tenants.a]\nrequests_per_s = 0", "> 0"),
         ("[tenants.a]\nmax_priority = 10", "<= 9"),
         (
