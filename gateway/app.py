@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.authenticator import Authenticator
+from gateway.access.caller import current_caller
+from gateway.access.engines import is_visible
 from gateway.access.live_table import LiveTable
 from gateway.access.worker_rules import WorkerRules
 from gateway.admission.limits import Admission
@@ -118,6 +120,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         await journal.unloaded_engines(),
         await journal.descriptions(),
         journal.set_description,
+        suggests=lambda engine: is_visible(current_caller(), engine),
     )
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)

@@ -16,6 +16,11 @@ READERS: Final = (Role.INFER, Role.SUBMIT, Role.OBSERVE)
 """Roles that may read an engine's metadata, which clients of these roles need."""
 
 
+def is_visible(caller: Caller, engine: str) -> bool:
+    """Return whether a caller may see an engine."""
+    return caller.may(*READERS, engine=engine)
+
+
 def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
     """Return those of some engines that a caller may see."""
-    return [engine for engine in engines if caller.may(*READERS, engine=engine)]
+    return [engine for engine in engines if is_visible(caller, engine)]

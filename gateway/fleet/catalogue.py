@@ -54,6 +54,8 @@ class Catalogue:
         unloaded: those of them that were unloaded.
         established: descriptions established in earlier runs.
         on_established: called with each description that becomes established or gains a worker.
+        suggests: whether the current caller may be told of an engine when it asks for an unknown
+            one.
 
     Attributes:
         keep_absent: whether an absent worker counts as serving what it served last. This needs
@@ -66,6 +68,7 @@ class Catalogue:
         unloaded: Iterable[EngineName] = (),
         established: Mapping[EngineName, Established] | None = None,
         on_established: Callable[[EngineName, Established], object] = lambda *_: None,
+        suggests: Callable[[EngineName], bool] = lambda _: True,
     ) -> None:
         self.keep_absent = False
         self._known = set(known)
@@ -75,6 +78,7 @@ class Catalogue:
         self._provisional: set[EngineName] = set()
         self._conflicts: dict[EngineName, frozenset[WorkerId]] = {}
         self._on_established = on_established
+        self._suggests = suggests
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
@@ -186,7 +190,8 @@ class Catalogue:
     def _not_found(self, name: str) -> EngineNotFound:
         # Bounded: any client may ask for any name.
         candidates = self.known_engines() if len(name) <= _MAX_COMPARED_LENGTH else ()
-        return EngineNotFound(name, get_close_matches(name, islice(candidates, _MAX_COMPARED)))
+        compared = filter(self._suggests, islice(candidates, _MAX_COMPARED))
+        return EngineNotFound(name, get_close_matches(name, compared))
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""

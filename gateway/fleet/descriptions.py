@@ -6,6 +6,7 @@ Only one description of a name is in service at a time. The catalogue decides wh
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, Self
 
 from msgspec import Struct
@@ -103,5 +104,5 @@ class Offer(Struct, frozen=True):
 
 def most_common(offers: list[Offer]) -> Description:
     """Return the description that most of some offers have; of those, the one offered first."""
-    descriptions = [Description.of(offer.engine) for offer in offers]
-    return max(descriptions, key=descriptions.count)
+    counts = Counter(Description.of(offer.engine) for offer in offers)
+    return max(counts, key=counts.__getitem__)  # of equal ones, the first

@@ -12,8 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from gateway.access.caller import current_caller
-from gateway.access.engines import visible_engines
-from synergai.domain import EngineName
+from gateway.access.engines import is_visible
 from synergai.errors import NotFound, SynergaiError
 from synergai.protocol import rpc
 
@@ -67,7 +66,7 @@ class HealthServicer:
             if not self._accepts_jobs():
                 return _NOT_SERVING
         elif service:
-            if not visible_engines(current_caller(), [EngineName(service)]):
+            if not is_visible(current_caller(), service):
                 return _SERVICE_UNKNOWN
             try:
                 self._catalogue.find(service)

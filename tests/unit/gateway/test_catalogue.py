@@ -401,6 +401,12 @@ def test_unknown_engine_suggests_close_names() -> None:
         catalogue.find("resnet50" * 1000)
 
 
+def test_engine_that_the_caller_may_not_see_is_not_suggested() -> None:
+    catalogue = Catalogue([EngineName("resnet50")], suggests=lambda _: False)
+    with pytest.raises(EngineNotFound, match=r"'resnet5'$"):
+        catalogue.find("resnet5")
+
+
 def test_engine_without_samples_takes_no_jobs(engine: Engine) -> None:
     catalogue = Catalogue([EngineName("echo")])
     catalogue.check_samples("echo")

@@ -248,7 +248,7 @@ async def test_end_that_could_not_be_recorded_is_recorded_later(
 
 
 async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
-    harness: GatewayHarness, disk: Disk, caplog: pytest.LogCaptureFixture
+    harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = harness.add_worker()
     job = await harness.jobs.submit(UNRESTRICTED, SPEC)
