@@ -16,6 +16,8 @@ from synergai.errors import PermissionDenied, Unauthenticated
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""
+_MAX_REMEMBERED: Final = 512
+"""Characters of the names of a remembered decision: a message may have a name of megabytes."""
 
 
 class Caller:
@@ -110,15 +112,20 @@ class Caller:
         key = roles, engine, tenant
         decision = self._decisions.get(key)
         if decision is None:
-            if len(self._decisions) >= _MAX_DECISIONS:
-                self._decisions.clear()
-            decision = self._decisions[key] = any(
-                not grant.roles.isdisjoint(roles)
-                and (engine is None or matches_any(grant.engines, engine))
-                and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
-                for grant in self._grants
-            )
+            decision = self._decide(*key)
+            if len(engine or "") + len(tenant or "") <= _MAX_REMEMBERED:
+                if len(self._decisions) >= _MAX_DECISIONS:
+                    self._decisions.clear()
+                self._decisions[key] = decision
         return decision
+
+    def _decide(self, roles: tuple[Role, ...], engine: str | None, tenant: str | None) -> bool:
+        return any(
+            not grant.roles.isdisjoint(roles)
+            and (engine is None or matches_any(grant.engines, engine))
+            and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
+            for grant in self._grants
+        )
 
     def check_valid(self) -> None:
         """Check that the credentials are still valid.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -62,6 +63,18 @@ def test_work_belongs_to_the_callers_tenant_unless_it_may_act_for_another() -> N
     with pytest.raises(PermissionDenied):
         CAMERA.tenant_of("lab-1", Role.INFER, engine="resnet50")
     assert CAMERA.tenant_of("lab-1", Role.OBSERVE, engine="resnet50") == "lab-1"
+
+
+def test_names_as_long_as_messages_are_not_remembered() -> None:
+    caller = Caller("a", "a", (Grant(to=("a",), roles=frozenset({Role.INFER})),))
+    tracemalloc.start()
+    try:
+        for number in range(8):
+            assert caller.may(Role.INFER, engine=f"{number}" * 1_000_000)
+        remembered, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert remembered < 1_000_000
 
 
 def test_priority_above_the_limit_is_refused() -> None:
