@@ -7,13 +7,16 @@ from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 MAX_TEXT: Final = 256
 """Longest value in characters; clients choose some of them."""
+_TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
+"""Fields of a line, in its order."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One line of the log. Values never contain tensors, tokens or secrets.
+    """One line of the log. Values never contain tensors, tokens or secrets, and are cut.
 
     Attributes:
         caller: name of the caller, or id of the worker.
@@ -40,6 +43,13 @@ class Entry(Struct, frozen=True, kw_only=True):
     quota: str = ""
     refused: bool = False
 
+    def __post_init__(self) -> None:
+        # Here rather than in the line: refusals are kept for a while, and a name may be as long
+        # as a message.
+        for name in _TEXTS:
+            if len(text := getattr(self, name)) > MAX_TEXT:
+                force_setattr(self, name, text[:MAX_TEXT])
+
 
 def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
     """Return an entry as a line of JSON in ASCII, with its line break.
@@ -50,9 +60,6 @@ def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
         count: how often it happened.
     """
     at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
-    texts = {
-        name: getattr(entry, name)[:MAX_TEXT]
-        for name in ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
-    }
+    texts = {name: getattr(entry, name) for name in _TEXTS}
     content = {"time": at.replace("+00:00", "Z"), **texts, "count": count}
     return json.dumps(content, separators=(",", ":")) + "\n"

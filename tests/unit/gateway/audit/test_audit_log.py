@@ -100,6 +100,10 @@ def test_values_are_escaped_and_cut() -> None:
     assert json.loads(line)["object"].startswith('x"\n\x1b[31m')
 
 
+def test_entry_keeps_no_long_values() -> None:
+    assert len(replace(REFUSAL, object="y" * 10_000).object) == MAX_TEXT
+
+
 def test_every_change_has_a_line(harness: Harness) -> None:
     for _ in range(100):
         harness.log.record(CHANGE)
