@@ -53,7 +53,7 @@ def install(
     """Install the gateway as a systemd service and start it. Run it again to update.
 
     Without addresses and port, an update keeps those of the installation before. Addresses that
-    other machines can reach need certificates and an access table, whose settings belong into
+    other machines can reach need certificates and an access table, whose settings belong in
     /etc/synergai/gateway.local.env, or --insecure.
     """
     from gateway.installer import SERVICE, Installation

@@ -120,7 +120,7 @@ class AccessInterceptor(CheckingInterceptor):
         """
         authorization = [str(value) for key, value in metadata if key == AUTHORIZATION]
         caller = await self._authenticator.authenticate(authorization, certificate)
-        bind_caller(caller)  # first: whoever records a refusal wants to know whose it is
+        bind_caller(caller)  # first: the audit log of a refusal has the caller
         check_call(METHODS.get(method), caller)
 
 

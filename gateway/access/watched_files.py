@@ -53,27 +53,39 @@ class WatchedFiles(Generic[T]):
         listener(self.content)
 
     async def watch(self) -> None:
-        """Look at the files for ever."""
+        """Look at the files regularly, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Apply a change of the files, if there is one."""
+        """Apply a change of the files, if there is one and it is complete."""
         stamps = await asyncio.to_thread(self._stat)
         if stamps == self._stamps:
             return
+        content, error = await asyncio.to_thread(self._try_to_read)
+        if await asyncio.to_thread(self._stat) != stamps:
+            return  # they are being written; the next look reads them
         self._stamps = stamps
-        try:
-            content = await asyncio.to_thread(self._read)
-        except InvalidInput as error:
+        if content is None:
             self.rejected += 1
-            _log.error("keeping the previous %s: %s", self._what, error)
+            bug = None if isinstance(error, InvalidInput) else error
+            _log.error("keeping the previous %s: %s", self._what, error, exc_info=bug)
             return
         self.content = content
         for listener in self._listeners:
-            listener(content)
+            try:
+                listener(content)
+            except Exception:  # noqa: BLE001 - a bug in one of them
+                # The others still follow, this change and further ones.
+                _log.exception("a part of the gateway did not follow the %s", self._what)
         _log.info("reloaded the %s", self._what)
+
+    def _try_to_read(self) -> tuple[T, None] | tuple[None, Exception]:
+        try:
+            return self._read(), None
+        except Exception as error:  # noqa: BLE001 - the previous content is kept in any case
+            return None, error
 
     def _stat(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in self._paths]

@@ -175,12 +175,14 @@ class WorkerRules:
                 continue
             try:
                 await self._in_thread(self._read_changes)
+                # Not only by this task: they are read as well when a worker joins.
+                if self._enrolled != seen:
+                    seen = self._enrolled
+                    on_change()
             except SynergaiError as error:
                 _log.warning("cannot read the enrolled workers, trying again: %s", error)
-            # Not only by this task: whoever joins reads them as well.
-            if self._enrolled != seen:
-                seen = self._enrolled
-                on_change()
+            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+                _log.exception("cannot apply the changed enrolments")
 
     # --- internals --------------------------------------------------------------------------
 

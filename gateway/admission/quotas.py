@@ -295,7 +295,7 @@ class TenantQuotas:
         return usage
 
     def restore_job(self, tenant: str) -> TenantUsage | None:
-        """Count a job that was accepted before the gateway's start, whatever the quota."""
+        """Count a job that was accepted before the gateway's start, even beyond its quota."""
         if self._table is None:
             return None
         usage = self._usages.get(tenant) or self._create(tenant, self._table.quota_of(tenant))

@@ -1,4 +1,4 @@
-"""Calls that the audit log records, whatever their transport."""
+"""Calls that the audit log records, of gRPC and HTTP."""
 
 from __future__ import annotations
 

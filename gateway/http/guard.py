@@ -44,7 +44,7 @@ class AccessMiddleware:
         authorization = Headers(scope=scope).getlist(AUTHORIZATION)
         certificate = scope.get("state", {}).get(CERTIFICATE)
         caller = await self._authenticator.authenticate(authorization, certificate)
-        bind_caller(caller)  # first: whoever records a refusal wants to know whose it is
+        bind_caller(caller)  # first: the audit log of a refusal has the caller
         check_call(self._needs, caller)
         await self._app(scope, receive, send)
 

@@ -380,7 +380,7 @@ class SubmittedJobs:
         record_job_end(self._metrics, tracker)
 
     async def _status(self, job_id: str) -> JobStatus:
-        """Return the status of a job, whoever asks.
+        """Return the status of a job, without a check of the caller.
 
         Raises:
             JobNotFound: the id is unknown.

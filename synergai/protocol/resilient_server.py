@@ -113,7 +113,7 @@ class ResilientServer:
             self._check.clear()
             try:
                 await self._server.wait_for_termination(0)
-            except Exception as error:  # noqa: BLE001 - whatever ended the loop
+            except Exception as error:  # noqa: BLE001 - any exception may end the loop
                 return error
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_S):

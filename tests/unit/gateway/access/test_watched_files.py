@@ -37,3 +37,46 @@ async def test_change_reaches_followers_and_an_invalid_one_changes_nothing(
     assert seen == [1, 20, 400]
     assert watched.rejected == 1
     assert "keeping the previous number" in caplog.text
+
+
+async def test_change_that_is_being_written_is_read_once_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+
+    def read() -> str:
+        text = path.read_text()
+        if not text:  # an editor has just emptied the file
+            path.write_text("20")
+        return text
+
+    watched = WatchedFiles("number", [path], read)
+    seen: list[str] = []
+    watched.follow(seen.append)
+    await asyncio.to_thread(path.write_text, "")
+    await watched.look()
+    assert seen == ["1"]
+    await watched.look()
+    assert seen == ["1", "20"]
+
+
+async def test_bug_in_one_follower_or_the_reader_does_not_end_the_watching(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+    watched = WatchedFiles("number", [path], lambda: 6 // int(path.read_text()))
+    seen: list[int] = []
+
+    def broken(number: int) -> None:
+        if number == 3:
+            raise KeyError(number)
+
+    watched.follow(broken)
+    watched.follow(seen.append)
+    for text in ("02", "0", "003"):
+        await asyncio.to_thread(path.write_text, text)
+        await watched.look()
+    assert seen == [6, 3, 2]
+    assert watched.rejected == 1
+    assert "keeping the previous number: integer division or modulo by zero" in caplog.text
+    assert "did not follow the number" in caplog.text
