@@ -59,7 +59,6 @@ class Caller:
     ) -> None:
         self._revoked = ""
         self.credential = credential
-        self._decisions: dict[tuple[tuple[Role, ...], str | None, str | None], bool] = {}
         self.name = name
         self.update(tenant, grants, max_priority=max_priority, expires_at=expires_at)
 
@@ -78,8 +77,7 @@ class Caller:
         self.tenant = tenant
         self.max_priority = max_priority
         self.expires_at = expires_at
-        self._grants = grants
-        self._decisions.clear()
+        self._set_grants(grants)
 
     def revoke(self, reason: str) -> None:
         """Make the caller's credentials invalid, for calls that are still open.
@@ -88,8 +86,12 @@ class Caller:
             reason: why, for the error message.
         """
         self._revoked = reason
-        self._grants = ()
-        self._decisions.clear()
+        self._set_grants(())
+
+    def _set_grants(self, grants: tuple[Grant, ...]) -> None:
+        # In this order, and new decisions: the journal's thread may be deciding with the old ones.
+        self._grants = grants
+        self._decisions: dict[tuple[tuple[Role, ...], str | None, str | None], bool] = {}
 
     @property
     def anonymous(self) -> bool:
@@ -109,14 +111,15 @@ class Caller:
             engine: the engine concerned; None asks whether it has the role for any engine.
             tenant: the tenant concerned; None stands for the caller's own.
         """
+        decisions = self._decisions
         key = roles, engine, tenant
-        decision = self._decisions.get(key)
+        decision = decisions.get(key)
         if decision is None:
             decision = self._decide(*key)
             if len(engine or "") + len(tenant or "") <= _MAX_REMEMBERED:
-                if len(self._decisions) >= _MAX_DECISIONS:
-                    self._decisions.clear()
-                self._decisions[key] = decision
+                if len(decisions) >= _MAX_DECISIONS:
+                    decisions.clear()
+                decisions[key] = decision
         return decision
 
     def _decide(self, roles: tuple[Role, ...], engine: str | None, tenant: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,15 +12,14 @@ from gateway.access.caller import UNRESTRICTED, Caller, current_caller
 from gateway.access.roles import ANONYMOUS, Grant, Role
 from synergai.errors import PermissionDenied, Unauthenticated
 
-CAMERA = Caller(
-    "camera",
-    "vision",
-    (
-        Grant(to=("camera",), roles=frozenset({Role.INFER}), engines=("resnet*",)),
-        Grant(to=("camera",), roles=frozenset({Role.OBSERVE}), tenants=("lab-?",)),
-    ),
-    max_priority=5,
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CAMERA_GRANTS = (
+    Grant(to=("camera",), roles=frozenset({Role.INFER}), engines=("resnet*",)),
+    Grant(to=("camera",), roles=frozenset({Role.OBSERVE}), tenants=("lab-?",)),
 )
+CAMERA = Caller("camera", "vision", CAMERA_GRANTS, max_priority=5)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,19 @@ def test_without_an_access_table_every_caller_may_do_everything() -> None:
     assert current_caller() is UNRESTRICTED
     for role in Role:
         assert UNRESTRICTED.may(role, engine="any", tenant="any")
+
+
+def test_decision_made_during_a_change_does_not_outlast_it() -> None:
+    class ChangingGrants(tuple[Grant, ...]):
+        """Grants that are withdrawn while a thread reads them."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[Grant]:
+            caller.update("vision", ())
+            return super().__iter__()
+
+    caller = Caller("camera", "vision", ())
+    caller.update("vision", ChangingGrants(CAMERA_GRANTS))
+    assert caller.may(Role.INFER, engine="resnet50")
+    assert not caller.may(Role.INFER, engine="resnet50")
