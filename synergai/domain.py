@@ -24,6 +24,8 @@ JobId = NewType("JobId", str)
 AssignmentId = NewType("AssignmentId", int)
 """Fencing token: increases across restarts of the gateway, so that stale results are detected."""
 
+_QUOTED: Final = 256
+"""Characters of an invalid name that an error quotes; it may be as long as a message."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -39,8 +41,8 @@ def validate_name(text: str, kind: str) -> str:
     """
     if not _NAME.fullmatch(text):
         raise InvalidInput(
-            f"{text!r} is not a valid {kind}: use at most 128 letters, digits, '.', '_' and '-', "
-            "beginning with a letter or digit"
+            f"{text[:_QUOTED]!r} is not a valid {kind}: use at most 128 letters, digits, '.', '_' "
+            "and '-', beginning with a letter or digit"
         )
     return text
 

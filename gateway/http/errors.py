@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from synergai.errors import QuotaExceeded, Unauthenticated
 from synergai.protocol.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
+from synergai.runtime.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ def json_response(
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with an error message."""
-    return json_response({"error": message[:MAX_DETAILS]}, status, headers)
+    return json_response({"error": encodable(message[:MAX_DETAILS])}, status, headers)
 
 
 def response_to(error: SynergaiError) -> Response:

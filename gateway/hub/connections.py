@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError, Unavailable
+from synergai.protocol.status import MAX_DETAILS
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -127,5 +128,6 @@ class AgentConnections:
             return
         self._metrics.refused_agents += 1
         name = connection.worker.id if connection.worker is not None else "not registered"
-        _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, error)
+        reason = str(error)[:MAX_DETAILS]
+        _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, reason)
         connection.close(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai import errors
+from synergai.runtime.text import encodable
 
 if TYPE_CHECKING:
     from synergai.oip import inference_pb2
@@ -78,6 +79,11 @@ def status_code(error: errors.SynergaiError) -> grpc.StatusCode:
     return grpc.StatusCode.INTERNAL
 
 
+def error_details(error: errors.SynergaiError) -> str:
+    """Return the message of an error for a client, which can be sent whatever it quotes."""
+    return encodable(str(error)[:MAX_DETAILS])
+
+
 def http_status(error: errors.SynergaiError) -> int:
     """Return the HTTP status of the error."""
     if isinstance(error, errors.ResponseTooLarge):
@@ -118,7 +124,9 @@ def stream_error(
 
     failed = inference_pb2.ModelInferResponse(id=request_id)
     failed.parameters[STATUS_PARAMETER].string_param = status_code(error).name
-    return inference_pb2.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
+    return inference_pb2.ModelStreamInferResponse(
+        error_message=error_details(error), infer_response=failed
+    )
 
 
 def error_from_stream(

@@ -12,3 +12,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)
+
+
+def encodable(text: str) -> str:
+    """Return `text` with escapes for what UTF-8 cannot encode.
+
+    JSON may contain lone surrogates, which a message that quotes it would contain as well.
+    """
+    return text.encode("utf-8", "backslashreplace").decode()

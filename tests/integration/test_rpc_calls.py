@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from weakref import WeakSet
 
 import grpc
 import pytest
@@ -24,12 +26,30 @@ if TYPE_CHECKING:
     )
 
 
+class Held:
+    """A parsed request that knows which of its kind still exist."""
+
+    alive: ClassVar[WeakSet[Held]] = WeakSet()
+
+    def __init__(self, data: bytes) -> None:
+        self.engine = hub_pb2.LoadEngine.FromString(data).session.engine
+        self.alive.add(self)
+
+
+async def hold(request: rpc.RawRequest[Held], _context: object) -> hub_pb2.LoadEngine:
+    raise EngineNotFound(request.parsed.engine)
+
+
 async def echo(request: rpc.RawRequest[hub_pb2.LoadEngine], _context: object) -> bytes:
     return request.data
 
 
 async def unknown(request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
     raise EngineNotFound(request.session.engine)
+
+
+async def quote(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
+    raise Overloaded("a lone surrogate, as JSON may contain: \ud800")
 
 
 async def bug(_request: hub_pb2.LoadEngine, _context: object) -> hub_pb2.LoadEngine:
@@ -88,6 +108,8 @@ async def address() -> AsyncIterator[str]:
                     "Unknown": rpc.unary(unknown, cls),
                     "Bug": rpc.unary(bug, cls),
                     "Shed": rpc.unary(shed, cls),
+                    "Hold": rpc.raw_unary(hold, Held, cls),
+                    "Quote": rpc.unary(quote, cls),
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
                     "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
@@ -174,6 +196,27 @@ async def test_long_error_message_is_truncated_and_keeps_its_code(
     error = await failure_of(channel, "Unknown", endless.SerializeToString())
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert len(error.details() or "") == 1000
+
+
+async def test_error_message_that_utf_8_cannot_encode_is_escaped(channel: grpc.aio.Channel) -> None:
+    error = await failure_of(channel, "Quote", message())
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == r"a lone surrogate, as JSON may contain: \ud800"
+
+
+async def test_failed_call_keeps_its_request_in_no_reference_cycle(
+    channel: grpc.aio.Channel,
+) -> None:
+    gc.disable()
+    try:
+        for _ in range(3):
+            error = await failure_of(channel, "Hold", message())
+            assert error.code() is grpc.StatusCode.NOT_FOUND
+        async with asyncio.timeout(30):
+            while Held.alive:  # noqa: ASYNC110 - reference counting sends no event
+                await asyncio.sleep(0.05)
+    finally:
+        gc.enable()
 
 
 async def test_unexpected_exception_shows_the_client_only_an_id(

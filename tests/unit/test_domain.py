@@ -33,6 +33,12 @@ def test_unsafe_name_is_rejected(name: str) -> None:
         validate_name(name, "engine name")
 
 
+def test_error_about_a_long_name_is_short() -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        validate_name("x" * 1_000_000, "engine name")
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

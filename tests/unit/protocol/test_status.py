@@ -9,11 +9,13 @@ from synergai import errors
 from synergai.protocol.status import (
     CODES,
     HTTP_STATUSES,
+    error_details,
     error_from_status,
     http_status,
     retry_after_ms,
     retry_after_s,
     status_code,
+    stream_error,
 )
 
 
@@ -52,3 +54,9 @@ def test_large_response_has_the_status_of_exhausted_resources_and_is_not_retried
     assert status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert retry_after_ms(error) is None
     assert type(error_from_status(status_code(error), "x")) is errors.Overloaded
+
+
+def test_details_are_bounded_and_can_be_encoded() -> None:
+    details = error_details(errors.InvalidInput("\ud800" + "x" * 5000))
+    assert len(details.encode()) < 1100
+    assert stream_error(errors.InvalidInput("\ud800" + "x" * 5000)).error_message == details
