@@ -388,13 +388,14 @@ class SchedulerCore:
         job = lease.job
         if job.removed:
             return
-        if fault is not Fault.UNKNOWN_ENGINE:
-            self._retries.count_fault(job)
+        counted = fault is not Fault.UNKNOWN_ENGINE and self._retries.count_fault(
+            job, lease.assignment.id
+        )
         no_worker_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
         if fault.is_of_query or no_worker_left or job.faults >= self._settings.max_faults:
             self._abort(job)
             self._commands.append(Fail(job.job.id, detail, fault))
-        elif not leaves_worker and self._retries.hold(job, self._now):
+        elif counted and not leaves_worker and self._retries.hold(job, self._now):
             self._wait_queue.withdraw(job)
 
     def _learn_profile(self, lease: Lease) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from synergai.domain import AssignmentId
     from synergai.scheduling.state import JobRecord
 
 FIRST_PAUSE_S: Final = 1.0
@@ -26,10 +27,18 @@ class Retries:
     def __init__(self) -> None:
         self._held: list[tuple[float, int, JobRecord]] = []
 
-    def count_fault(self, job: JobRecord) -> None:
-        """Count a failed assignment; the job's faults start from 1 if it has made progress."""
+    def count_fault(self, job: JobRecord, assignment: AssignmentId) -> bool:
+        """Count a failed assignment; return False if it belongs to the fault before.
+
+        The job's faults start from 1 if it has made progress. What was in flight at a fault shares
+        it: an engine host that dies takes all assignments with it that wait there.
+        """
+        if assignment <= job.fault_covers:
+            return False
         job.faults = job.faults + 1 if job.done == job.done_at_fault else 1
         job.done_at_fault = job.done
+        job.fault_covers = max(job.leases, default=assignment)
+        return True
 
     def hold(self, job: JobRecord, now: float) -> bool:
         """Let a job pause after its last fault; return whether it has to.

@@ -138,6 +138,7 @@ class JobRecord:
         done: number of recorded queries.
         faults: number of failed assignments without progress in between.
         done_at_fault: number of recorded queries at the last fault.
+        fault_covers: last of its assignments that were in flight at that fault.
         held_until: end of its pause before the next retry; None if it does not pause.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
         rank: the policy's order key; lower goes first.
@@ -157,6 +158,7 @@ class JobRecord:
     done: int = 0
     faults: int = 0
     done_at_fault: int = -1
+    fault_covers: int = -1
     held_until: float | None = None
     latest_start: float = math.inf
     rank: float = 0.0

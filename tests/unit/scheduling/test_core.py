@@ -432,6 +432,19 @@ def test_progress_of_another_assignment_counts_as_well() -> None:
     assert failed.job_id == "a"
 
 
+def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
+    core = make_core(make_entry(FAST, 10_000.0), max_faults=2)
+    core.handle(make_worker(FAST), 0.0)
+    arrived = replace(make_job("a", 50), done=((10, 20), (30, 40)))
+    lost = dispatched(core.handle(arrived, 0.0))
+    assert len(lost) == 3
+    for assignment in lost:
+        again = dispatched(fail_host(core, assignment, 0, 1.0))
+    assert again
+    [failed, *_] = [c for c in fail_host(core, again[0], 0, 2.0) if isinstance(c, Fail)]
+    assert failed.job_id == "a"
+
+
 def test_retries_without_progress_pause_longer_each_time() -> None:
     core = make_core(make_entry(FAST, 100.0), max_faults=5)
     core.handle(make_worker(FAST), 0.0)
