@@ -20,6 +20,7 @@ import apsw
 from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Unauthenticated, Unavailable
+from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -283,8 +284,6 @@ def _create(path: Path) -> None:
     except FileExistsError:
         return
     try:
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        own_like(path.parent, descriptor)
     finally:
         os.close(descriptor)

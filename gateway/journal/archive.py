@@ -9,6 +9,8 @@ import os
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -29,10 +31,10 @@ from gateway.journal.files import (
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _BUSY_TIMEOUT_MS: Final = 5000
 
@@ -110,13 +112,13 @@ def back_up(directory: Path, target: Path) -> Report:
     path = _existing(directory)
     if target.exists():
         raise InvalidInput(f"{target} already exists; back up to a new file")
-    with _perhaps_locked(directory) as running, _temporary(target) as copy:
+    with _perhaps_locked(directory) as running:
         try:
-            with closing(_reader(path)) as connection:
-                content = _copy(connection, path, copy)
-            copy.chmod(0o600)
-            copy.rename(target)
-            sync_directory(target.parent)
+            with _temporary(target) as copy:
+                with closing(_reader(path)) as connection:
+                    content = _copy(connection, path, copy)
+                copy.rename(target)
+                sync_directory(target.parent)
         except (apsw.Error, schema.WrongVersion) as error:
             raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
         except OSError as error:
@@ -142,24 +144,26 @@ def restore(directory: Path, source: Path) -> Report:
         raise InvalidInput(f"{source} is in the state directory itself; move it elsewhere first")
     with ExitStack() as stack:
         stack.callback(os.close, _lock_stopped(directory))
-        copy = stack.enter_context(_temporary(path))
         try:
+            copy = stack.enter_context(_temporary(path))
             with closing(_reader(source)) as connection:
                 content = _copy(connection, source, copy)
         except JournalDamaged as error:
             raise InvalidInput(f"{source} is damaged: {error.fault}") from error
         except (apsw.Error, schema.WrongVersion) as error:
             raise InvalidInput(f"{source} cannot be restored: {describe(error)}") from error
+        except OSError as error:
+            raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
         try:
             mark = Mark(max(content.epoch, _latest_epoch(directory)), content.commits)
             _set_epoch(copy, mark.epoch)
-            _own_like(directory, copy)
+            own_like(directory, copy)
             write_marker(directory / MARKER, mark._replace(restoring=True))
             _set_aside(directory)
             copy.rename(path)
             sync_directory(directory)
             write_marker(directory / MARKER, mark)
-            _own_like(directory, directory / MARKER)
+            own_like(directory, directory / MARKER)
         except (OSError, apsw.Error) as error:
             raise Unavailable(f"cannot write to {directory}: {error}") from error
     return Report(path=path, running=False, content=replace(content, epoch=mark.epoch))
@@ -246,8 +250,10 @@ def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """Yield the path of a file to write beside `target`; removes it unless it was renamed."""
-    path = target.with_name(f".{target.name}-{os.getpid()}")
+    """Yield a new private file to write beside `target`; removes it unless it was renamed."""
+    descriptor, name = mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    os.close(descriptor)
+    path = Path(name)
     try:
         yield path
     finally:
@@ -274,16 +280,9 @@ def _set_aside(directory: Path) -> None:
     if files:
         folder = directory / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
         folder.mkdir(mode=0o700)
-        _own_like(directory, folder)
+        own_like(directory, folder)
         for file in files:
             file.rename(folder / file.name)
         sync_directory(folder)
     for name in (DATABASE, LOG):
         (directory / name).unlink(missing_ok=True)
-
-
-def _own_like(directory: Path, path: Path) -> None:
-    """Give a file that root has made to the owner of the directory."""
-    if os.geteuid() == 0:
-        owner = directory.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Unavailable
+from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +36,11 @@ def lock(directory: Path) -> int:
         StateInUse: a gateway uses the directory.
         Unavailable: it cannot be written.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(directory / "lock", flags, 0o600)
+        own_like(directory, descriptor)  # root may check or restore before the first start
     except OSError as error:
         raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
     try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.journal import archive
 from gateway.journal.journal import Journal
 from synergai.cli import main as cli
 from synergai.domain import EngineName
@@ -72,6 +74,48 @@ def test_gateway_on_a_damaged_journal_says_what_to_do(state: Path) -> None:
     assert "error: the journal" in error
     assert "synergai journal restore" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_a_restore_by_root_belong_to_the_owner_of_the_directory(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("backup", tmp_path / "b.db", "--state", state, capsys=capsys)
+    new = tmp_path / "new"
+    new.mkdir()
+    os.chown(new, 1234, 1234)
+    assert run("restore", tmp_path / "b.db", "--state", new, capsys=capsys)[0] == 0
+    assert {file.name: file.stat().st_uid for file in new.iterdir()} == {
+        "lock": 1234,
+        "journal.db": 1234,
+        "journal.marker": 1234,
+    }
+
+
+def test_backup_is_private_while_it_is_written(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = set()
+    check = archive.find_faults
+
+    def look(*arguments: Any, **options: Any) -> list[str]:
+        modes.update(file.stat().st_mode & 0o777 for file in tmp_path.glob(".b.db*"))
+        return check(*arguments, **options)
+
+    monkeypatch.setattr(archive, "find_faults", look)
+    assert run("backup", tmp_path / "b.db", "--state", state, capsys=capsys)[0] == 0
+    assert modes == {0o600}
+    assert (tmp_path / "b.db").stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob(".b.db*"))
+
+
+def test_backup_to_a_missing_directory_is_one_line_on_standard_error(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "missing" / "b.db"
+    code, out, error = run("backup", target, "--state", state, capsys=capsys)
+    assert (code, out) == (1, "")
+    assert error.startswith(f"error: cannot write {target}: No such file")
 
 
 def test_missing_journal_is_one_line_on_standard_error(
