@@ -335,11 +335,12 @@ class GatewayProcess(Gateway):
     """
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        await super()._start(stack)
-        if self.app.audit is not None:
+        if self._config.audit_log is not None:
+            # Before the gateway is ready: a program that has waited for that may send it at once.
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, self.app.audit.flush)
+            loop.add_signal_handler(signal.SIGHUP, _ignore)
             stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+        await super()._start(stack)
 
     def stop(self) -> None:
         """Start to shut down; idempotent."""
@@ -348,6 +349,10 @@ class GatewayProcess(Gateway):
             timer.daemon = True
             timer.start()
         super().stop()
+
+
+def _ignore() -> None:
+    """Do nothing: the audit log notices by itself that its file was moved."""
 
 
 def _exit_hard() -> None:
