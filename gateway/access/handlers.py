@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Around: TypeAlias = Callable[[Any, Context], AbstractAsyncContextManager[Callable[[Any], None]]]
-    """Called with request and context; its context's value is called with each response."""
+    Around: TypeAlias = Callable[
+        [Any, Context], AbstractAsyncContextManager[Callable[[Any], None] | None]
+    ]
+    """Called with request and context; the value of its context, if any, with each response."""
 
 
 def surrounded(handler: Handler, around: Around) -> Handler:
@@ -29,7 +31,8 @@ def surrounded(handler: Handler, around: Around) -> Handler:
     async def single(request: Any, context: Context) -> Any:
         async with around(request, context) as responded:
             response = await inner(request, context)
-            responded(response)
+            if responded is not None:
+                responded(response)
             return response
 
     async def several(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -38,7 +41,8 @@ def surrounded(handler: Handler, around: Around) -> Handler:
             aclosing(inner(request, context)) as responses,
         ):
             async for response in responses:
-                responded(response)
+                if responded is not None:
+                    responded(response)
                 yield response
 
     behaviour: Any = single if iscoroutinefunction(inner) else several

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 
 from gateway.access.authenticator import AUTHORIZATION
 from gateway.access.caller import bind_caller
+from gateway.access.handlers import surrounded
 from gateway.access.methods import METHODS, check_call
 from gateway.access.peer_certificate import grpc_certificate
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from gateway.access.authenticator import Authenticator
+    from gateway.access.handlers import Handler
     from gateway.access.peer_certificate import PeerCertificate
     from gateway.access.revocation import RevocationLists
 
-    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 
@@ -46,16 +47,18 @@ class CheckingInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         """Return the handler of a call, preceded by the check."""
-        method: str = handler_call_details.method
         handler: Handler = await continuation(handler_call_details)
+        return surrounded(handler, partial(self._checked, handler_call_details.method))
 
-        async def checked(context: rpc.Context) -> None:
-            try:
-                await self.check(method, context)
-            except SynergaiError as error:
-                await rpc.abort(context, error)
-
-        return _preceded(handler, checked)
+    @asynccontextmanager
+    async def _checked(
+        self, method: str, _request: object, context: rpc.Context
+    ) -> AsyncGenerator[None, None]:
+        try:
+            await self.check(method, context)
+        except SynergaiError as error:
+            await rpc.abort(context, error)
+        yield
 
 
 class RevocationInterceptor(CheckingInterceptor):
@@ -131,35 +134,3 @@ def _refusing(error: SynergaiError) -> Handler:
         await rpc.abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(refuse)
-
-
-def _preceded(handler: Handler, check: Callable[[rpc.Context], Awaitable[None]]) -> Handler:
-    """Return a handler that awaits `check` before `handler` handles a call."""
-    # The stubs of handlers know synchronous functions only.
-    inner: Any = (
-        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
-    )
-
-    async def single(request: Any, context: rpc.Context) -> Any:
-        await check(context)
-        return await inner(request, context)
-
-    async def several(request: Any, context: rpc.Context) -> AsyncIterator[Any]:
-        await check(context)
-        async with aclosing(inner(request, context)) as responses:
-            async for response in responses:
-                yield response
-
-    behaviour: Any = single if iscoroutinefunction(inner) else several
-    make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]
-    preceded: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
-    return preceded
-
-
-_MAKERS: Final = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-"""Constructors of handlers by whether requests and responses are streamed."""

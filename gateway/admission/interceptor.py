@@ -49,14 +49,10 @@ class QuotaInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _counted(
         self, stream: bool, _request: object, context: rpc.Context
-    ) -> AsyncGenerator[Callable[[object], None], None]:
+    ) -> AsyncGenerator[None, None]:
         peer, tenant = context.peer(), current_caller().tenant
         try:
             with self._quotas.call(tenant, peer, stream=stream):
-                yield _ignore
+                yield
         except Overloaded as error:
             await rpc.abort(context, error)
-
-
-def _ignore(_response: object) -> None:
-    """Do nothing."""
