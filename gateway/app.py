@@ -140,7 +140,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
-    rules = WorkerRules(config.state)
+    rules = WorkerRules(config.state, revocations=revocations)
     stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
     intake = ReportIntake(dispatcher, clock, [metrics])
@@ -161,6 +161,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     if access is not None:
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
+    if revocations is not None:
+        revocations.follow(lambda _: hub.review())
     reviewing = asyncio.create_task(rules.watch(hub.review))
     stack.push_async_callback(cancelled, reviewing)
     stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)

@@ -189,8 +189,8 @@ class Hub:
             applicant = read_applicant(message, context)
             if call is not None:
                 call.credential = applicant.credential
-            # A token is not spent on an id that is taken.
-            self._check_vacant(worker)
+            if message.enrolment_token:  # which is not spent on an id that is taken
+                self._check_vacant(worker)
             enrolled = await self._rules.admit(applicant, message.enrolment_token)
             if (refusal := self._rules.refusal(applicant)) is not None:
                 raise refusal  # the rules have changed meanwhile
@@ -255,7 +255,7 @@ class Hub:
         self.review()
 
     def review(self) -> None:
-        """Apply changed rules to the connected workers."""
+        """Apply changed rules and revocation lists to the connected workers."""
         for connection, worker in self._connections.registered():
             if connection.applicant is None:
                 continue
