@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.journal import archive
+from gateway.journal.database import find_faults
 from gateway.journal.journal import Journal
 from synergai.cli import main as cli
 from synergai.domain import EngineName
@@ -95,14 +95,13 @@ def test_files_of_a_restore_by_root_belong_to_the_owner_of_the_directory(
 def test_backup_is_private_while_it_is_written(
     state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modes = set()
-    check = archive.find_faults
+    modes: set[int] = set()
 
     def look(*arguments: Any, **options: Any) -> list[str]:
         modes.update(file.stat().st_mode & 0o777 for file in tmp_path.glob(".b.db*"))
-        return check(*arguments, **options)
+        return find_faults(*arguments, **options)
 
-    monkeypatch.setattr(archive, "find_faults", look)
+    monkeypatch.setattr("gateway.journal.archive.find_faults", look)
     assert run("backup", tmp_path / "b.db", "--state", state, capsys=capsys)[0] == 0
     assert modes == {0o600}
     assert (tmp_path / "b.db").stat().st_mode & 0o777 == 0o600
