@@ -27,22 +27,30 @@ def _name(text: str) -> x509.Name:
 class Authority:
     """A certificate authority with its files in a folder.
 
+    Args:
+        folder: folder of its files.
+        name: its common name.
+        parent: authority that issues its certificate; None for itself.
+
     Attributes:
         file: its certificate.
     """
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", parent: Authority | None = None
+    ) -> None:
         self._folder = folder
         self.name = name
         self.key = ec.generate_private_key(ec.SECP256R1())
         self._now = dt.datetime.now(dt.UTC)
+        issuer = self if parent is None else parent
         self._certificate = (
-            self._builder(_name(name), self.key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            issuer._builder(_name(name), self.key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False
             )
-            .sign(self.key, hashes.SHA256())
+            .sign(issuer.key, hashes.SHA256())
         )
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(PEM))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import defaultdict
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography import x509
 from msgspec import Struct
@@ -42,7 +43,27 @@ class RevocationList(Struct, frozen=True):
     expires_at: float
 
 
-class RevocationLists(WatchedFiles["dict[x509.Name, RevocationList]"]):
+class Issued(NamedTuple):
+    """What identifies a certificate: its issuer, and the serial number that the issuer gave it."""
+
+    issuer: x509.Name
+    serial: int
+
+
+class Authorities(Struct, frozen=True):
+    """Authorities of client certificates.
+
+    Attributes:
+        lists: their lists.
+        certificates: the certificates of each that another one of them has issued. One that signs
+            itself is trusted as it is in the file.
+    """
+
+    lists: dict[x509.Name, RevocationList]
+    certificates: dict[x509.Name, tuple[Issued, ...]]
+
+
+class RevocationLists(WatchedFiles[Authorities]):
     """Lists of all authorities of client certificates, which follow their files.
 
     Args:
@@ -61,13 +82,16 @@ class RevocationLists(WatchedFiles["dict[x509.Name, RevocationList]"]):
         self._logged_at = -_LOG_S
 
     def check(self, pem: bytes) -> None:
-        """Check that a verified certificate is not revoked.
+        """Check that neither a verified certificate nor an authority above it is revoked.
 
         Raises:
-            Unauthenticated: it is, or there is no current list of its issuer.
+            Unauthenticated: one is, or there is no current list of its issuer.
         """
-        issuer, serial = _issuer_and_serial(pem)
-        found = self.content.get(issuer)
+        self._check(_issued(pem), "the client certificate", frozenset())
+
+    def _check(self, certificate: Issued, what: str, below: frozenset[x509.Name]) -> None:
+        issuer, serial = certificate
+        found = self.content.lists.get(issuer)
         name = issuer.rfc4514_string()
         if found is None:
             raise Unauthenticated(f"the gateway has no certificate revocation list of {name}")
@@ -75,7 +99,20 @@ class RevocationLists(WatchedFiles["dict[x509.Name, RevocationList]"]):
             self._log_expiry(name, found.expires_at)
             raise Unauthenticated(f"the gateway's revocation list of {name} has expired")
         if serial in found.serials:
-            raise Unauthenticated("the client certificate has been revoked; get a new one")
+            raise Unauthenticated(f"{what} has been revoked; get a new one")
+        refusal = None
+        for each in self.content.certificates.get(issuer, ()):
+            # Authorities may have signed each other.
+            if each.issuer in below:
+                continue
+            try:
+                self._check(each, f"the certificate of authority {name}", below | {issuer})
+            except Unauthenticated as error:
+                refusal = error
+            else:
+                return  # one certificate of the authority is enough
+        if refusal is not None:
+            raise refusal
 
     def _log_expiry(self, name: str, expired_at: float) -> None:
         if time.monotonic() >= self._logged_at + _LOG_S:
@@ -89,12 +126,12 @@ class RevocationLists(WatchedFiles["dict[x509.Name, RevocationList]"]):
 
 
 @lru_cache(maxsize=1024)
-def _issuer_and_serial(pem: bytes) -> tuple[x509.Name, int]:
+def _issued(pem: bytes) -> Issued:
     certificate = x509.load_pem_x509_certificate(pem)
-    return certificate.issuer, certificate.serial_number
+    return Issued(certificate.issuer, certificate.serial_number)
 
 
-def _read(path: Path, authorities: Sequence[Path]) -> dict[x509.Name, RevocationList]:
+def _read(path: Path, authorities: Sequence[Path]) -> Authorities:
     try:
         trusted = [each for file in authorities for each in _certificates(file)]
         lists = [x509.load_pem_x509_crl(pem) for pem in _PEM_LIST.findall(path.read_bytes())]
@@ -116,7 +153,12 @@ def _read(path: Path, authorities: Sequence[Path]) -> dict[x509.Name, Revocation
             frozenset(revoked.serial_number for revoked in each),
             float("inf") if next_update is None else next_update.timestamp(),
         )
-    return found
+    names = {authority.subject for authority in trusted}
+    certificates: defaultdict[x509.Name, tuple[Issued, ...]] = defaultdict(tuple)
+    for authority in trusted:
+        if authority.issuer != authority.subject and authority.issuer in names:
+            certificates[authority.subject] += (Issued(authority.issuer, authority.serial_number),)
+    return Authorities(found, dict(certificates))
 
 
 def _certificates(path: Path) -> Iterator[x509.Certificate]:

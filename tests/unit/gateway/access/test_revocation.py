@@ -83,3 +83,43 @@ def test_damaged_list_is_invalid(authority: Authority, path: Path) -> None:
     path.write_text(path.read_text().replace("MII", "AAA", 1).replace("\nM", "\nQ", 1))
     with pytest.raises(InvalidInput, match="invalid revocation list"):
         RevocationLists(path, [authority.file])
+
+
+def test_certificates_of_a_revoked_authority_are_refused(
+    authority: Authority, path: Path, tmp_path: Path
+) -> None:
+    middle = Authority(tmp_path, "middle", authority)
+    lowest = Authority(tmp_path, "lowest", middle)
+    clients = {each.name: each.issue("client")[0].read_bytes() for each in (middle, lowest)}
+    direct = authority.issue("client")[0].read_bytes()
+    parts = [tmp_path / f"{number}.crl" for number in range(3)]
+    middle.revoke(parts[1])
+    lowest.revoke(parts[2])
+
+    def lists(*revoked: Path) -> RevocationLists:
+        authority.revoke(parts[0], *revoked)
+        path.write_bytes(b"".join(part.read_bytes() for part in parts))
+        return RevocationLists(path, [authority.file, middle.file, lowest.file])
+
+    before = lists()
+    for client in (*clients.values(), direct):
+        before.check(client)
+    after = lists(middle.file)
+    for client in clients.values():
+        with pytest.raises(Unauthenticated, match="CN=middle has been revoked"):
+            after.check(client)
+    after.check(direct)
+
+
+def test_certificates_below_an_expired_list_are_refused(
+    authority: Authority, path: Path, tmp_path: Path
+) -> None:
+    middle = Authority(tmp_path, "middle", authority)
+    client = middle.issue("client")[0].read_bytes()
+    parts = [tmp_path / f"{number}.crl" for number in range(2)]
+    authority.revoke(parts[0], days=-1)
+    middle.revoke(parts[1])
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    lists = RevocationLists(path, [authority.file, middle.file])
+    with pytest.raises(Unauthenticated, match="revocation list of CN=authority has expired"):
+        lists.check(client)
