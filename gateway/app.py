@@ -156,6 +156,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         clock,
         rules=rules,
         on_new_engines=journal.add_engines,
+        on_forgotten_engines=journal.remove_engines,
         heartbeat_s=config.heartbeat_s,
     )
     if access is not None:

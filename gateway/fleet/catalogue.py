@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gateway.fleet.descriptions import Description
     from synergai.domain import Engine, WorkerId
 
+MAX_ABSENT: Final = 20_000
+"""Engines without a worker that are remembered. Any agent may make up names."""
 _MAX_COMPARED: Final = 200
 _MAX_COMPARED_LENGTH: Final = 100
 """Names, and characters of a name, that are compared to suggest engines for an unknown one."""
@@ -71,7 +73,7 @@ class Catalogue:
         suggests: Callable[[EngineName], bool] = lambda _: True,
     ) -> None:
         self.keep_absent = False
-        self._known = set(known)
+        self._known = dict.fromkeys(known)
         self._reported: dict[EngineName, dict[WorkerId, Offer]] = {}
         self._descriptions: dict[EngineName, Description] = {}
         self._holders: dict[EngineName, dict[WorkerId, None]] = {}
@@ -195,7 +197,22 @@ class Catalogue:
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""
-        self._known.update(names)
+        self._known.update(dict.fromkeys(names))
+
+    def forget_surplus(self) -> list[EngineName]:
+        """Forget the latest of more than `MAX_ABSENT` engines without a worker; return their names.
+
+        Engines that clients have asked for or unloaded stay. The caller removes the record of the
+        others.
+        """
+        if len(self._known) <= MAX_ABSENT:
+            return []
+        kept = (self._reported, self._unloaded, self._descriptions)
+        absent = (name for name in self._known if not any(name in each for each in kept))
+        forgotten = list(islice(absent, MAX_ABSENT, None))
+        for name in forgotten:
+            del self._known[name]
+        return forgotten
 
     def known_engines(self) -> Iterator[EngineName]:
         """Return the names of all known engines, sorted."""
@@ -254,7 +271,7 @@ class Catalogue:
         """
         offer = Offer(engine, trusted=trusted, any_file=any_file)
         self._reported.setdefault(engine.name, {})[worker_id] = offer
-        self._known.add(engine.name)
+        self._known[engine.name] = None
         return self._resolve(engine.name)
 
     def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
@@ -320,6 +337,10 @@ class Catalogue:
                 inspected.set_result(None)
         if not reported:
             del self._reported[name]
+            if name in self._provisional:  # no client knows it
+                self._provisional.discard(name)
+                self._descriptions.pop(name, None)
+                self._holders.pop(name, None)
         return {
             worker_id: replace(offer.engine, fault=faults[worker_id])
             if worker_id in faults

@@ -65,6 +65,7 @@ class Hub:
         clock: source of receive times.
         rules: which workers may join, and what they may serve.
         on_new_engines: called with the names of engines that agents register.
+        on_forgotten_engines: called with names of engines that are too many to remember.
         heartbeat_s: interval at which agents send heartbeats, in seconds.
 
     Attributes:
@@ -82,6 +83,7 @@ class Hub:
         *,
         rules: WorkerRules,
         on_new_engines: Callable[[frozenset[EngineName]], object],
+        on_forgotten_engines: Callable[[list[EngineName]], object],
         heartbeat_s: float,
     ) -> None:
         self._connections = connections
@@ -92,6 +94,7 @@ class Hub:
         self._clock = clock
         self._rules = rules
         self._on_new_engines = on_new_engines
+        self._on_forgotten_engines = on_forgotten_engines
         self._heartbeat_s = heartbeat_s
         self.work_port = 0
         self._monitor = asyncio.create_task(self._monitor_heartbeats())
@@ -345,6 +348,9 @@ class Hub:
             return
         for engines in self._catalogue.remove_worker(worker.id):
             self._apply_engines(engines)
+        if forgotten := self._catalogue.forget_surplus():
+            _log.warning("%d engines without a worker are forgotten: too many", len(forgotten))
+            self._on_forgotten_engines(forgotten)
         worker.orders.close(Unavailable("the control stream has ended"))
         self._dispatcher.remove_worker(worker)
         self._model_control.on_worker_left(worker)

@@ -163,6 +163,10 @@ class Journal:
         """Record engine names, so that they stay known without a worker."""
         return self._enqueue_write(partial(operations.add_engines, engines=tuple(engines)))
 
+    def remove_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
+        """Remove engine names."""
+        return self._enqueue_write(partial(operations.remove_engines, engines=tuple(engines)))
+
     def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
         """Record whether an engine is unloaded."""
         return self._enqueue_write(

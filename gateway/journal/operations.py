@@ -162,6 +162,11 @@ def add_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) ->
     )
 
 
+def remove_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+    """Delete engine names."""
+    connection.executemany("DELETE FROM engines WHERE name = ?", [(engine,) for engine in engines])
+
+
 def engines(connection: apsw.Connection) -> frozenset[EngineName]:
     """Return all engine names."""
     return frozenset(EngineName(row[0]) for row in connection.execute("SELECT name FROM engines"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.catalogue import MAX_ABSENT, Catalogue
 from gateway.fleet.descriptions import Description, Established
 from synergai.domain import (
     Engine,
@@ -418,3 +419,40 @@ def test_engine_without_samples_takes_no_jobs(engine: Engine) -> None:
         catalogue.check_samples("echo")
     catalogue.update(W2, replace(unverified, samples=8))
     catalogue.check_samples("echo")
+
+
+def test_latest_of_too_many_engines_without_a_worker_are_forgotten(
+    engine: Engine,
+) -> None:
+    catalogue = Catalogue([EngineName("profiled")])
+    catalogue.update(W1, engine)
+    names = [EngineName(f"made-up-{number}") for number in range(MAX_ABSENT + 3)]
+    for name in names:
+        catalogue.update(W2, replace(engine, name=name))
+    catalogue.find(names[-1])  # a client has asked for it
+    catalogue.unload(names[-2])
+    assert catalogue.forget_surplus() == []
+    catalogue.remove_worker(W2)
+    assert catalogue.forget_surplus() == [names[-4], names[-3]]
+    assert catalogue.forget_surplus() == []
+    catalogue.check_known("profiled")
+    catalogue.check_known(names[-1])
+    catalogue.check_known("echo")
+    with pytest.raises(EngineNotFound):
+        catalogue.find(names[-3])
+
+
+def test_description_that_no_client_knows_is_not_kept_without_a_worker(engine: Engine) -> None:
+    catalogue = Catalogue()
+    described = replace(engine, version="x" * 1000)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(200):
+            name = EngineName(f"made-up-{number}")
+            catalogue.update(W1, replace(described, name=name, digest=f"{number:01000}"))
+            catalogue.remove_worker(W1)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000

@@ -284,6 +284,14 @@ async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
     assert columns[0] == columns[1]
 
 
+async def test_removed_engines_are_unknown(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    await journal.add_engines([EngineName("echo"), EngineName("made-up")])
+    await journal.remove_engines([EngineName("made-up"), EngineName("never known")])
+    assert await journal.engines() == {"echo"}
+    await journal.close()
+
+
 async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.add_engines([EngineName("echo")])
