@@ -22,6 +22,8 @@ _MAX_SECONDS: Final = 86_400.0
 _MAX_WATTS: Final = 1e5
 _MEDIAN: Final = (1e-3, 2.1)
 """Median over mean of a latency: at most 2 for any distribution, and some rounding."""
+_MAX_OVERHEAD_S: Final = 0.1
+"""Of a query issued from outside its host, which the median latency has and the QPS has not."""
 
 
 def find_implausible(entry: ProfileEntry) -> str:
@@ -35,8 +37,8 @@ def find_implausible(entry: ProfileEntry) -> str:
         return f"a T_pre of {entry.t_pre_s:g} s (expected at most {_MAX_SECONDS:g})"
     if entry.watts > _MAX_WATTS:
         return f"{entry.watts:g} W (expected at most {_MAX_WATTS:g})"
-    ratio = entry.latency_p50_s * entry.qps
-    if entry.latency_p50_s and not _MEDIAN[0] <= ratio <= _MEDIAN[1]:
+    shortest, longest = (ratio / entry.qps for ratio in _MEDIAN)
+    if entry.latency_p50_s and not shortest <= entry.latency_p50_s <= longest + _MAX_OVERHEAD_S:
         return f"a median latency of {entry.latency_p50_s:g} s at {entry.qps:g} queries per second"
     return ""
 
