@@ -113,10 +113,19 @@ def format_count(value: int | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """Format seconds with three significant digits; empty for None and infinity."""
+    """Format a duration with three significant digits; empty for None and infinity.
+
+    Durations of 1000 s and more are in minutes, hours or days.
+    """
     if value is None or not math.isfinite(value):
         return ""
-    return f"{value * 1e3:.3g} ms" if abs(value) < 0.1 else f"{value:.3g} s"
+    if abs(value) < 0.1:
+        return f"{value * 1e3:.3g} ms"
+    for unit, size, least in (("d", 86_400, 172_800.0), ("h", 3_600, 7_200.0), ("min", 60, 999.5)):
+        if abs(value) >= least:
+            scaled = value / size
+            return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:,.0f} {unit}"
+    return f"{value:.3g} s"
 
 
 def format_age(instant: str, now: datetime) -> str:

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from rich.text import Text
 
-from synergai.cli.output import cut_text, format_age, format_count, print_facts, print_table
+from synergai.cli.output import (
+    cut_text,
+    format_age,
+    format_count,
+    format_seconds,
+    print_facts,
+    print_table,
+)
 
 
 def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
@@ -44,6 +51,25 @@ def test_narrow_terminal_does_not_break_short_words(
     )
 
     assert "succeeded," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (float("inf"), ""),
+        (0.0123, "12.3 ms"),
+        (20.0, "20 s"),
+        (999.0, "999 s"),
+        (999.9, "16.7 min"),
+        (1690.0, "28.2 min"),
+        (3600.0 * 3, "3 h"),
+        (86_400.0 * 2.5, "2.5 d"),
+        (86_400.0 * 36_500, "36,500 d"),
+    ],
+)
+def test_durations_have_a_unit_that_people_read(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
