@@ -81,7 +81,8 @@ def _rows(table: AccessTable) -> Iterator[tuple[str, ...]]:
         yield (ANONYMOUS, "none", "", *_scope(grant, ""))
     if table.jwt:
         for grant in table.grants:
-            yield (f"jwt: {', '.join(grant.to)}", "JSON web token", "by claim", *_scope(grant, ""))
+            if to := grant.to_subjects():
+                yield (f"jwt: {', '.join(to)}", "JSON web token", "by claim", *_scope(grant, ""))
 
 
 def _scope(grant: Grant, own: str) -> tuple[str, str, str]:
@@ -96,8 +97,8 @@ def _warnings(table: AccessTable) -> Iterator[str]:
             yield f"the credentials of {client.name!r} have expired"
         if not table.grants_of(client.name, client.groups):
             yield f"client {client.name!r} may do nothing: no grant is for it"
-    if not table.jwt:
-        for number, grant in enumerate(table.grants, 1):
-            known = any(grant.is_for(client.name, client.groups) for client in table.clients)
-            if not known and ANONYMOUS not in grant.to:
-                yield f"grant {number} is for no client: {', '.join(grant.to)}"
+    for number, grant in enumerate(table.grants, 1):
+        known = any(grant.is_for(client.name, client.groups) for client in table.clients)
+        unlisted = ANONYMOUS in grant.to or (table.jwt and grant.to_subjects())
+        if not known and not unlisted:
+            yield f"grant {number} is for no client: {', '.join(grant.to)}"

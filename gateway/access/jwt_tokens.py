@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway.access.caller import Caller
 from gateway.access.key_set import KeySet
+from gateway.access.roles import JWT_PREFIX
 from synergai.domain import validate_name
 from synergai.errors import InvalidInput, Unauthenticated
 
@@ -88,7 +89,7 @@ class JwtTokens:
         caller = self._verified.get(digest)
         if caller is None:
             claims = await self._verify(token)
-            caller = Caller(f"jwt:{claims.subject}", "", (), credential="jwt")
+            caller = Caller(f"{JWT_PREFIX}{claims.subject}", "", (), credential="jwt")
             self._update(caller, claims)
             self._claims[caller] = claims
             self._verified[digest] = caller

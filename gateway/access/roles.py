@@ -29,6 +29,9 @@ class Role(enum.StrEnum):
     """Change the configuration dictionary."""
 
 
+JWT_PREFIX: Final = "jwt:"
+"""What the names of clients with JSON web tokens start with."""
+_WILDCARD: Final = re.compile(r"[*?[]")
 ANY: Final = "*"
 """Pattern that every name matches."""
 ANONYMOUS: Final = "anonymous"
@@ -61,6 +64,18 @@ class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             else matches(pattern, name)
             for pattern in self.to
         )
+
+    def to_subjects(self) -> tuple[str, ...]:
+        """Return the patterns and groups that can be for a client with a JSON web token."""
+        return tuple(
+            to for to in self.to if to.startswith("group:") or _can_start_with(JWT_PREFIX, to)
+        )
+
+
+def _can_start_with(prefix: str, pattern: str) -> bool:
+    """Return whether a name with this prefix may match; only the text before wildcards decides."""
+    text = _WILDCARD.split(pattern, maxsplit=1)[0]
+    return text.startswith(prefix) or (text != pattern and prefix.startswith(text))
 
 
 def matches(pattern: str, name: str) -> bool:
