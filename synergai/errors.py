@@ -108,6 +108,7 @@ class QuotaExceeded(Overloaded):
         limit: its limit.
         retry_after_s: seconds after which there is room again; None if that is unknown.
         delay_s: seconds by which servers delay the refusal, since the tenant gets too many.
+        asked: what the call asks for, if that alone exceeds the limit.
 
     Attributes:
         tenant: as given.
@@ -124,11 +125,14 @@ class QuotaExceeded(Overloaded):
         retry_after_s: float | None = None,
         *,
         delay_s: float = 0.0,
+        asked: int | None = None,
     ) -> None:
+        name, value = repr(tenant or "default"), f"{quota} = {limit:,.12g}"
         later = "later" if retry_after_s is None else f"in {max(retry_after_s, 0.001):.3g} s"
         super().__init__(
-            f"tenant {tenant or 'default'!r} has used up its quota {quota} = {limit:g}; "
-            f"try again {later}"
+            f"tenant {name} has used up its quota {value}; try again {later}"
+            if asked is None
+            else f"{asked:,} exceeds the quota {value} of tenant {name}; trying again does not help"
         )
         self.tenant = tenant
         self.quota = quota

@@ -166,7 +166,7 @@ class TenantUsage:
             QuotaExceeded: it has too many queries, or there is no room for it.
         """
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
-            self._refuse("queries_per_job", self.quota.queries_per_job, now)
+            self._refuse("queries_per_job", self.quota.queries_per_job, now, asked=queries)
         self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
         self.jobs += 1
 
@@ -211,13 +211,21 @@ class TenantUsage:
             self._refuse(name, limit, now)
 
     def _refuse(
-        self, name: str, limit: float | None, now: float, retry_after_s: float | None = None
+        self,
+        name: str,
+        limit: float | None,
+        now: float,
+        retry_after_s: float | None = None,
+        *,
+        asked: int | None = None,
     ) -> NoReturn:
         delay_s = REFUSAL_DELAY_S
         if not self._refusals.wait_s(1.0, now):
             self._refusals.take(1.0, now)
             delay_s = 0.0
-        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s)
+        error = QuotaExceeded(
+            self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s, asked=asked
+        )
         self._on_rejection(error)
         raise error
 

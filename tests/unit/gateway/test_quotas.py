@@ -178,7 +178,12 @@ def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
 def test_job_of_too_many_queries_is_refused(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(queries_per_job=100))
     quotas.start_job("lab", 100)
-    assert refusal(lambda: quotas.start_job("lab", 101)).quota == "queries_per_job"
+    error = refusal(lambda: quotas.start_job("lab", 100_001))
+    assert error.quota == "queries_per_job"
+    assert str(error) == (
+        "100,001 exceeds the quota queries_per_job = 100 of tenant 'lab'; "
+        "trying again does not help"
+    )
 
 
 def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
