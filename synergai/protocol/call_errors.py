@@ -50,6 +50,11 @@ def error_from_call(target: str, code: grpc.StatusCode, details: str) -> Synerga
                 return Unavailable(
                     f"{target} closed the connection at once; does it need TLS (--tls-ca)?"
                 )
+            if cause.startswith("secure read failed"):
+                return Unavailable(
+                    f"{target} ended the TLS handshake; does it need a certificate of the client "
+                    "(SYNERGAI_TLS_CERT and SYNERGAI_TLS_KEY)?"
+                )
             return Unavailable(f"cannot connect to {target} ({cause}); is it running?")
         if _CONNECTION_LOST.search(details):
             return Unavailable(f"the connection to {target} was lost")

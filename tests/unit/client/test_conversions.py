@@ -124,6 +124,7 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
         (f"{SSL}WRONG_VERSION_NUMBER: Invalid context: OK", "remove --tls-ca"),
         ("UNAUTHENTICATED: Hostname Verification Check failed.", "for another host"),
         ("Socket closed", r"does it need TLS \(--tls-ca\)\?"),
+        ("Secure read failed (Socket closed)", "SYNERGAI_TLS_CERT and SYNERGAI_TLS_KEY"),
     ],
 )
 def test_tls_failure_names_its_cause(details: str, text: str) -> None:
