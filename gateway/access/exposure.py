@@ -31,7 +31,7 @@ def check_exposure(config: GatewayConfig, *, workers_are_listed: bool) -> None:
     workers = (
         ""
         if config.tls_client_ca or workers_are_listed
-        else "--tls-client-ca, or [[workers]] in the table of --access"
+        else "--tls-client-ca (or [[workers]] in the table of --access)"
     )
     http_encryption = [encryption, "" if config.http_tls else "--http-tls"]
     ports = (

@@ -127,7 +127,7 @@ class AgentConnections:
         if isinstance(error, Unavailable):
             return
         self._metrics.refused_agents += 1
-        name = connection.worker.id if connection.worker is not None else "not registered"
+        name = "an agent" if connection.worker is None else f"agent {connection.worker.id}"
         reason = str(error)[:MAX_DETAILS]
-        _log.warning("fault %s: agent %s refused: %s", secrets.token_hex(4), name, reason)
+        _log.warning("fault %s: refused %s: %s", secrets.token_hex(4), name, reason)
         connection.close(error)

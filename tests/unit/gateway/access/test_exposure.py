@@ -35,7 +35,7 @@ def test_loopback_needs_nothing(port: str, host: str) -> None:
         ("listen", TLS, "needs --access"),
         ("listen", ACCESS, "needs --tls-cert and --tls-key"),
         ("listen", TLS | ACCESS, ""),
-        ("hub", {}, r"needs --tls-cert and --tls-key and --tls-client-ca, or \[\[workers\]\]"),
+        ("hub", {}, r"needs --tls-cert and --tls-key and --tls-client-ca \(or \[\[workers\]\]"),
         ("hub", TLS, "needs --tls-client-ca"),
         ("hub", TLS | ACCESS, "needs --tls-client-ca"),
         ("hub", TLS | {"tls_client_ca": "ca.pem"}, ""),
