@@ -145,7 +145,7 @@ def message(engine: str = "digits") -> bytes:
 
 
 async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> bytes:
-    return await raw_unary(channel, f"/test/{method}")(data, timeout=5)
+    return await raw_unary(channel, f"/test/{method}")(data, timeout=30)
 
 
 async def failure_of(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.aio.AioRpcError:
@@ -238,7 +238,7 @@ async def test_leaked_cancellation_still_gives_the_client_a_status(
 
 
 async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Channel) -> None:
-    answers = raw_stream(channel, "/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=5)
+    answers = raw_stream(channel, "/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=30)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await collect(answers, [])
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -247,14 +247,14 @@ async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Chann
 async def test_malformed_message_does_not_end_a_raw_stream(channel: grpc.aio.Channel) -> None:
     sent = [message(), b"\xff\xff", message("other")]
     got: list[bytes] = []
-    await collect(raw_stream(channel, "/test/AnswerEach")(iter(sent), timeout=5), got)
+    await collect(raw_stream(channel, "/test/AnswerEach")(iter(sent), timeout=30), got)
     assert got == [sent[0], b"malformed", sent[2]]
 
 
 async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Channel) -> None:
     got: list[bytes] = []
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await collect(raw_responses(channel, "/test/Count")(message(), timeout=5), got)
+        await collect(raw_responses(channel, "/test/Count")(message(), timeout=30), got)
     assert got == [message(), message()]
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
@@ -272,7 +272,7 @@ async def test_port_in_use_is_a_clear_error() -> None:
 async def test_client_disconnect_during_a_response_is_not_logged(
     channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers = raw_responses(channel, "/test/Flood")(message(), timeout=5)
+    answers = raw_responses(channel, "/test/Flood")(message(), timeout=30)
     await answers.read()
     answers.cancel()
     # The server's end of the call is over before it answers another one.

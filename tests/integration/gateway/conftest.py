@@ -188,7 +188,7 @@ class FakeAgent:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on this agent holds."""
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(condition), 10)
+            await asyncio.wait_for(self._changed.wait_for(condition), 30)
 
     echoed = staticmethod(echoed)
 
@@ -336,7 +336,7 @@ class Caller:
     async def failure(self, call: PendingCall) -> grpc.aio.AioRpcError:
         """Return the error of a call that must fail."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(_finish(call), 10)
+            await asyncio.wait_for(_finish(call), 30)
         return caught.value
 
 
@@ -350,7 +350,7 @@ async def _finish(call: PendingCall) -> None:
 def config_in(directory: Path, **options: object) -> GatewayConfig:
     addresses = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
     settings = GatewaySettings.load(
-        {**addresses, "state": directory / "state", "heartbeat_s": 0.2, "drain_s": 1.0, **options}
+        {**addresses, "state": directory / "state", "heartbeat_s": 0.5, "drain_s": 1.0, **options}
     )
     return settings.to_config()
 

@@ -68,7 +68,7 @@ async def served(gateway: Gateway) -> AsyncIterator[Caller]:
 
 async def code_of(call: PendingCall) -> grpc.StatusCode:
     try:
-        await asyncio.wait_for(call, 10)
+        await asyncio.wait_for(call, 30)
     except grpc.aio.AioRpcError as error:
         return error.code()
     return CODE.OK

@@ -38,7 +38,7 @@ async def read_all(call: InferStream, into: list[oip.ModelStreamInferResponse]) 
 @pytest.mark.usefixtures("agent")
 async def test_response_has_timings_on_request(caller: Caller, a_request: RequestFactory) -> None:
     asking = a_request(2, id="a", parameters=flag("synergai_timings"))
-    response = await caller.oip.ModelInfer(asking, timeout=5)
+    response = await caller.oip.ModelInfer(asking, timeout=30)
     timings = response.parameters
     assert timings["synergai_worker"].string_param == "w1"
     assert timings["synergai_configuration"].string_param == "threads=1"
@@ -46,7 +46,7 @@ async def test_response_has_timings_on_request(caller: Caller, a_request: Reques
         assert timings[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
     assert 0 < timings["synergai_transfer_us"].int64_param < 5_000_000
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 2]
-    silent = await caller.oip.ModelInfer(a_request(), timeout=5)
+    silent = await caller.oip.ModelInfer(a_request(), timeout=30)
     assert not silent.parameters
 
 
@@ -55,7 +55,7 @@ async def test_stream_responses_have_timings_on_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
     requests = [a_request(id="a", parameters=flag("synergai_timings")), a_request(id="b")]
-    call = caller.oip.ModelStreamInfer(iter(requests), timeout=5)
+    call = caller.oip.ModelStreamInfer(iter(requests), timeout=30)
     answers = {answer.infer_response.id: answer.infer_response async for answer in call}
     call.cancel()
     assert "synergai_queue_us" in answers["a"].parameters
@@ -85,18 +85,18 @@ async def test_tenant_comes_from_metadata_or_request_parameters(
     parameters = {"synergai_tenant": oip.InferParameter(string_param=tenant)} if tenant else {}
     request = a_request(parameters=parameters)
     metadata = (("synergai-tenant", "shop"),)
-    await caller.oip.ModelInfer(request, metadata=metadata, timeout=5)
-    call = caller.oip.ModelStreamInfer(iter([request]), metadata=metadata, timeout=5)
+    await caller.oip.ModelInfer(request, metadata=metadata, timeout=30)
+    call = caller.oip.ModelStreamInfer(iter([request]), metadata=metadata, timeout=30)
     assert [answer.error_message async for answer in call] == [""]
     call.cancel()
-    await caller.oip.ModelInfer(a_request(), timeout=5)
+    await caller.oip.ModelInfer(a_request(), timeout=30)
     assert seen == [tenant or "shop", tenant or "shop", ""]
 
 
 async def test_invalid_tenant_in_metadata_is_rejected(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    call = caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "a b"),), timeout=5)
+    call = caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "a b"),), timeout=30)
     assert (await caller.failure(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -120,7 +120,7 @@ async def test_final_response_is_marked_only_on_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
     asks_not = flag("triton_enable_empty_final_response", value=False)
-    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=5)
+    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=asks_not)]), timeout=30)
     (answer,) = [answer async for answer in call]
     call.cancel()
     assert not answer.infer_response.parameters
@@ -129,7 +129,7 @@ async def test_final_response_is_marked_only_on_request(
 async def test_engine_without_a_worker_is_retryable(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert int(dict(failure.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
 
@@ -140,9 +140,9 @@ async def test_oversized_message_is_rejected_with_the_limit(
     small = replace(config, max_message_bytes=1 << 20)
     async with Gateway(small) as gateway:
         caller, _ = await connect(gateway)
-        response = await caller.oip.ModelInfer(a_request(200_000), timeout=5)
+        response = await caller.oip.ModelInfer(a_request(200_000), timeout=30)
         assert response.raw_output_contents
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(300_000), timeout=5))
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(300_000), timeout=30))
     assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in (failure.details() or "")
 
@@ -151,12 +151,12 @@ async def test_each_port_names_the_other_for_misdirected_calls(
     gateway: Gateway, caller: Caller
 ) -> None:
     async with grpc.aio.insecure_channel(gateway.hub_address) as channel:
-        failure = await caller.failure(raw_unary(channel, UNARY)(b"", timeout=5))
+        failure = await caller.failure(raw_unary(channel, UNARY)(b"", timeout=30))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
     port = gateway.address.rpartition(":")[2]
     assert failure.details() == f"this port is for agents; clients connect to port {port}"
     control = raw_unary(caller.channel, "/synergai.v1.Hub/Control")
-    failure = await caller.failure(control(b"", timeout=5))
+    failure = await caller.failure(control(b"", timeout=30))
     assert f"port {gateway.hub_address.rpartition(':')[2]}" in (failure.details() or "")
 
 
@@ -182,7 +182,7 @@ async def test_reflection_describes_all_services_when_enabled(
                 for service in SERVICES
             ),
         ]
-        call = method(iter(requests), timeout=5)
+        call = method(iter(requests), timeout=30)
         listed, *files = [answer async for answer in call]
         call.cancel()
     assert {each.name for each in listed.list_services_response.service} >= set(SERVICES)
@@ -191,5 +191,5 @@ async def test_reflection_describes_all_services_when_enabled(
 
 async def test_reflection_is_off_by_default(caller: Caller) -> None:
     method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    failure = await caller.failure(raw_unary(caller.channel, method)(b"", timeout=5))
+    failure = await caller.failure(raw_unary(caller.channel, method)(b"", timeout=30))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -57,7 +57,7 @@ class Connection:
         self.writer.write(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
 
     async def answer(self, method: str = "POST") -> Answer:
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)
         status, *lines = head.decode().splitlines()
         pairs = (line.split(": ", 1) for line in lines if line)
         headers = {name.lower(): value for name, value in pairs}
@@ -66,7 +66,7 @@ class Connection:
 
     async def closed(self) -> bytes:
         """Wait until the gateway has closed the connection; return what it sent before."""
-        return await asyncio.wait_for(self.reader.read(), 10)
+        return await asyncio.wait_for(self.reader.read(), 30)
 
 
 @asynccontextmanager
@@ -244,7 +244,7 @@ async def test_lost_client_cancels_its_request(gateway: Gateway, agent: FakeAgen
         connection.writer.write(tensor())
         await agent.until(lambda: bool(agent.assignments))
     await agent.until(lambda: len(agent.stops) == 1)
-    await asyncio.wait_for(gateway.app.admission.wait_idle(), 5)
+    await asyncio.wait_for(gateway.app.admission.wait_idle(), 30)
 
 
 async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
@@ -257,7 +257,7 @@ async def test_lost_client_cancels_the_first_of_its_pipelined_requests(
             connection.writer.write(tensor())
         await agent.until(lambda: bool(agent.assignments))
     await agent.until(lambda: len(agent.stops) == 1)
-    await asyncio.wait_for(gateway.app.admission.wait_idle(), 5)
+    await asyncio.wait_for(gateway.app.admission.wait_idle(), 30)
     assert len(agent.assignments) == 1
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
@@ -471,7 +471,7 @@ async def test_requests_end_as_unavailable_when_the_gateway_stops(
             assert answer.status in (499, 503)
             assert answer.error
             await idle.closed()
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, 30)
 
 
 @pytest.mark.usefixtures("agent")

@@ -32,7 +32,7 @@ def parameter(**value: int) -> dict[str, oip.InferParameter]:
 async def test_response_is_forwarded_unchanged(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
-    response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=5)
+    response = await caller.oip.ModelInfer(a_request(3, id="a"), timeout=30)
     assert response.id == "a"
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 3]
     assert agent.assignments[0].count == 1
@@ -42,7 +42,7 @@ async def test_request_is_forwarded_unchanged(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
     data = a_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
-    await raw_unary(caller.channel, "/inference.GRPCInferenceService/ModelInfer")(data, timeout=5)
+    await raw_unary(caller.channel, "/inference.GRPCInferenceService/ModelInfer")(data, timeout=30)
     assert agent.assignments[0].requests == [data]
 
 
@@ -88,7 +88,7 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
 async def test_invalid_request_is_rejected(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory, change: RequestFields, code: str
 ) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(**change), timeout=30))
     assert failure.code() is grpc.StatusCode[code]
     assert not agent.assignments
 
@@ -96,7 +96,7 @@ async def test_invalid_request_is_rejected(
 async def test_known_engine_without_a_worker_is_unavailable(
     caller: Caller, a_request: RequestFactory
 ) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -107,7 +107,7 @@ async def test_faulty_engine_is_a_failed_precondition(
     agent.register.engines[0].fault = "the model file is truncated"
     async with agent:
         await caller.workers(1)
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "truncated" in (failure.details() or "")
 
@@ -130,7 +130,7 @@ async def test_faulty_engine_is_a_failed_precondition(
     ],
 )
 async def test_malformed_message_is_invalid_argument(caller: Caller, method: str) -> None:
-    failure = await caller.failure(raw_unary(caller.channel, method)(b"\x08", timeout=5))
+    failure = await caller.failure(raw_unary(caller.channel, method)(b"\x08", timeout=30))
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "is not a valid" in (failure.details() or "")
 
@@ -167,7 +167,7 @@ async def test_cancelled_request_frees_its_room_at_once(
         call.cancel()
     await agent.until(lambda: agent.stops >= {a.id for a in agent.assignments})
     agent.answer = agent.complete
-    assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
+    assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_fault_of_a_query_is_reported_with_its_reason(
         )
 
     agent.answer = refuse
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is code
     assert failure.details() == "x must not be zero"
 
@@ -210,7 +210,7 @@ async def test_worker_failure_is_reported_to_the_client_by_id_only(
         )
 
     agent.answer = crash
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert "secret" not in (failure.details() or "")
     assert "secret" in caplog.text
@@ -284,7 +284,7 @@ async def test_stream_marks_the_final_response_on_request(
     caller: Caller, a_request: RequestFactory
 ) -> None:
     wants_final = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
-    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=wants_final)]), timeout=5)
+    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=wants_final)]), timeout=30)
     (answer,) = await answers_of(call, 1)
     assert answer.infer_response.parameters["triton_final_response"].bool_param
     assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]

@@ -44,7 +44,7 @@ async def submit(
     caller: Caller, job_spec: jobs_pb2.JobSpec | None = None, key: str = ""
 ) -> jobs_pb2.Job:
     request = jobs_pb2.SubmitRequest(spec=job_spec or spec(), idempotency_key=key)
-    return await caller.jobs.Submit(request, timeout=5)
+    return await caller.jobs.Submit(request, timeout=30)
 
 
 async def watched(caller: Caller, job_id: str) -> list[jobs_pb2.Job]:
@@ -99,10 +99,10 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, call
     agent.answer = a_part
     job = await submit(caller)
     await caller.recorded(job.id, 4)
-    cancelled = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=5)
+    cancelled = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=30)
     assert (cancelled.state, cancelled.queries_done) == (jobs_pb2.JOB_STATE_CANCELLED, 4)
     await agent.until(lambda: len(agent.stops) == 1)
-    again = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=5)
+    again = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=30)
     assert again == cancelled
 
 
@@ -155,7 +155,7 @@ async def test_impossible_job_is_refused(
 @pytest.mark.parametrize("method", ["Get", "Watch", "Cancel"])
 async def test_unknown_job_is_not_found(caller: Caller, method: str) -> None:
     request = jobs_pb2.GetRequest(job_id="nobody").SerializeToString()
-    call = raw_unary(caller.channel, f"/synergai.v1.Jobs/{method}")(request, timeout=5)
+    call = raw_unary(caller.channel, f"/synergai.v1.Jobs/{method}")(request, timeout=30)
     assert (await caller.failure(call)).code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -214,7 +214,7 @@ async def test_streamed_job_returns_every_result_once(
 async def test_invalid_streamed_job_is_refused(
     caller: Caller, messages: list[jobs_pb2.RunRequest], text: str
 ) -> None:
-    call = caller.jobs.Run(iter(messages), timeout=5)
+    call = caller.jobs.Run(iter(messages), timeout=30)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         async for _ in call:
             pass
@@ -297,13 +297,13 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
             await agent.complete(assignment)
 
         agent.answer = later
-        under_way = asyncio.ensure_future(caller.oip.ModelInfer(a_request(), timeout=5))
+        under_way = asyncio.ensure_future(caller.oip.ModelInfer(a_request(), timeout=30))
         await agent.until(lambda: len(agent.assignments) == 1)
         gateway.stop()
         gateway.stop()
         stopped = asyncio.create_task(gateway.wait_stopped())
         await caller.refused()
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
         assert failure.code() is grpc.StatusCode.UNAVAILABLE
         may_answer.set()
         assert (await under_way).raw_output_contents
@@ -327,7 +327,7 @@ async def test_recorded_events_replayed_give_the_same_commands(
         caller, _ = await connect(gateway)
         job = await submit(caller, spec(50, qos_s=5.0))
         for _ in range(5):
-            await caller.oip.ModelInfer(a_request(), timeout=5)
+            await caller.oip.ModelInfer(a_request(), timeout=30)
         await watched(caller, job.id)
     steps = list(replay(log, time.thread_time))
     assert any(step.recorded for step in steps)

@@ -63,7 +63,7 @@ async def http_get(address: str, path: str) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
     try:
-        answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+        answer = (await asyncio.wait_for(reader.read(), 30)).decode()
     except ConnectionResetError:
         answer = ""
     finally:
@@ -82,11 +82,11 @@ async def scrape(gateway: Gateway) -> dict[str, Metric]:
 async def test_metrics_follow_the_naming_conventions(
     agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
 ) -> None:
-    await caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "shop"),), timeout=5)
+    await caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "shop"),), timeout=30)
     job = await caller.jobs.Submit(
         jobs_pb2.SubmitRequest(spec=jobs_pb2.JobSpec(engine="echo", queries=5)), timeout=5
     )
-    async for update in caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=5):
+    async for update in caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=30):
         job = update
     assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert len(agent.assignments) >= 2
@@ -115,7 +115,7 @@ async def test_metrics_follow_the_naming_conventions(
 async def test_metrics_and_health_are_served_over_http(
     agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
 ) -> None:
-    await caller.oip.ModelInfer(a_request(), timeout=5)
+    await caller.oip.ModelInfer(a_request(), timeout=30)
     assert agent.assignments
     status, body = await http_get(gateway.http_address, "/metrics")
     assert status == 200

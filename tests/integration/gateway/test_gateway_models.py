@@ -60,7 +60,7 @@ async def test_statistics_count_what_was_answered(
     caller: Caller, a_request: RequestFactory
 ) -> None:
     for _ in range(3):
-        await caller.oip.ModelInfer(a_request(), timeout=5)
+        await caller.oip.ModelInfer(a_request(), timeout=30)
     answer = await caller.oip.ModelStatistics(statistics_pb2.ModelStatisticsRequest())
     (model,) = answer.model_stats
     assert (model.name, model.inference_count) == ("echo", 3)
@@ -103,7 +103,7 @@ async def test_index_and_metadata_say_that_an_engine_is_unverified(
 
 
 async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) -> None:
-    answer = await caller.oip.RepositoryModelLoad(load(), timeout=5)
+    answer = await caller.oip.RepositoryModelLoad(load(), timeout=30)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
     (worker,) = await caller.workers(1)
     assert [session.engine for session in worker.sessions] == ["echo"]
@@ -112,7 +112,7 @@ async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) ->
 
 async def test_failed_load_reports_the_reason(agent: FakeAgent, caller: Caller) -> None:
     agent.cannot_load = "it needs\nmore memory"
-    failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=5))
+    failure = await caller.failure(caller.oip.RepositoryModelLoad(load(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "it needs more memory" in (failure.details() or "")
 
@@ -120,17 +120,17 @@ async def test_failed_load_reports_the_reason(agent: FakeAgent, caller: Caller) 
 async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
-    await caller.oip.RepositoryModelLoad(load(), timeout=5)
-    await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+    await caller.oip.RepositoryModelLoad(load(), timeout=30)
+    await caller.oip.RepositoryModelUnload(unload(), timeout=30)
     await caller.until(lambda worker: not worker.sessions)
     assert [session.engine for session in agent.unloads] == ["echo"]
     assert not (await caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"))).ready
     assert await state(caller) == "UNAVAILABLE"
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=5))
+    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "load it first" in (failure.details() or "")
-    await caller.oip.RepositoryModelLoad(load(), timeout=5)
-    assert (await caller.oip.ModelInfer(a_request(), timeout=5)).raw_output_contents
+    await caller.oip.RepositoryModelLoad(load(), timeout=30)
+    assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
     assert await state(caller) == "READY"
 
 
@@ -139,12 +139,12 @@ async def test_unloaded_engine_stays_unloaded_across_restarts(
 ) -> None:
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
-        await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+        await caller.oip.RepositoryModelUnload(unload(), timeout=30)
         await agent.disconnect()
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
         assert await state(caller) == "UNAVAILABLE"
-        await caller.oip.RepositoryModelLoad(load(), timeout=5)
+        await caller.oip.RepositoryModelLoad(load(), timeout=30)
         await agent.disconnect()
     async with Gateway(config) as gateway:
         caller, _ = await connect(gateway)
@@ -164,7 +164,7 @@ async def test_requests_accepted_before_an_unload_complete(
     calls = [caller.oip.ModelInfer(a_request(), timeout=10) for _ in range(3)]
     answers = asyncio.gather(*calls)
     await agent.until(lambda: len(agent.assignments) >= 1)
-    await caller.oip.RepositoryModelUnload(unload(), timeout=5)
+    await caller.oip.RepositoryModelUnload(unload(), timeout=30)
     may_end.set()
     assert len(await answers) == 3
 
@@ -172,7 +172,7 @@ async def test_requests_accepted_before_an_unload_complete(
 async def test_load_parameters_are_unimplemented(caller: Caller) -> None:
     parameter = repository_pb2.ModelRepositoryParameter(string_param="{}")
     request = load(parameters={"config": parameter})
-    failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=5))
+    failure = await caller.failure(caller.oip.RepositoryModelLoad(request, timeout=30))
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "model directories" in (failure.details() or "")
 
@@ -181,7 +181,7 @@ async def test_load_parameters_are_unimplemented(caller: Caller) -> None:
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
 async def test_kserve_messages_of_the_same_calls_work(caller: Caller, method: str) -> None:
     named = b"\x0a\x04echo"  # KServe's message has the model's name as its first field
-    answer = await raw_unary(caller.channel, f"{SERVICE}/{method}")(named, timeout=5)
+    answer = await raw_unary(caller.channel, f"{SERVICE}/{method}")(named, timeout=30)
     assert answer == named + b"\x10\x01"
 
 

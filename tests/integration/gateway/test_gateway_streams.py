@@ -42,7 +42,7 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
 
 
 async def test_malformed_window_is_rejected(caller: Caller) -> None:
-    call = caller.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, "many"),), timeout=5)
+    call = caller.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, "many"),), timeout=30)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -101,7 +101,7 @@ async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
     request = a_request(values)
     async with open_channel(encrypted.address, rpc.channel_options(), AGENT.channel) as channel:
         stub = GRPCInferenceServiceStub(channel)
-        response = await stub.ModelInfer(request, timeout=5)
+        response = await stub.ModelInfer(request, timeout=30)
     assert response.raw_output_contents[0] == request.raw_input_contents[0]
 
 
@@ -127,7 +127,7 @@ async def test_work_socket_reveals_neither_connection_id_nor_tensors(
         agent.work_port = eavesdropper.sockets[0].getsockname()[1]
         await agent.reopen_work()
         request = a_request(raw_input_contents=[b"\x11\x22\x33\x44"])
-        response = await caller.oip.ModelInfer(request, timeout=5)
+        response = await caller.oip.ModelInfer(request, timeout=30)
         assert response.raw_output_contents == request.raw_input_contents
         await agent.disconnect()
     assert len(seen) > 1000
@@ -142,7 +142,7 @@ async def test_plaintext_work_socket_is_refused(encrypted: Gateway, connect: Con
         lambda: WorkSocket(lambda _: None, 1 << 20), "127.0.0.1", agent.work_port
     )
     socket.send((agent.connection_id.encode(),))
-    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
     assert len(await caller.workers(1)) == 1
     assert not agent.work_closed.is_set()
 
@@ -163,7 +163,7 @@ async def test_work_socket_without_a_valid_certificate_is_refused(
             ssl=ClientTls.read(CA, *files).socket,
         )
         socket.send((agent.connection_id.encode(),))
-        await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+        await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
     assert len(await caller.workers(1)) == 1
     assert not agent.work_closed.is_set()
 
@@ -238,7 +238,7 @@ async def test_agent_without_a_certificate_of_the_authority_gets_nowhere(
     identity = name and Identity.read(FILES / f"{name}.pem", FILES / f"{name}.key")
     credentials = channel_credentials(CA, identity or None)
     async with open_channel(encrypted.hub_address, rpc.channel_options(), credentials) as channel:
-        call = raw_stream(channel, "/synergai.v1.Hub/Control")(timeout=5)
+        call = raw_stream(channel, "/synergai.v1.Hub/Control")(timeout=30)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         call.cancel()

@@ -50,10 +50,10 @@ async def test_newer_socket_replaces_the_older_and_carries_requests_of_any_size(
         socket.send((hub_pb2.WorkReports(ended=ends).SerializeToString(),))
 
     socket = await open_work_socket(agent.work_port, agent.connection_id, answer)
-    await asyncio.wait_for(agent.work_closed.wait(), 5)
+    await asyncio.wait_for(agent.work_closed.wait(), 30)
     try:
         request = a_request(values)
-        response = await caller.oip.ModelInfer(request, timeout=5)
+        response = await caller.oip.ModelInfer(request, timeout=30)
         assert response.raw_output_contents[0] == request.raw_input_contents[0]
         assert not agent.assignments
     finally:
@@ -64,13 +64,13 @@ async def test_socket_with_an_unknown_connection_id_is_closed(
     agent: FakeAgent, caller: Caller
 ) -> None:
     socket = await open_work_socket(agent.work_port, "who-am-i", lambda _: None)
-    await asyncio.wait_for(socket.closed, 5)
+    await asyncio.wait_for(socket.closed, 30)
     assert len(await caller.workers(1)) == 1
 
 
 async def test_unauthenticated_socket_cannot_allocate_memory(agent: FakeAgent) -> None:
     socket = await open_work_socket(agent.work_port, "x" * 65, lambda _: None)
-    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
     assert not agent.ended.is_set()
 
 
@@ -80,13 +80,13 @@ async def test_malformed_message_on_a_socket_closes_the_connection(
     socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
     socket.send((b"\xff\xff\xff",))
     await caller.workers(0)
-    await asyncio.wait_for(asyncio.wait([socket.closed]), 5)
+    await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
     assert await agent.control.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) -> None:
     socket = await open_work_socket(agent.work_port, agent.connection_id, lambda _: None)
-    await asyncio.wait_for(agent.work_closed.wait(), 5)
+    await asyncio.wait_for(agent.work_closed.wait(), 30)
     await caller.workers(1)
     socket.close()
     await caller.workers(0)
@@ -101,7 +101,7 @@ async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
         caller, agent = await connect(gateway)
         _, stuck = await asyncio.open_connection("127.0.0.1", agent.work_port, limit=1)
         stuck.write(len(agent.connection_id).to_bytes(4, "little") + agent.connection_id.encode())
-        await asyncio.wait_for(agent.work_closed.wait(), 5)
+        await asyncio.wait_for(agent.work_closed.wait(), 30)
         await caller.workers(1)
         call = caller.oip.ModelInfer(a_request(6_000_000), timeout=1)
         await caller.until(lambda worker: worker.state != fleet_pb2.WORKER_STATE_IDLE)
@@ -111,5 +111,5 @@ async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
         await caller.failure(call)
         await caller.workers(0)
         gateway.stop()
-        await asyncio.wait_for(gateway.wait_stopped(), 5)
+        await asyncio.wait_for(gateway.wait_stopped(), 30)
         stuck.close()

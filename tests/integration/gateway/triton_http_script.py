@@ -84,7 +84,7 @@ def infer(client: InferenceServerClient) -> None:
     assert told["synergai_worker"] == "w1"
     pending = [client.async_infer("echo", inputs()) for _ in range(20)]
     for each in pending:
-        np.testing.assert_array_equal(each.get_result(timeout=5).as_numpy("y"), VALUES)
+        np.testing.assert_array_equal(each.get_result(timeout=30).as_numpy("y"), VALUES)
 
 
 def fail(client: InferenceServerClient) -> None:

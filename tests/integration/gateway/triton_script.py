@@ -84,7 +84,7 @@ def stream_with_codes(address: str) -> None:
             headers={"triton_grpc_error": "true"},
         )
         client.async_stream_infer("nobody", inputs(tritonclient.grpc, 1))
-        _, error = answers.get(timeout=5)
+        _, error = answers.get(timeout=30)
         assert "NOT_FOUND" in error.status(), error
         client.stop_stream()
 
@@ -121,19 +121,19 @@ def sync(address: str) -> None:
     client.async_infer(
         "echo", inputs(tritonclient.grpc, 2), lambda result, error: answers.put((result, error))
     )
-    result, error = answers.get(timeout=5)
+    result, error = answers.get(timeout=30)
     assert error is None
     held = client.async_infer(
         "held", inputs(tritonclient.grpc, 1), lambda result, error: answers.put((result, error))
     )
     held.cancel()
-    _, error = answers.get(timeout=5)
+    _, error = answers.get(timeout=30)
     check_status("CANCELLED", error)
     client.start_stream(lambda result, error: answers.put((result, error)))
     for number in range(20):
         client.async_stream_infer("echo", inputs(tritonclient.grpc, 3), request_id=str(number))
     client.async_stream_infer("nobody", inputs(tritonclient.grpc, 1))
-    found = [answers.get(timeout=5) for _ in range(21)]
+    found = [answers.get(timeout=30) for _ in range(21)]
     client.stop_stream()
     assert sum(error is not None for _, error in found) == 1
     ids = {result.get_response().id for result, error in found if error is None}

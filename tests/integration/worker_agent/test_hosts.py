@@ -34,6 +34,7 @@ TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
 LABELLED = Session(EngineName("labelled"), Configuration(1))
 FOREVER = 10**12
+HANG_TIMEOUT_S = 1.0
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
@@ -70,7 +71,9 @@ def changes() -> Changes:
 
 @pytest.fixture
 async def hosts(models: Path, changes: Changes) -> AsyncIterator[HostPool]:
-    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=0.2, on_change=changes.append)
+    hosts = HostPool(
+        models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S, on_change=changes.append
+    )
     yield hosts
     await hosts.close()
 
@@ -146,7 +149,7 @@ async def test_hung_host_is_killed(hosts: HostPool) -> None:
 async def test_idle_host_may_be_silent(hosts: HostPool) -> None:
     host = await hosts.load(TWICE)
     await run_samples(host, 1)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1.2 * HANG_TIMEOUT_S)
     assert (await run_samples(host, 1)).outcome is Outcome.COMPLETED
 
 
@@ -154,7 +157,7 @@ async def test_long_run_that_makes_progress_is_not_hung(hosts: HostPool) -> None
     host = await hosts.load(TWICE)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2 * HANG_TIMEOUT_S)
     host.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
 
