@@ -189,11 +189,12 @@ class Gateway:
         stack.callback(inference.stop_streams)
         stack.push_async_callback(app.hub.close)
         _log.info(
-            "listening for clients on %s, agents on %s and work port %d, HTTP on http://%s/; "
+            "listening for clients on %s, agents on %s and work port %d, HTTP on %s://%s/; "
             "restored %d unfinished jobs",
             self.address,
             self.hub_address,
             work_port,
+            "https" if config.http_tls else "http",
             self.http_address,
             app.restored,
         )

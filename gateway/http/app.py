@@ -104,7 +104,8 @@ def _check_allowed(scope: Scope) -> None:
 
     Raises:
         HTTPException: there are too many connections; or a page of another site sent the request,
-            which could unload engines through the browser of a visitor: there is no authentication.
+            which could unload engines through the browser of a visitor where no access table is
+            configured.
     """
     if scope.get("state", {}).get(SURPLUS) and scope["path"] not in _ALWAYS_SERVED:
         raise HTTPException(
