@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from gateway.access.caller import current_caller
 from gateway.access.engines import is_visible
-from synergai.errors import NotFound, SynergaiError
+from synergai.errors import NotFound, Overloaded, SynergaiError
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.5
 """Greatest age of the status that a watcher sees."""
+MAX_WATCHERS: Final = 1024
+"""Streams of `Watch` at a time: everyone may open them, and each costs time while it is idle."""
 _JOBS: Final = "synergai.v1.Jobs"
 _SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -46,6 +48,7 @@ class HealthServicer:
         self._catalogue = catalogue
         self._admission = admission
         self._accepts_jobs = accepts_jobs
+        self._watchers = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -90,11 +93,21 @@ class HealthServicer:
     async def watch(
         self, request: health_pb2.HealthCheckRequest, _context: Context
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
-        """Yield the current status, and again at every change."""
-        sent = None
-        while True:
-            status = self.status(request.service)
-            if status != sent:
-                sent = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            await asyncio.sleep(_POLL_S)
+        """Yield the current status, and again at every change.
+
+        Raises:
+            Overloaded: there are too many watchers.
+        """
+        if self._watchers >= MAX_WATCHERS:
+            raise Overloaded(f"{MAX_WATCHERS:,} streams watch the health, the limit; try later")
+        self._watchers += 1
+        try:
+            sent = None
+            while True:
+                status = self.status(request.service)
+                if status != sent:
+                    sent = status
+                    yield health_pb2.HealthCheckResponse(status=status)
+                await asyncio.sleep(_POLL_S)
+        finally:
+            self._watchers -= 1
