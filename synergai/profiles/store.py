@@ -123,9 +123,14 @@ class DictionaryStore:
         try:
             # Before the rows: a change in between is reported again rather than lost.
             version = self._connection.pragma("data_version")
+            fault = self._connection.execute("PRAGMA quick_check(1)").get
             rows = list(self._connection.execute("SELECT * FROM profile"))
         except apsw.Error as error:
             raise self._translate(error) from error
+        if fault != "ok":
+            # SQLite reads what is missing of a truncated page as zeros.
+            last = str(fault).splitlines()[-1]
+            raise InvalidInput(f"{self._path} is damaged: {last}; restore or remove it")
         try:
             dictionary = ConfigurationDictionary(
                 from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows

@@ -311,6 +311,16 @@ def test_truncated_database_is_rejected(tmp_path: Path, kept: int) -> None:
         load_dictionary(path)
 
 
+def test_database_whose_last_page_is_cut_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    content = path.read_bytes()
+    for kept in range(len(content) - 4095, len(content), 273):
+        path.write_bytes(content[:kept])
+        with pytest.raises(InvalidInput, match=r"d\.db"):
+            load_dictionary(path)
+
+
 def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     path.write_text("engine,worker_class,qps\n" * 100)
