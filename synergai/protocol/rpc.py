@@ -233,7 +233,8 @@ def log_internal_error(where: str, error: BaseException | None = None) -> Intern
 async def _abort_for(context: Context, failure: BaseException, where: str) -> NoReturn:
     """Abort the call because its handler raised `failure`; call this in the `except` block."""
     match failure:
-        case grpc.aio.AbortError():
+        case grpc.aio.BaseError():
+            # The call was aborted, or gRPC has ended it, such as by stopping the server.
             raise failure
         case SynergaiError():
             await abort(context, failure)

@@ -1,5 +1,13 @@
 """Parts of `synergai.protocol.rpc` that need no network."""
 
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import grpc
+import pytest
+
 from synergai.protocol import rpc
 from synergai.v1 import hub_pb2
 
@@ -22,3 +30,16 @@ def test_serialised_response_is_not_serialised_again() -> None:
     data = b"serialised"
     assert rpc.serialise(data) is data
     assert rpc.serialise(hub_pb2.LoadEngine()) == b""
+
+
+async def test_call_that_grpc_has_ended_is_no_internal_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(_request: hub_pb2.WorkOrders, _context: Any) -> bytes:
+        raise grpc.aio.BaseError("Server already stopped.")
+
+    method = rpc.unary(handle, hub_pb2.WorkOrders)
+    assert method.unary_unary is not None
+    with pytest.raises(grpc.aio.BaseError):
+        await method.unary_unary(hub_pb2.WorkOrders(), MagicMock())
+    assert caplog.text == ""
