@@ -67,16 +67,26 @@ async def read_to_the_end(call: ReadableCall) -> None:
         pass
 
 
+async def answer_together(agent: FakeAgent, queries: int) -> None:
+    """Answer queries once all of them are in flight, before their sizes can be expected."""
+    await agent.until(lambda: sum(each.count for each in agent.assignments) == queries)
+    agent.answer = agent.complete
+    for assignment in list(agent.assignments):
+        await agent.complete(assignment)
+
+
 async def test_stream_that_is_not_read_ends_and_others_go_on(
     tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:
     async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
-        caller, _agent = await connect(gateway)
+        caller, agent = await connect(gateway)
+        agent.answer = agent.hold
         unread = gateway.app.unread
         large = a_request(values=1 << 18)
         call = caller.oip.ModelStreamInfer(timeout=60)
         for _ in range(8):
             await call.write(large)
+        await answer_together(agent, 8)
         while not unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
             await asyncio.sleep(0.01)
         response = await caller.oip.ModelInfer(large, timeout=10)
@@ -93,7 +103,8 @@ async def test_results_of_a_streamed_job_that_are_not_read_end_it(
     tmp_path: Path, connect: Connect, a_request: RequestFactory
 ) -> None:
     async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
-        caller, _agent = await connect(gateway)
+        caller, agent = await connect(gateway)
+        agent.answer = agent.hold
         call = caller.jobs.Run(timeout=60)
         spec = jobs_pb2.JobSpec(engine="echo", queries=8)
         await call.write(jobs_pb2.RunRequest(open=spec))
@@ -101,6 +112,7 @@ async def test_results_of_a_streamed_job_that_are_not_read_end_it(
         for index in range(8):
             query = jobs_pb2.Query(index=index, request=large)
             await call.write(jobs_pb2.RunRequest(query=query))
+        await answer_together(agent, 8)
         while not gateway.app.unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
             await asyncio.sleep(0.01)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
