@@ -78,7 +78,7 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
 def is_disk_full(error: Exception, connection: apsw.Connection | None = None) -> bool:
     """Return whether an operation failed for lack of space, and can be repeated later.
 
-    A failed sync never can, whatever its cause: the kernel may have dropped unwritten data.
+    A failed sync never can, for any cause: the kernel may have dropped unwritten data.
 
     Args:
         error: why it failed.

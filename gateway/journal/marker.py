@@ -3,7 +3,7 @@
 SQLite takes a missing file for an empty database, and a missing or damaged write-ahead log for the
 end of the log. The marker tells such a loss from an earlier state.
 
-It is never ahead of the database, whatever crashes: a commit is counted after it is durable. The
+It is never ahead of the database after any crash: a commit is counted after it is durable. The
 head is replaced atomically, and synced, when the journal is opened and closed. The progress behind
 it is overwritten in place after every commit, without a sync, which costs microseconds. It
 survives a crash of the process, and a power cut as far as the kernel has written it, which takes

@@ -9,7 +9,7 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 MAX_CALLS_PER_CONNECTION: Final = 256
 """Calls that a client may have open on one connection; gRPC clients delay the rest.
 
-A stream is one call, whatever the number of its requests.
+A stream is one call, however many requests it has.
 """
 DEFAULT_MAX_UNREAD_BYTES: Final = 512 * 1024 * 1024
 """Bytes of responses that the clients of a server have not read yet."""

@@ -80,7 +80,7 @@ def status_code(error: errors.SynergaiError) -> grpc.StatusCode:
 
 
 def error_details(error: errors.SynergaiError) -> str:
-    """Return the message of an error for a client, which can be sent whatever it quotes."""
+    """Return the message of an error for a client, which can be sent with anything it quotes."""
     return encodable(str(error)[:MAX_DETAILS])
 
 

@@ -87,7 +87,7 @@ def cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-async def test_fifty_thousand_reset_calls_delay_nobody(tmp_path: Path) -> None:
+async def test_fifty_thousand_reset_calls_delay_no_other_client(tmp_path: Path) -> None:
     script = Path(__file__).with_name("reset_calls.py")
     with running_fleet(tmp_path) as fleet:
         gateway = gateway_process(fleet)

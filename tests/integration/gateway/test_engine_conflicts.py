@@ -29,7 +29,7 @@ async def faults(caller: Caller, count: int) -> dict[str, str]:
     return {worker.id: worker.engines[0].fault for worker in await caller.workers(count)}
 
 
-async def test_newcomer_with_another_file_harms_nobody_and_is_shown(
+async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
     gateway: Gateway, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
     honest, rogue = with_file(new_agent("w1"), HONEST), with_file(new_agent("w2"), ROGUE)

@@ -204,7 +204,7 @@ class Recorded(dict[EngineName, Established]):
 
 @pytest.mark.parametrize("keep_absent", [False, True])
 @pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
-def test_established_description_survives_a_restart_whoever_comes_first(
+def test_established_description_survives_a_restart_in_any_order_of_arrival(
     engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId], *, keep_absent: bool
 ) -> None:
     recorded = Recorded()

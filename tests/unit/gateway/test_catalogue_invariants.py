@@ -1,4 +1,4 @@
-"""What holds for the catalogue whatever workers offer, in whichever order they come and go."""
+"""Invariants of the catalogue for any offers of workers, in any order of coming and going."""
 
 from __future__ import annotations
 

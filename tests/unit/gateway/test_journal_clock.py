@@ -1,4 +1,4 @@
-"""Deadlines of unfinished jobs over a restart, whatever happened to the system clock."""
+"""Deadlines of unfinished jobs over a restart, for any change of the system clock."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def anonymous(*roles: Role) -> Caller:
     return Caller(ANONYMOUS, "", (Grant(to=(ANONYMOUS,), roles=frozenset(roles)),))
 
 
-def test_call_outside_the_table_is_refused_whoever_makes_it() -> None:
+def test_call_outside_the_table_is_refused_to_every_caller() -> None:
     everything = Caller("a", "a", (Grant(to=("a",), roles=frozenset(Role), tenants=("*",)),))
     with pytest.raises(PermissionDenied):
         check_call(None, everything)

@@ -60,13 +60,13 @@ async def test_everyone_may_join_and_serve_everything_without_a_table(
     assert files_in(tmp_path) == []
 
 
-async def test_empty_section_admits_nobody(rules: WorkerRules) -> None:
+async def test_empty_section_admits_no_worker(rules: WorkerRules) -> None:
     rules.set_rows(())
     with pytest.raises(PermissionDenied, match="no row for worker 'edge-1' of class 'nx'"):
         await rules.admit(applicant())
 
 
-async def test_removing_the_section_admits_nobody(rules: WorkerRules) -> None:
+async def test_removing_the_section_admits_no_worker(rules: WorkerRules) -> None:
     rules.set_rows(None)
     assert not rules.active
     rules.set_rows((ENROLLED,))
