@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -33,13 +34,13 @@ class CheckingInterceptor(grpc.aio.ServerInterceptor):
     Certificates are known only once a call has begun.
     """
 
+    @abstractmethod
     async def check(self, method: str, context: rpc.Context) -> None:
         """Check a call that has begun.
 
         Raises:
             SynergaiError: it is refused.
         """
-        raise NotImplementedError
 
     async def intercept_service(
         self,
