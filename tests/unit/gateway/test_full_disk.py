@@ -214,8 +214,8 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
 
     disk.full = False
     async with asyncio.timeout(30):
-        while job.id in harness.jobs.pauses:  # noqa: ASYNC110 - nothing signals the resumption
-            await asyncio.sleep(0.005)
+        while job.id in harness.jobs.pauses:
+            await harness.flush_journal()
     [again] = harness.assignments(worker)
     assert (again.job_id, again.first, again.count) == (job.id, 4, 6)
     harness.complete(worker, again, done=6)
