@@ -129,8 +129,7 @@ def back_up(directory: Path, target: Path) -> Report:
 def restore(directory: Path, source: Path) -> Report:
     """Replace a journal by a backup; the files before it move to a folder of their own.
 
-    The gateway continues in a new epoch, so that no report on an earlier assignment is taken for
-    one on a new assignment.
+    The gateway continues in a new epoch, so that reports on earlier assignments are rejected.
 
     Raises:
         Unavailable: a gateway uses the directory, or it cannot be written.
