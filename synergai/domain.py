@@ -215,6 +215,9 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         qos: seconds from acceptance to the deadline; infinite for no deadline.
         priority: 0 (default) to 9 (most urgent).
         tenant: tenant for fair sharing; empty is a tenant too.
+        upload_id: upload whose inputs the queries are; empty for the workers' sample sets. With
+            one, `queries` may be 0, which stands for the number of its inputs.
+        max_failures: inputs of the upload that may fail before the job does; None for all.
 
     Raises:
         InvalidInput: on construction, if a field is out of range.
@@ -225,16 +228,29 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     qos: float = math.inf
     priority: int = 0
     tenant: str = ""
+    upload_id: str = ""
+    max_failures: int | None = None
 
     def __post_init__(self) -> None:
         validate_name(self.engine, "engine name")
-        if not 1 <= self.queries <= MAX_QUERIES:
-            raise InvalidInput(f"queries must be from 1 to {MAX_QUERIES:,}, not {self.queries}")
+        least = 0 if self.upload_id else 1
+        if not least <= self.queries <= MAX_QUERIES:
+            raise InvalidInput(
+                f"queries must be from {least} to {MAX_QUERIES:,}, not {self.queries}"
+            )
         if not self.qos > 0:
             raise InvalidInput(f"the QoS time must be positive, not {self.qos} s")
         validate_priority(self.priority)
         if self.tenant:
             validate_name(self.tenant, "tenant name")
+        if self.upload_id:
+            validate_name(self.upload_id, "upload id")
+        elif self.max_failures is not None:
+            raise InvalidInput("max_failures is for jobs over the inputs of an upload only")
+        if self.max_failures is not None and not 0 <= self.max_failures <= MAX_QUERIES:
+            raise InvalidInput(
+                f"max_failures must be from 0 to {MAX_QUERIES:,}, not {self.max_failures}"
+            )
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ class JobStatus:
         remaining_s: seconds until it is expected to complete; None if unknown or ended.
         expected_excess_s: seconds past its QoS at which it is expected to complete, 0 if in time;
             None if unknown, ended or without QoS.
+        failures: number of completed queries whose input failed; see `JobSpec.upload_id`.
     """
 
     id: JobId
@@ -75,6 +76,7 @@ class JobStatus:
     reason: str = ""
     remaining_s: float | None = None
     expected_excess_s: float | None = None
+    failures: int = 0
 
     @property
     def accuracy(self) -> float | None:

@@ -88,6 +88,8 @@ METHODS: Final = {
     "/synergai.v1.Jobs/Watch": _FOLLOW,
     "/synergai.v1.Jobs/List": _FOLLOW,
     "/synergai.v1.Jobs/Cancel": _CANCEL,
+    "/synergai.v1.Jobs/Upload": _SUBMIT,
+    "/synergai.v1.Jobs/Results": _FOLLOW,
     "/synergai.v1.Fleet/ListWorkers": _OBSERVE,
     "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
     "/synergai.v1.Fleet/PutDictionary": _ADMIN,

@@ -10,7 +10,7 @@ import grpc
 from gateway.access.caller import current_caller
 from gateway.jobs.streamed import Query, Result
 from synergai.domain import JobState
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol import rpc
 from synergai.protocol.converters import job_spec_from_proto, job_status_to_proto
 from synergai.v1 import jobs_pb2
@@ -44,12 +44,16 @@ class JobsServicer:
                 "List": rpc.unary(self.list, jobs_pb2.ListRequest),
                 "Cancel": rpc.unary(self.cancel, jobs_pb2.CancelRequest),
                 "Run": rpc.stream(self.run, jobs_pb2.RunRequest),
+                "Upload": rpc.stream(self.upload, jobs_pb2.UploadRequest),
+                "Results": rpc.server_stream(self.results, jobs_pb2.ResultsRequest),
             },
         )
 
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
+        if spec.upload_id:
+            _refuse_own_inputs()
         key = request.idempotency_key
         return job_status_to_proto(await self._jobs.submit(current_caller(), spec, key))
 
@@ -88,6 +92,8 @@ class JobsServicer:
         if opening is None or opening.WhichOneof("message") != "open":
             raise InvalidInput("the first message must be `open`")
         spec = job_spec_from_proto(opening.open)
+        if spec.upload_id:
+            raise InvalidInput("submit a job over an upload; a streamed one brings its own queries")
         end = await self._calls.ending(context)
         answers = self._streamed.run(current_caller(), spec, budget_s, _queries(requests), end)
         async with aclosing(answers) as responses:
@@ -98,6 +104,24 @@ class JobsServicer:
                         yield jobs_pb2.RunResponse(result=result)
                     case status:
                         yield jobs_pb2.RunResponse(job=job_status_to_proto(status))
+
+    async def upload(
+        self, _requests: AsyncIterator[jobs_pb2.UploadRequest], _context: Context
+    ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
+        """Store the inputs of a job."""
+        _refuse_own_inputs()
+        yield jobs_pb2.UploadReceipt()
+
+    async def results(
+        self, _request: jobs_pb2.ResultsRequest, _context: Context
+    ) -> AsyncGenerator[jobs_pb2.ResultBatch, None]:
+        """Yield the results of a job over its own inputs."""
+        _refuse_own_inputs()
+        yield jobs_pb2.ResultBatch()
+
+
+def _refuse_own_inputs() -> None:
+    raise NotSupported("this gateway does not serve jobs over their clients' own inputs yet")
 
 
 async def _queries(requests: AsyncIterator[jobs_pb2.RunRequest]) -> AsyncGenerator[Query, None]:

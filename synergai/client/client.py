@@ -20,6 +20,7 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Sized
@@ -544,7 +545,7 @@ def _job_spec(engine: str, queries: int, qos: float | None, priority: int, tenan
     return JobSpec(
         engine=EngineName(engine),
         queries=queries,
-        **({} if qos is None else {"qos": qos}),
+        qos=math.inf if qos is None else qos,
         priority=priority,
         tenant=tenant,
     )

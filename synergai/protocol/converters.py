@@ -234,6 +234,8 @@ def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         qos_s=None if math.isinf(spec.qos) else spec.qos,
         priority=spec.priority,
         tenant=spec.tenant,
+        upload_id=spec.upload_id,
+        max_failures=spec.max_failures,
     )
 
 
@@ -249,6 +251,8 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         qos=message.qos_s if message.HasField("qos_s") else math.inf,
         priority=message.priority,
         tenant=message.tenant,
+        upload_id=message.upload_id,
+        max_failures=message.max_failures if message.HasField("max_failures") else None,
     )
 
 
@@ -296,6 +300,7 @@ def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
         reason=status.reason,
         remaining_s=status.remaining_s,
         expected_excess_s=status.expected_excess_s,
+        failures=status.failures,
     )
     message.submitted_at.FromDatetime(status.submitted_at)
     if status.finished_at is not None:
@@ -330,6 +335,7 @@ def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
         expected_excess_s=(
             message.expected_excess_s if message.HasField("expected_excess_s") else None
         ),
+        failures=message.failures,
     )
 
 

@@ -57,6 +57,8 @@ class JobSpec(_message.Message):
     QOS_S_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    MAX_FAILURES_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     queries: _builtins.int
     qos_s: _builtins.float
@@ -64,6 +66,12 @@ class JobSpec(_message.Message):
     priority: _builtins.int
     """0 (default) to 9 (most urgent)"""
     tenant: _builtins.str
+    upload_id: _builtins.str
+    """Upload whose inputs the queries are; empty: the workers' sample sets. `queries` may then be 0,
+    which stands for their number. An upload is used by one job.
+    """
+    max_failures: _builtins.int
+    """inputs that may fail before the job does; absent: all"""
     def __init__(
         self,
         *,
@@ -72,13 +80,20 @@ class JobSpec(_message.Message):
         qos_s: _builtins.float | None = ...,
         priority: _builtins.int = ...,
         tenant: _builtins.str = ...,
+        upload_id: _builtins.str = ...,
+        max_failures: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_qos_s", b"_qos_s", "qos_s", b"qos_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "max_failures", b"max_failures", "qos_s", b"qos_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_qos_s", b"_qos_s", "engine", b"engine", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "engine", b"engine", "max_failures", b"max_failures", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant", "upload_id", b"upload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_failures: _TypeAlias = _typing.Literal["max_failures"]  # noqa: Y015
+    _WhichOneofArgType__max_failures: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures"]  # noqa: Y015
     _WhichOneofReturnType__qos_s: _TypeAlias = _typing.Literal["qos_s"]  # noqa: Y015
     _WhichOneofArgType__qos_s: _TypeAlias = _typing.Literal["_qos_s", b"_qos_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_failures) -> _WhichOneofReturnType__max_failures | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__qos_s) -> _WhichOneofReturnType__qos_s | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
@@ -230,6 +245,7 @@ class Job(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
     EXPECTED_EXCESS_S_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: Global___JobState.ValueType
     queries_done: _builtins.int
@@ -253,6 +269,8 @@ class Job(_message.Message):
     """until its expected completion; absent: unknown or ended"""
     expected_excess_s: _builtins.float
     """by which it is expected to miss its QoS; 0: it meets it"""
+    failures: _builtins.int
+    """inputs that failed, included in queries_done"""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -281,10 +299,11 @@ class Job(_message.Message):
         reason: _builtins.str = ...,
         remaining_s: _builtins.float | None = ...,
         expected_excess_s: _builtins.float | None = ...,
+        failures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "estimated_s", b"estimated_s", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "remaining_s", b"remaining_s", "spec", b"spec", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "correct", b"correct", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "correct", b"correct", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__actual_s: _TypeAlias = _typing.Literal["actual_s"]  # noqa: Y015
     _WhichOneofArgType__actual_s: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s"]  # noqa: Y015
@@ -440,3 +459,164 @@ class Result(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Result: _TypeAlias = Result  # noqa: Y015
+
+@_typing.final
+class UploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    upload_id: _builtins.str
+    """in the first message; chosen by the client, and of its tenant"""
+    first: _builtins.int
+    """index of the first input; inputs that are stored already are skipped"""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
+    def __init__(
+        self,
+        *,
+        upload_id: _builtins.str = ...,
+        first: _builtins.int = ...,
+        inputs: _abc.Iterable[Global___Input] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "inputs", b"inputs", "upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
+
+@_typing.final
+class UploadReceipt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORED_FIELD_NUMBER: _builtins.int
+    stored: _builtins.int
+    """inputs that are on disk and need not be sent again"""
+    def __init__(
+        self,
+        *,
+        stored: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stored", b"stored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadReceipt: _TypeAlias = UploadReceipt  # noqa: Y015
+
+@_typing.final
+class Input(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """appears with the result, e.g. the name of a file"""
+    request: _builtins.bytes
+    """serialised inference.ModelInferRequest; its model is ignored"""
+    url: _builtins.str
+    """read by the worker, if allowed there, as the value of the BYTES input"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        request: _builtins.bytes = ...,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "request", b"request", "url", b"url"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "request", b"request", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["request", "url"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___Input: _TypeAlias = Input  # noqa: Y015
+
+@_typing.final
+class ResultsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    cursor: _builtins.int
+    """0: from the beginning"""
+    follow: _builtins.bool
+    """wait for further results until the job has ended"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        cursor: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "follow", b"follow", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResultsRequest: _TypeAlias = ResultsRequest  # noqa: Y015
+
+@_typing.final
+class ResultBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.int
+    """where to continue after this batch"""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___JobResult] | None = ...,
+        cursor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResultBatch: _TypeAlias = ResultBatch  # noqa: Y015
+
+@_typing.final
+class JobResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    name: _builtins.str
+    response: _builtins.bytes
+    """serialised inference.ModelInferResponse"""
+    error: _builtins.str
+    """why the input failed"""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        name: _builtins.str = ...,
+        response: _builtins.bytes = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "index", b"index", "name", b"name", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___JobResult: _TypeAlias = JobResult  # noqa: Y015

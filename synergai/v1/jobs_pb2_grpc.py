@@ -64,6 +64,16 @@ class JobsStub:
                 request_serializer=synergai_dot_v1_dot_jobs__pb2.RunRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_jobs__pb2.RunResponse.FromString,
                 _registered_method=True)
+        self.Upload = channel.stream_stream(
+                '/synergai.v1.Jobs/Upload',
+                request_serializer=synergai_dot_v1_dot_jobs__pb2.UploadRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_jobs__pb2.UploadReceipt.FromString,
+                _registered_method=True)
+        self.Results = channel.unary_stream(
+                '/synergai.v1.Jobs/Results',
+                request_serializer=synergai_dot_v1_dot_jobs__pb2.ResultsRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_jobs__pb2.ResultBatch.FromString,
+                _registered_method=True)
 
 
 class JobsServicer:
@@ -111,6 +121,21 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upload(self, request_iterator, context):
+        """Appends inputs to an upload and reports how many are stored. The first message may carry no
+        inputs: its receipt says where to continue after an interruption.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Results(self, request, context):
+        """Streams the results of a job over its own inputs, in the order in which they were stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -143,6 +168,16 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.Run,
                     request_deserializer=synergai_dot_v1_dot_jobs__pb2.RunRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_jobs__pb2.RunResponse.SerializeToString,
+            ),
+            'Upload': grpc.stream_stream_rpc_method_handler(
+                    servicer.Upload,
+                    request_deserializer=synergai_dot_v1_dot_jobs__pb2.UploadRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_jobs__pb2.UploadReceipt.SerializeToString,
+            ),
+            'Results': grpc.unary_stream_rpc_method_handler(
+                    servicer.Results,
+                    request_deserializer=synergai_dot_v1_dot_jobs__pb2.ResultsRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_jobs__pb2.ResultBatch.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +342,60 @@ class Jobs:
             '/synergai.v1.Jobs/Run',
             synergai_dot_v1_dot_jobs__pb2.RunRequest.SerializeToString,
             synergai_dot_v1_dot_jobs__pb2.RunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upload(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/synergai.v1.Jobs/Upload',
+            synergai_dot_v1_dot_jobs__pb2.UploadRequest.SerializeToString,
+            synergai_dot_v1_dot_jobs__pb2.UploadReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Results(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/synergai.v1.Jobs/Results',
+            synergai_dot_v1_dot_jobs__pb2.ResultsRequest.SerializeToString,
+            synergai_dot_v1_dot_jobs__pb2.ResultBatch.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,12 @@ class JobsStub:
     """Runs a job whose queries are streamed in with their tensors and whose results are streamed
     out, in any order. The first message must be `open`. Not journalled.
     """
+    Upload: _grpc.StreamStreamMultiCallable[_jobs_pb2.UploadRequest, _jobs_pb2.UploadReceipt]
+    """Appends inputs to an upload and reports how many are stored. The first message may carry no
+    inputs: its receipt says where to continue after an interruption.
+    """
+    Results: _grpc.UnaryStreamMultiCallable[_jobs_pb2.ResultsRequest, _jobs_pb2.ResultBatch]
+    """Streams the results of a job over its own inputs, in the order in which they were stored."""
 
 @_typing.type_check_only
 class JobsAsyncStub(JobsStub):
@@ -63,6 +69,12 @@ class JobsAsyncStub(JobsStub):
     """Runs a job whose queries are streamed in with their tensors and whose results are streamed
     out, in any order. The first message must be `open`. Not journalled.
     """
+    Upload: _aio.StreamStreamMultiCallable[_jobs_pb2.UploadRequest, _jobs_pb2.UploadReceipt]  # type: ignore[assignment]
+    """Appends inputs to an upload and reports how many are stored. The first message may carry no
+    inputs: its receipt says where to continue after an interruption.
+    """
+    Results: _aio.UnaryStreamMultiCallable[_jobs_pb2.ResultsRequest, _jobs_pb2.ResultBatch]  # type: ignore[assignment]
+    """Streams the results of a job over its own inputs, in the order in which they were stored."""
 
 class JobsServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -114,5 +126,23 @@ class JobsServicer(metaclass=_abc_1.ABCMeta):
         """Runs a job whose queries are streamed in with their tensors and whose results are streamed
         out, in any order. The first message must be `open`. Not journalled.
         """
+
+    @_abc_1.abstractmethod
+    def Upload(
+        self,
+        request_iterator: _MaybeAsyncIterator[_jobs_pb2.UploadRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_jobs_pb2.UploadReceipt], _abc.AsyncIterator[_jobs_pb2.UploadReceipt]]:
+        """Appends inputs to an upload and reports how many are stored. The first message may carry no
+        inputs: its receipt says where to continue after an interruption.
+        """
+
+    @_abc_1.abstractmethod
+    def Results(
+        self,
+        request: _jobs_pb2.ResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_jobs_pb2.ResultBatch], _abc.AsyncIterator[_jobs_pb2.ResultBatch]]:
+        """Streams the results of a job over its own inputs, in the order in which they were stored."""
 
 def add_JobsServicer_to_server(servicer: JobsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -49,6 +49,9 @@ def test_error_about_a_long_name_is_short() -> None:
         {"qos": math.nan},
         {"priority": MAX_PRIORITY + 1},
         {"tenant": "a/b"},
+        {"upload_id": "../up"},
+        {"max_failures": 1},
+        {"upload_id": "up", "max_failures": -1},
     ],
 )
 def test_job_specification_out_of_range_is_rejected(wrong: dict[str, object]) -> None:

@@ -38,6 +38,18 @@ def test_specification_round_trips(qos: float) -> None:
     assert job_status_from_proto(job).spec == spec
 
 
+@pytest.mark.parametrize("max_failures", [None, 0, 5])
+def test_specification_over_an_upload_round_trips(max_failures: int | None) -> None:
+    spec = JobSpec(
+        engine=EngineName("digits"), queries=0, upload_id="an-upload", max_failures=max_failures
+    )
+    job = jobs_pb2.Job(
+        id="j", spec=job_spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED, failures=2
+    )
+    status = job_status_from_proto(job)
+    assert (status.spec, status.failures) == (spec, 2)
+
+
 @pytest.mark.parametrize(
     ("state", "error"),
     [
