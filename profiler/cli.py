@@ -170,5 +170,9 @@ def _measure(
 def _folder(session: Session) -> str:
     """Return the folder name for a measurement's log files."""
     configuration = session.configuration
-    parts = (session.engine, f"threads{configuration.threads}", configuration.power_mode)
+    parts = (
+        session.engine.replace("/", "-v"),
+        f"threads{configuration.threads}",
+        configuration.power_mode,
+    )
     return "-".join(filter(None, parts))

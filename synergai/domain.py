@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 from synergai.errors import InvalidInput
 
 EngineName = NewType("EngineName", str)
-"""Name of an engine, usually backend, model and version: ``onnx_mobilenet_op11``."""
+"""One version of an engine: its name, ``onnx_mobilenet_op11``, for version 1, and ``NAME/N`` for
+version N. Jobs, sessions and profiles are of one version; the parts do not matter to them."""
 WorkerId = NewType("WorkerId", str)
 WorkerClass = NewType("WorkerClass", str)
 """Class of identical machines, which share profiles: ``x86``, ``agx-xavier``."""
@@ -27,6 +28,9 @@ AssignmentId = NewType("AssignmentId", int)
 _QUOTED: Final = 256
 """Characters of an invalid name that an error quotes; it may be as long as a message."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+FIRST_VERSION: Final = "1"
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+"""Versions are positive 64-bit integers in the Open Inference Protocol's implementations."""
 
 
 def validate_name(text: str, kind: str) -> str:
@@ -45,6 +49,46 @@ def validate_name(text: str, kind: str) -> str:
             "and '-', beginning with a letter or digit"
         )
     return text
+
+
+def validate_version(text: str) -> str:
+    """Return `text` if it is the version of an engine.
+
+    Raises:
+        InvalidInput: it is not a positive number without leading zeros, of at most 18 digits.
+    """
+    if not _VERSION.fullmatch(text):
+        raise InvalidInput(
+            f"{text[:_QUOTED]!r} is not a version: use a number from 1, without leading zeros"
+        )
+    return text
+
+
+def versioned(name: str, version: str) -> EngineName:
+    """Return version `version` of the engine `name`; neither is checked."""
+    return EngineName(name if version == FIRST_VERSION else f"{name}/{version}")
+
+
+def split_version(engine: str) -> tuple[str, str]:
+    """Return name and version of an engine."""
+    name, separator, version = engine.partition("/")
+    return name, version if separator else FIRST_VERSION
+
+
+def validate_engine(text: str) -> EngineName:
+    """Return the engine that `text` names, as ``NAME`` or ``NAME/N``.
+
+    Raises:
+        InvalidInput: the name or the version is invalid.
+    """
+    name, version = split_version(text)
+    validate_name(name, "engine name")
+    if not _VERSION.fullmatch(version):
+        raise InvalidInput(
+            f"{text[:_QUOTED]!r} is not a valid engine name: after the '/', its version has to be "
+            "a number from 1, without leading zeros"
+        )
+    return versioned(name, version)
 
 
 MAX_THREADS: Final = 1024
@@ -138,7 +182,7 @@ class TensorSpec(Struct, frozen=True):
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """Engine as served by a worker.
+    """One version of an engine as served by a worker.
 
     Attributes:
         samples: size of the sample set that jobs draw their queries from.

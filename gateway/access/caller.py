@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from gateway.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
-from synergai.domain import MAX_PRIORITY
+from synergai.domain import MAX_PRIORITY, split_version
 from synergai.errors import PermissionDenied, Unauthenticated
 
 _MAX_DECISIONS: Final = 1024
@@ -108,7 +108,8 @@ class Caller:
 
         Args:
             roles: the roles.
-            engine: the engine concerned; None asks whether it has the role for any engine.
+            engine: the engine concerned, or a version of it, which patterns do not tell apart;
+                None asks whether it has the role for any engine.
             tenant: the tenant concerned; None stands for the caller's own.
         """
         decisions = self._decisions
@@ -125,7 +126,7 @@ class Caller:
     def _decide(self, roles: tuple[Role, ...], engine: str | None, tenant: str | None) -> bool:
         return any(
             not grant.roles.isdisjoint(roles)
-            and (engine is None or matches_any(grant.engines, engine))
+            and (engine is None or matches_any(grant.engines, split_version(engine)[0]))
             and (tenant in (None, self.tenant) or matches_any(grant.tenants, tenant or ""))
             for grant in self._grants
         )

@@ -112,8 +112,8 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         id: pattern of worker ids.
         worker_class: pattern of worker classes.
         engines: patterns of engines that they may serve.
-        digests: digests that each of these engines may have; engines that are not listed may have
-            any.
+        digests: digests that each of these engines, or of their versions ``NAME/N``, may have;
+            engines that are not listed may have any.
         certificate: subject alternative name that the agent's certificate must have, in which
             ``{id}`` and ``{class}`` stand for the worker's; None requires enrolment instead.
     """

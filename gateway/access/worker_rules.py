@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from gateway.access.enrolments import EnrolmentStore
 from gateway.access.roles import matches_any
+from synergai.domain import split_version
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class WorkerRules:
         row = self._row(applicant)
         if row is None:
             return ""
-        if not matches_any(row.engines, engine.name):
+        if not matches_any(row.engines, split_version(engine.name)[0]):
             return "the access table does not allow this worker to serve it"
-        digests = row.digests.get(engine.name)
+        digests = _digests(row, engine)
         # A pending or faulty engine has no digest, and is not served either.
         if digests is None or engine.fault or engine.digest in digests:
             return ""
@@ -176,7 +177,7 @@ class WorkerRules:
     def is_pinned(self, applicant: Applicant, engine: Engine) -> bool:
         """Return whether the table lists the digest of an admitted worker's engine."""
         row = self._row(applicant)
-        return row is not None and engine.digest in row.digests.get(engine.name, ())
+        return row is not None and engine.digest in (_digests(row, engine) or ())
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -253,3 +254,13 @@ class WorkerRules:
             except asyncio.CancelledError:
                 await asyncio.wait([running])
                 raise
+
+
+def _digests(row: Worker, engine: Engine) -> frozenset[str] | None:
+    """Return the digests that a row allows for a version of an engine; None allows any.
+
+    Those that are listed for ``NAME/N`` go before those of the engine.
+    """
+    if engine.name in row.digests:
+        return row.digests[engine.name]
+    return row.digests.get(split_version(engine.name)[0])

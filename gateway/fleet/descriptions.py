@@ -1,7 +1,7 @@
 """Descriptions of engines that clients rely on, and the workers that serve them.
 
-Workers may offer different engines under one name: another version, other tensors, another file.
-Only one description of a name is in service at a time. The catalogue decides which.
+Workers may offer different engines as one version of a name: other tensors, another file. Only one
+description of each version is in service at a time. The catalogue decides which.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Description(Struct, frozen=True, kw_only=True):
         digest: SHA-256 of the model file there, in hexadecimal digits; empty if unknown.
     """
 
-    version: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     preprocess: str
@@ -40,7 +39,6 @@ class Description(Struct, frozen=True, kw_only=True):
     def of(cls, engine: Engine) -> Self:
         """Return the description of an engine."""
         return cls(
-            version=engine.version,
             inputs=engine.inputs,
             outputs=engine.outputs,
             preprocess=engine.preprocess,
@@ -58,7 +56,7 @@ class Description(Struct, frozen=True, kw_only=True):
             engine: the engine of a worker.
             any_file: whether its file may differ.
         """
-        for name in ("version", "inputs", "outputs", "preprocess", "postprocess"):
+        for name in ("inputs", "outputs", "preprocess", "postprocess"):
             ours, theirs = getattr(self, name), getattr(engine, name)
             if ours != theirs:
                 if isinstance(ours, str):

@@ -1,9 +1,9 @@
 """The model directory: one folder per engine.
 
-A folder only needs a model file, see `synergai.models.formats.model_files`. An ``engine.toml``
-beside it is optional; all of its keys are, too::
+A folder only needs a model file, see `synergai.models.formats.model_files`. This is version 1 of
+the engine. Folders in it that are named by numbers are its versions, each with a model; version 1
+may be one of them. An ``engine.toml`` beside the model is optional; all of its keys are, too::
 
-    version = "1"               # default "1"
     backend = "onnxruntime"     # default: by the model's format
     file = "model.onnx"         # default: the only model in the folder; or a SavedModel's folder
     sha256 = "9f86d0…"          # if given, refuse a model with another digest
@@ -19,7 +19,8 @@ beside it is optional; all of its keys are, too::
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
     tokens = { shape = [1, 16] }
 
-A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`.
+A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`. A version
+without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder.
 
 The contents of the directory are untrusted: every path is confined to it, and an invalid entry
 becomes a definition with a fault, without affecting the other engines.
@@ -30,11 +31,20 @@ from __future__ import annotations
 import os
 import shlex
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from synergai.domain import EngineName, validate_name
+from synergai.domain import (
+    FIRST_VERSION,
+    EngineName,
+    split_version,
+    validate_engine,
+    validate_name,
+    validate_version,
+    versioned,
+)
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition
 from synergai.models.formats.model_files import (
@@ -46,20 +56,23 @@ from synergai.models.formats.model_files import (
     digest,
     find_models,
     is_frozen_graph,
+    is_version,
     list_files,
     size_bytes,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.models.warmup import WarmUpInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDefinition:
-    """An engine as described by its folder. The model itself has not been opened.
+    """A version of an engine as described by its folder. The model itself has not been opened.
 
     Attributes:
-        name: The folder's name.
+        name: The engine's folder, and the version's in it.
         backend: A name in the registry of backends.
         file: The model file or SavedModel folder; the engine's folder if there is no valid model.
         samples: The sample set's file, if there is one.
@@ -79,7 +92,6 @@ class EngineDefinition:
     """
 
     name: EngineName
-    version: str = "1"
     backend: str = ""
     file: Path
     samples: Path | None = None
@@ -94,6 +106,11 @@ class EngineDefinition:
     max_batch: int = 1
     warmup: tuple[WarmUpInput, ...] = ()
     fault: str = ""
+
+    @property
+    def version(self) -> str:
+        """The version, as text."""
+        return split_version(self.name)[1]
 
     def verified_digest(self) -> str:
         """Return the model's digest after checking it against the required one.
@@ -140,39 +157,91 @@ class ModelDirectory:
                 "engine into it with 'synergai engines build', or name another directory"
             ) from error
         return [
-            self._load_entry(entry)
+            definition
             for entry in entries
             if not entry.name.startswith(".") and (entry.is_dir() or backend_of(entry))
+            for definition in self._load_entry(entry)
         ]
 
     def get(self, name: str) -> EngineDefinition:
-        """Return the engine called `name`, even if it is faulty.
+        """Return the engine called `name`, or the version ``NAME/N`` of one, even if faulty.
 
         Raises:
             NotFound: There is no such engine.
         """
-        validate_name(name, "engine name")
+        wanted = validate_engine(name)
         engines = self.engines()
         for definition in engines:
-            if definition.name == name:
+            if definition.name == wanted:
                 return definition
         known = ", ".join(definition.name for definition in engines) or "none"
         raise NotFound(f"{self.path} has no engine {name!r}; known engines: {known}")
 
-    def _load_entry(self, entry: Path) -> EngineDefinition:
+    def _load_entry(self, entry: Path) -> list[EngineDefinition]:
+        """Return the versions of the engine in an entry, sorted by version."""
         try:
-            name = EngineName(validate_name(entry.name, "engine name"))
+            name = validate_name(entry.name, "engine name")
         except InvalidInput as error:
-            # A valid, unique name under which the fault can be reported.
-            stand_in = EngineName(f"invalid-name-{zlib.crc32(os.fsencode(entry.name)):08x}")
-            return EngineDefinition(name=stand_in, file=entry, fault=f"folder {error}")
+            return [_invalid("name", entry, f"folder {error}")]
         try:
-            return self._load_engine(name, entry)
+            layout = self._find_layout(entry)
+        except (InvalidInput, OSError):  # reported by the attempt to load it
+            layout = _Layout()
+        found = []
+        if layout.flat:
+            found.append(self._load(versioned(name, FIRST_VERSION), entry))
+        for folder in layout.numbered:
+            try:
+                engine = versioned(name, validate_version(folder.name))
+            except InvalidInput as error:
+                found.append(
+                    _invalid("version", folder, f"the folder {name}/{folder.name}: {error}")
+                )
+                continue
+            if found and found[0].name == engine:
+                fault = f"version {FIRST_VERSION} is both in this folder and in its {folder.name}/"
+                found[0] = EngineDefinition(name=engine, file=entry, fault=fault)
+            else:
+                found.append(self._load(engine, folder))
+        for folder in layout.misnamed:
+            fault = f"the folder {name}/{folder.name} is not a version: name it by a number from 1"
+            found.append(_invalid("version", folder, fault))
+        return found
+
+    def _find_layout(self, folder: Path) -> _Layout:
+        """Return where the versions of an engine are in its folder.
+
+        Raises:
+            InvalidInput: The folder is outside the model directory.
+            OSError: It cannot be read.
+        """
+        self._check_confined(folder)
+        if not folder.is_dir():
+            return _Layout()
+        folders = [each for each in folder.iterdir() if each.is_dir() and each.name[0] != "."]
+        numbered = [each for each in folders if is_version(each.name)]
+        if not numbered:
+            return _Layout()
+        file = ""
+        with suppress(InvalidInput):  # reported by each version that uses it
+            file = read_definition(self._check_confined(folder / DEFINITION_FILE)).file
+        named = folder / file if file and (folder / file).exists() else None
+        if named is not None:  # a SavedModel's folder may be called like a version
+            numbered = [each for each in numbered if each != folder / Path(file).parts[0]]
+        numbered.sort(key=lambda each: (int(each.name), each.name))
+        flat = not numbered or named is not None or bool(find_models(folder))
+        others = () if flat else sorted(each for each in folders if each not in numbered)
+        return _Layout(flat, numbered, [each for each in others if find_models(each)])
+
+    def _load(self, name: EngineName, folder: Path) -> EngineDefinition:
+        """Return what `folder` describes; an invalid one is a definition with a fault."""
+        try:
+            return self._load_engine(name, folder)
         except InvalidInput as error:
-            return EngineDefinition(name=name, file=entry, fault=str(error))
+            return EngineDefinition(name=name, file=folder, fault=str(error))
         except OSError as error:
-            fault = f"{error.filename or entry} cannot be read: {error.strerror}"
-            return EngineDefinition(name=name, file=entry, fault=fault)
+            fault = f"{error.filename or folder} cannot be read: {error.strerror}"
+            return EngineDefinition(name=name, file=folder, fault=fault)
 
     def _load_engine(self, name: EngineName, folder: Path) -> EngineDefinition:
         self._check_confined(folder)
@@ -183,11 +252,18 @@ class ModelDirectory:
                 f"{folder.name} is a file in the model directory; move it into a folder of its "
                 f"own: mkdir -p {target} && mv {loose} {target}/"
             )
-        keys = read_definition(self._check_confined(folder / DEFINITION_FILE))
-        if keys.name not in ("", name):
+        engine, version = split_version(name)
+        definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
+        keys = read_definition(definition)
+        if keys.name not in ("", engine):
             raise InvalidInput(
                 f"{DEFINITION_FILE} names the engine {keys.name!r}, but the folder is "
-                f"called {name!r}; rename the folder or correct the file"
+                f"called {engine!r}; rename the folder or correct the file"
+            )
+        if folder.name == version == definition.parent.name and keys.version not in ("", version):
+            raise InvalidInput(
+                f"{DEFINITION_FILE} is of version {keys.version!r}, but the folder is called "
+                f"{version!r}; rename the folder or correct the file"
             )
         file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
         backend = keys.backend or backend_of(file)
@@ -201,10 +277,9 @@ class ModelDirectory:
                 f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
                 f"{file.name} declares its own"
             )
-        samples = self._check_confined(folder / SAMPLES_FILE)
+        samples = self._own_or_shared(folder, engine, SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            version=validate_name(keys.version or "1", "engine version"),
             backend=validate_name(backend, "backend name"),
             file=file,
             samples=samples if samples.is_file() else None,
@@ -219,6 +294,14 @@ class ModelDirectory:
             max_batch=keys.max_batch,
             warmup=tuple(self._locate_file(folder, each) for each in keys.warmup),
         )
+
+    def _own_or_shared(self, folder: Path, engine: str, file: str) -> Path:
+        """Return a file of a version's folder, or of the engine's folder if only that has it."""
+        own = self._check_confined(folder / file)
+        if folder == self.path / engine or own.exists():
+            return own
+        shared = self._check_confined(self.path / engine / file)
+        return shared if shared.exists() else own
 
     def _locate_file(self, folder: Path, given: WarmUpInput) -> WarmUpInput:
         """Return `given` with the path of its file, once that is confined."""
@@ -249,6 +332,27 @@ class ModelDirectory:
         if not target.is_relative_to(self.path.resolve()):
             raise InvalidInput(f"{path.name!r} leads outside the model directory")
         return path
+
+
+class _Layout(NamedTuple):
+    """Where the versions of an engine are.
+
+    Attributes:
+        flat: Whether the engine's folder itself is version 1.
+        numbered: Folders that are named by numbers, by number; valid versions or not.
+        misnamed: Other folders with models beside them.
+    """
+
+    flat: bool = True
+    numbered: Sequence[Path] = ()
+    misnamed: Sequence[Path] = ()
+
+
+def _invalid(part: str, entry: Path, fault: str) -> EngineDefinition:
+    """Return a definition that reports an invalid name, itself with a valid and unique one."""
+    unique = entry.name if part == "name" else f"{entry.parent.name}/{entry.name}"
+    stand_in = f"invalid-{part}-{zlib.crc32(os.fsencode(unique)):08x}"
+    return EngineDefinition(name=EngineName(stand_in), file=entry, fault=fault)
 
 
 def _find_only_model(folder: Path) -> Path:

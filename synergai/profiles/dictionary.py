@@ -17,6 +17,7 @@ from synergai.domain import (
     Configuration,
     EngineName,
     WorkerClass,
+    validate_engine,
     validate_name,
 )
 from synergai.errors import InvalidInput
@@ -76,7 +77,8 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     batch_qps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        validate_name(self.engine, "engine name")
+        if self.engine != (engine := validate_engine(self.engine)):
+            raise InvalidInput(f"version 1 of an engine is written {engine}, not {self.engine}")
         validate_name(self.worker_class, "worker class")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
         for name, rates in (("qps", (self.qps,)), ("batch_qps", self.batch_qps)):

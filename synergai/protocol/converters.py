@@ -25,6 +25,8 @@ from synergai.domain import (
     Session,
     TensorSpec,
     WorkerId,
+    split_version,
+    validate_engine,
     validate_name,
 )
 from synergai.errors import InvalidInput
@@ -80,7 +82,7 @@ def session_from_proto(message: common_pb2.Session) -> Session:
     Raises:
         InvalidInput: the engine name or the configuration is invalid.
     """
-    engine = EngineName(validate_name(message.engine, "engine name"))
+    engine = validate_engine(message.engine)
     return Session(engine, configuration_from_proto(message.configuration))
 
 
@@ -132,10 +134,8 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         InvalidInput: a name or tensor is invalid, a tensor name is duplicated, or a usable engine
             has no inputs or outputs.
     """
-    name = EngineName(validate_name(message.name, "engine name"))
+    name = validate_engine(message.name)
     where = f"engine {name!r}"
-    if message.version:
-        validate_name(message.version, "engine version")
     if message.backend:
         validate_name(message.backend, "backend")
     if message.preprocess:
@@ -155,7 +155,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
             raise InvalidInput(f"{where} has two tensors of the same name")
     return Engine(
         name=name,
-        version=message.version,
+        version=split_version(name)[1],
         backend=message.backend,
         inputs=inputs,
         outputs=outputs,

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai import errors
-from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, validate_name
+from synergai.domain import (
+    MAX_PRIORITY,
+    Configuration,
+    EngineName,
+    JobSpec,
+    split_version,
+    validate_engine,
+    validate_name,
+    validate_version,
+    versioned,
+)
+from synergai.errors import InvalidInput
 from synergai.protocol import status
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
@@ -79,3 +90,29 @@ def test_error_keeps_class_and_message_over_the_wire(
 
 def test_status_without_a_domain_error_becomes_the_base_class() -> None:
     assert type(status.error_from_status(grpc.StatusCode.DATA_LOSS, "x")) is errors.SynergaiError
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "parts"),
+    [
+        ("echo", "echo", ("echo", "1")),
+        ("echo/1", "echo", ("echo", "1")),
+        ("echo/2", "echo/2", ("echo", "2")),
+        (f"echo/{'9' * 18}", f"echo/{'9' * 18}", ("echo", "9" * 18)),
+    ],
+)
+def test_engine_is_a_name_and_a_version(text: str, engine: str, parts: tuple[str, str]) -> None:
+    found = validate_engine(text)
+    assert found == engine
+    assert split_version(found) == parts
+    assert versioned(*parts) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "01", "-1", "+1", "1.0", "two", "\u0661", "9" * 19, "1\n"]
+)
+def test_version_is_a_number_from_1_without_leading_zeros(text: str) -> None:
+    with pytest.raises(InvalidInput, match="use a number from 1"):
+        validate_version(text)
+    with pytest.raises(InvalidInput, match="a number from 1"):
+        validate_engine(f"echo/{text}")

@@ -66,6 +66,11 @@ def is_frozen_graph(path: Path) -> bool:
     return path.suffix == FROZEN_GRAPH_SUFFIX and not is_saved_model(path)
 
 
+def is_version(name: str) -> bool:
+    """Return whether a folder of this name in an engine's folder is meant as a version of it."""
+    return name.isascii() and name.isdecimal()
+
+
 def backend_of(path: Path) -> str:
     """Return the backend for the model at `path`; empty if unknown."""
     return BACKENDS.get(FROZEN_GRAPH_SUFFIX if is_saved_model(path) else path.suffix, "")
@@ -74,10 +79,16 @@ def backend_of(path: Path) -> str:
 def find_models(folder: Path) -> list[Path]:
     """Return the models in an engine's folder, sorted; a SavedModel may be the folder itself.
 
+    Folders of its versions are left out.
+
     Raises:
         OSError: The folder cannot be read.
     """
-    found = [path for path in folder.iterdir() if backend_of(path) and path.name[0] != "."]
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.name[0] != "." and not is_version(path.name) and backend_of(path)
+    ]
     if is_saved_model(folder):
         # Other .pb files belong to the SavedModel.
         return sorted([folder, *(path for path in found if not is_frozen_graph(path))])
@@ -102,6 +113,8 @@ def list_files(model: Path) -> list[Path]:
     own = {model / DEFINITION_FILE, model / SAMPLES_FILE}
     found: list[Path] = []
     for folder, subfolders, names in os.walk(model, onerror=_raise):
+        if Path(folder) == model:  # it may be the engine's folder, with further versions in it
+            subfolders[:] = [name for name in subfolders if not is_version(name)]
         for name in subfolders:
             # os.walk does not follow it, but the runtime would.
             if (link := Path(folder, name)).is_symlink():

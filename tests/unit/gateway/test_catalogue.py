@@ -71,7 +71,7 @@ def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
 
 def test_engine_is_usable_once_the_reference_worker_has_left(engine: Engine) -> None:
     catalogue = Catalogue()
-    newer = replace(engine, version="2")
+    newer = replace(engine, postprocess="classes")
     catalogue.update(W1, engine)
     catalogue.update(W2, newer)
     assert catalogue.remove_worker(W1) == [{W2: newer}]
@@ -80,7 +80,7 @@ def test_engine_is_usable_once_the_reference_worker_has_left(engine: Engine) -> 
 
 def test_engines_are_usable_once_their_interfaces_agree(engine: Engine) -> None:
     catalogue = Catalogue()
-    newer = replace(engine, version="2")
+    newer = replace(engine, postprocess="classes")
     catalogue.update(W1, engine)
     catalogue.update(W2, newer)
     assert catalogue.update(W1, newer) == {W1: newer, W2: newer}
@@ -183,7 +183,7 @@ def test_worker_that_changes_its_engine_goes_before_one_that_waited(
     engine: Engine, other: Engine
 ) -> None:
     catalogue = Catalogue()
-    newer = replace(engine, version="2")
+    newer = replace(engine, postprocess="classes")
     catalogue.update(W2, pending(engine))
     catalogue.update(W1, engine)
     catalogue.find("echo")
@@ -444,7 +444,7 @@ def test_latest_of_too_many_engines_without_a_worker_are_forgotten(
 
 def test_description_that_no_client_knows_is_not_kept_without_a_worker(engine: Engine) -> None:
     catalogue = Catalogue()
-    described = replace(engine, version="x" * 1000)
+    described = replace(engine, postprocess="x" * 1000)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

@@ -21,7 +21,7 @@ WORKERS = st.sampled_from([WorkerId(name) for name in ("w1", "w2", "w3")])
 OFFERS = st.sampled_from(
     [
         *(replace(ENGINE, digest=digest * 64) for digest in "ab"),
-        replace(ENGINE, digest="a" * 64, version="2"),
+        replace(ENGINE, digest="a" * 64, postprocess="classes"),
         replace(ENGINE, fault="truncated"),
         replace(ENGINE, fault="it is being inspected", inputs=(), outputs=(), pending=True),
     ]

@@ -64,7 +64,7 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
 
     engine = ModelDirectory(tmp_path).get("resnet")
 
-    assert (engine.version, engine.backend, engine.file.name) == ("3", "other", "b.bin")
+    assert (engine.backend, engine.file.name) == ("other", "b.bin")
     assert (engine.title, engine.accuracy, engine.source) == ("T", 1.0, "S")
     assert engine.sha256 == "a" * 64
     assert engine.max_batch == 8
@@ -77,7 +77,6 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
     [
         ("version = [", "not TOML"),
         ("version = 3", "version must be a string"),
-        ('version = "2 beta!"', "not a valid engine version"),
         ('versoin = "3"', "unknown key 'versoin'"),
         ('file = "../../other.onnx"', "leads outside"),
         ('file = "/etc/passwd"', "leads outside"),
@@ -324,3 +323,150 @@ def test_loose_file_is_told_how_to_become_an_engine(tmp_path: Path) -> None:
     subprocess.run(command or "false", shell=True, check=True)
     assert (tmp_path / "my_model" / "my_model.onnx").exists()
     assert not loose.exists()
+
+
+# --- versions -----------------------------------------------------------------------------------
+
+
+def put_version(models: Path, name: str, version: str, definition: str = "") -> Path:
+    (models / name).mkdir(exist_ok=True)
+    return put(models / name, version, definition)
+
+
+def listed(models: Path) -> dict[str, str]:
+    """Return the version and the fault of each engine."""
+    return {
+        engine.name: f"{engine.version} {engine.fault}".strip()
+        for engine in ModelDirectory(models).engines()
+    }
+
+
+def test_folders_named_by_numbers_are_versions(tmp_path: Path) -> None:
+    put(tmp_path, "flat")
+    for version in ("10", "2", "1"):
+        put_version(tmp_path, "resnet", version)
+
+    engines = ModelDirectory(tmp_path).engines()
+
+    assert [engine.name for engine in engines] == ["flat", "resnet", "resnet/2", "resnet/10"]
+    assert [engine.version for engine in engines] == ["1", "1", "2", "10"]
+    assert not any(engine.fault for engine in engines)
+    second = ModelDirectory(tmp_path).get("resnet/2")
+    assert second.file == tmp_path / "resnet" / "2" / "model.onnx"
+    assert ModelDirectory(tmp_path).get("resnet/1").name == "resnet"
+
+
+def test_model_in_the_engines_folder_is_version_1_beside_others(tmp_path: Path) -> None:
+    put(tmp_path, "resnet", 'file = "model.onnx"')
+    put_version(tmp_path, "resnet", "2")
+
+    assert listed(tmp_path) == {"resnet": "1", "resnet/2": "2"}
+
+
+def test_saved_model_does_not_contain_the_versions_beside_it(tmp_path: Path) -> None:
+    folder = put_saved_model(tmp_path / "classifier")
+    alone = digest(folder)
+    put_saved_model(folder / "2")
+
+    assert listed(tmp_path) == {"classifier": "1", "classifier/2": "2"}
+    assert ModelDirectory(tmp_path).get("classifier").verified_digest() == alone
+
+
+def test_version_that_is_given_twice_is_a_fault_of_it_alone(tmp_path: Path) -> None:
+    put(tmp_path, "resnet")
+    put_version(tmp_path, "resnet", "1")
+    put_version(tmp_path, "resnet", "2")
+
+    assert listed(tmp_path) == {
+        "resnet": "1 version 1 is both in this folder and in its 1/",
+        "resnet/2": "2",
+    }
+
+
+@pytest.mark.parametrize("folder", ["0", "01", "00", "1" * 19])
+def test_invalid_number_is_a_fault_that_leaves_other_versions_alone(
+    tmp_path: Path, folder: str
+) -> None:
+    put_version(tmp_path, "resnet", folder)
+    put_version(tmp_path, "resnet", "2")
+
+    engines = listed(tmp_path)
+
+    assert engines.pop("resnet/2") == "2"
+    [(name, text)] = engines.items()
+    assert name.startswith("invalid-version-")
+    assert f"the folder resnet/{folder}: '{folder}' is not a version" in text
+
+
+def test_folder_with_a_model_that_is_not_named_like_a_version_is_a_fault(tmp_path: Path) -> None:
+    put_version(tmp_path, "resnet", "1")
+    put_version(tmp_path, "resnet", "two")
+    (tmp_path / "resnet" / "notes").mkdir()
+
+    engines = listed(tmp_path)
+
+    assert engines.pop("resnet") == "1"
+    [text] = engines.values()
+    assert text == "1 the folder resnet/two is not a version: name it by a number from 1"
+
+
+def test_empty_version_folder_is_a_fault_of_it_alone(tmp_path: Path) -> None:
+    put_version(tmp_path, "resnet", "1")
+    (tmp_path / "resnet" / "2").mkdir()
+
+    engines = listed(tmp_path)
+
+    assert engines["resnet"] == "1"
+    assert "no model file" in engines["resnet/2"]
+
+
+def test_version_uses_the_definition_and_samples_of_its_engine_unless_it_has_its_own(
+    tmp_path: Path,
+) -> None:
+    put_version(tmp_path, "resnet", "1")
+    put_version(tmp_path, "resnet", "2", 'title = "second"')
+    (tmp_path / "resnet" / "engine.toml").write_text('title = "shared"\nversion = "1"')
+    (tmp_path / "resnet" / "samples.npz").write_bytes(b"")
+    (tmp_path / "resnet" / "2" / "samples.npz").write_bytes(b"")
+
+    first, second = ModelDirectory(tmp_path).engines()
+
+    assert (first.title, second.title) == ("shared", "second")
+    assert first.samples == tmp_path / "resnet" / "samples.npz"
+    assert second.samples == tmp_path / "resnet" / "2" / "samples.npz"
+
+
+def test_definition_of_another_version_is_a_fault(tmp_path: Path) -> None:
+    put_version(tmp_path, "resnet", "2", 'version = "3"')
+
+    assert "is of version '3', but the folder is called '2'" in fault(tmp_path, "resnet/2")
+
+
+def test_version_outside_the_model_directory_is_a_fault(tmp_path: Path) -> None:
+    models, outside = tmp_path / "models", tmp_path / "outside"
+    models.mkdir()
+    outside.mkdir()
+    put_version(models, "resnet", "1")
+    (outside / "model.onnx").write_bytes(b"model")
+    (models / "resnet" / "2").symlink_to(outside)
+
+    assert not fault(models, "resnet")
+    assert "leads outside the model directory" in fault(models, "resnet/2")
+
+
+# --- directories of earlier releases ------------------------------------------------------------
+
+
+def test_saved_model_that_is_called_like_a_version_stays_the_only_model(tmp_path: Path) -> None:
+    folder = tmp_path / "classifier"
+    put_saved_model(folder / "1556128768")
+    (folder / "engine.toml").write_text('file = "1556128768"')  # by ``synergai engines add``
+
+    assert listed(tmp_path) == {"classifier": "1"}
+    assert ModelDirectory(tmp_path).get("classifier").file == folder / "1556128768"
+
+
+def test_version_named_by_an_engines_own_folder_does_not_matter(tmp_path: Path) -> None:
+    put(tmp_path, "resnet", 'version = "2.1-beta"')
+
+    assert listed(tmp_path) == {"resnet": "1"}

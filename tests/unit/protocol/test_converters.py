@@ -16,6 +16,8 @@ from synergai.domain import (
     Session,
     TensorSpec,
     WorkerClass,
+    split_version,
+    versioned,
 )
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
@@ -24,7 +26,8 @@ from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
-ENGINE_NAMES = NAMES.map(EngineName)
+VERSIONS = st.integers(1, 10**18 - 1).map(str)
+ENGINE_NAMES = st.builds(versioned, NAMES, VERSIONS)
 CONFIGURATIONS = st.builds(
     Configuration, st.integers(0, MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
 )
@@ -35,20 +38,22 @@ SPECS = st.builds(
     st.lists(st.integers(-1, 2**40), max_size=5).map(tuple),
 )
 TENSORS = st.lists(SPECS, min_size=1, max_size=3, unique_by=lambda spec: spec.name).map(tuple)
-ENGINES = st.builds(
-    Engine,
-    name=ENGINE_NAMES,
-    version=NAMES,
-    backend=NAMES,
-    inputs=TENSORS,
-    outputs=TENSORS,
-    digest=st.text(max_size=64),
-    samples=st.integers(0, 2**32 - 1),
-    fault=st.text(max_size=50),
-    unverified=st.text(max_size=50),
-    preprocess=st.just("") | NAMES,
-    postprocess=st.just("") | NAMES,
-    max_batch=st.integers(1, 64),
+ENGINES = ENGINE_NAMES.flatmap(
+    lambda name: st.builds(
+        Engine,
+        name=st.just(name),
+        version=st.just(split_version(name)[1]),
+        backend=NAMES,
+        inputs=TENSORS,
+        outputs=TENSORS,
+        digest=st.text(max_size=64),
+        samples=st.integers(0, 2**32 - 1),
+        fault=st.text(max_size=50),
+        unverified=st.text(max_size=50),
+        preprocess=st.just("") | NAMES,
+        postprocess=st.just("") | NAMES,
+        max_batch=st.integers(1, 64),
+    )
 )
 FIGURES = st.floats(0, 1e9)
 WORDS = st.text(max_size=20).filter(str.isprintable)
@@ -81,6 +86,21 @@ def test_configuration_round_trips(configuration: Configuration) -> None:
 @given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
 def test_session_round_trips(session: Session) -> None:
     assert converters.session_from_proto(converters.session_to_proto(session)) == session
+
+
+def test_version_of_an_engine_follows_from_its_name_alone() -> None:
+    # Earlier releases read any text as the version of the only model in an engine's folder.
+    for name, version in (("echo", "1"), ("echo/1", "1"), ("echo/7", "7")):
+        message = common_pb2.Engine(name=name, version="beta", fault="broken")
+        assert converters.engine_from_proto(message).version == version
+
+
+@pytest.mark.parametrize(
+    "name", ["echo/0", "echo/01", "echo/", "echo/two", "/2", "a/2/3", "echo/-1"]
+)
+def test_engine_with_an_invalid_version_is_rejected(name: str) -> None:
+    with pytest.raises(InvalidInput):
+        converters.engine_from_proto(common_pb2.Engine(name=name, fault="broken"))
 
 
 @given(ENGINES)
