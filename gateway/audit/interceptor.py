@@ -95,7 +95,7 @@ def _object_of(request: object) -> str:
     message: Any = request.parsed.message if isinstance(request, RawRequest) else request
     if isinstance(message, Malformed):
         return ""
-    for field in ("job_id", "model_name", "repository_name", "engine"):
+    for field in ("job_id", "model_name", "repository_name", "engine", "name"):
         if name := getattr(message, field, ""):
             return str(name)
     spec = getattr(message, "spec", None)

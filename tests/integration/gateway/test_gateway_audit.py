@@ -14,7 +14,8 @@ import grpc
 import pytest
 
 from gateway.server import Gateway
-from synergai.oip import repository_pb2
+from synergai.oip import inference_pb2 as oip
+from synergai.oip import model_config_pb2, repository_pb2
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
 from tests.calls import raw_unary
@@ -34,6 +35,15 @@ name = "camera"
 tenant = "lab"
 token_sha256 = "{camera}"
 
+[[clients]]
+name = "guest"
+token_sha256 = "{guest}"
+
+[[grants]]
+to = ["guest"]
+roles = ["infer"]
+engines = ["other"]
+
 [[grants]]
 to = ["boss"]
 roles = ["infer", "submit", "observe", "operate", "admin"]
@@ -46,7 +56,7 @@ roles = ["infer"]
 [tenants.lab]
 requests_per_s = 0.001
 """
-TOKENS = {name: f"secret token of {name}" for name in ("boss", "camera")}
+TOKENS = {name: f"secret token of {name}" for name in ("boss", "camera", "guest")}
 OIP = "/inference.GRPCInferenceService"
 
 
@@ -198,6 +208,21 @@ async def test_refused_calls_are_recorded_without_secrets(
     text = await asyncio.to_thread(log.read_text)
     assert "secret token" not in text
     assert "a wrong token" not in text
+
+
+async def test_refused_reads_of_an_engine_name_it(caller: Caller, log: Path) -> None:
+    guest = bearer("guest")
+    calls = [
+        caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"), metadata=guest),
+        caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"), metadata=guest),
+        caller.oip.ModelConfig(model_config_pb2.ModelConfigRequest(name="echo"), metadata=guest),
+    ]
+    for call in calls:
+        assert (await caller.failure(call)).code() is grpc.StatusCode.PERMISSION_DENIED
+    found = await entries(log, lambda entry: entry["caller"] == "guest", 3)
+    assert [summary(entry) for entry in found] == [
+        ("guest", "guest", "token", "echo", "PERMISSION_DENIED")
+    ] * 3
 
 
 def test_log_is_rotated_and_survives_a_signal(tmp_path: Path) -> None:
