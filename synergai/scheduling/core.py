@@ -97,7 +97,7 @@ class SchedulerCore:
         self._fleet = Fleet(settings)
         self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
         self._queue = self._wait_queue.queue
-        self._probes = Probes(self._estimator)
+        self._probes = Probes(self._estimator, settings.probe_queries)
         self._view = View(self._queue, self._fleet, self._estimator, settings)
         self._jobs: dict[JobId, JobRecord] = {}
         self._commands: list[Command] = []
@@ -265,6 +265,7 @@ class SchedulerCore:
 
     def _add_worker(self, worker: Worker) -> None:
         record = self._fleet.add(worker, self._now)
+        self._view.extended_at = self._now
         self._estimator.invalidate_worker(record)
         self._probes.update_worker(record)
         for engine in sorted(record.engines):
@@ -318,6 +319,8 @@ class SchedulerCore:
         self._fleet.set_engines(worker, engines)
         self._estimator.invalidate_worker(worker)
         self._probes.update_worker(worker)
+        if not worker.engines <= before:
+            self._view.extended_at = self._now
         for engine in sorted(before ^ worker.engines):
             self._wait_queue.rerank(engine)
 
@@ -403,6 +406,7 @@ class SchedulerCore:
         worker = self._fleet.workers[lease.assignment.worker_id]
         if lease.assignment.probe:
             entry = self._probes.measured_profile(lease, worker.worker.worker_class, self._now)
+            self._view.extended_at = self._now
         else:
             entry = self._probes.refined_profile(lease, self._now)
         if entry is None or self._has_better(entry):
@@ -505,6 +509,7 @@ class SchedulerCore:
         job.removed = True
         self._resumption.discard(job)
         self._leases.job_removed(job)
+        self._probes.job_removed(job.job.id)
         self._wait_queue.job_removed(job)
 
     # --- decisions ----------------------------------------------------------------------
@@ -518,6 +523,8 @@ class SchedulerCore:
         probing = self._probes.are_needed(self._queue)
         if probing:
             self._assign_probes(self._probes.for_unprofiled_engines(view))
+            if self._policy.rebalances:
+                self._assign_probes(self._probes.for_unplannable_workers(view))
         interleaves = not self._settings.strict
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.before_policy())
@@ -532,6 +539,9 @@ class SchedulerCore:
             self._resume()
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))
+        if self._policy.rebalances:
+            for lease in self._probes.in_running_jobs(view):
+                self._leases.stop(lease, self._now)
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""

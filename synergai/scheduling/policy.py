@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -9,7 +10,7 @@ from msgspec import Struct
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.scheduling.estimate import Estimate
@@ -75,6 +76,7 @@ class View:
     Attributes:
         queue: the waiting jobs.
         now: the instant of the event.
+        extended_at: when the fleet last gained a worker, an engine on one, or by a probe a profile.
         minimizes_energy: the objective is ``energy``.
     """
 
@@ -83,6 +85,7 @@ class View:
     ) -> None:
         self.queue = queue
         self.now = 0.0
+        self.extended_at = -math.inf
         self._fleet = fleet
         self._estimator = estimator
         self.minimizes_energy = settings.objective == "energy"
@@ -103,6 +106,13 @@ class View:
     def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
         """Return the `count` busy workers with `engine` that become available soonest by time."""
         return self._fleet.next_available(count, engine)
+
+    def running_jobs(self) -> Iterator[Lease]:
+        """Yield the leases that workers run now, of jobs that a request may interrupt."""
+        for worker in self._fleet.interruptible.values():
+            head = worker.head
+            if head is not None and not head.job.is_request and not head.stopping:
+                yield head
 
     def estimate(
         self, engine: EngineName, worker: WorkerRecord, configuration: Configuration

@@ -1,34 +1,57 @@
-"""Probes: measuring unprofiled engines with a few real queries of a waiting job."""
+"""Probes: measuring unprofiled engines with a few real queries of a job.
+
+A waiting job is probed with as it is. Under a policy that moves running work, a running job is
+stopped once for each worker that could help it but has no profile of its engine: the job's next
+queries measure the engine there, and the policy then splits the rest.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
+from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.domain import AssignmentId, EngineName, WorkerClass, WorkerId
+    from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.events import Assignment
     from synergai.scheduling.policy import View
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
+WORTH_S: Final = 2.0
+"""A job that the profiled workers complete sooner is not split for a probe."""
+SLOWER: Final = 10.0
+"""Nor is one that would wait for a probe on a worker that is this many times slower than they are,
+and takes twice as long to load the engine."""
+_SEARCHED: Final = 64
+"""Workers that are searched for a running job with which to probe another worker."""
+
 
 class Probes:
-    """Selects what to probe where; at most one probe per engine and worker class is in flight."""
+    """Selects what to probe where; at most one probe per engine and worker class is in flight.
 
-    def __init__(self, estimator: Estimator) -> None:
+    Args:
+        estimator: knows the profiles.
+        queries: number of queries of a probe.
+    """
+
+    def __init__(self, estimator: Estimator, queries: int) -> None:
         self._estimator = estimator
+        self._queries = queries
         self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._unprofiled_counts: Counter[EngineName] = Counter()
         self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
+        self._changed: set[WorkerId] = set()
+        self._stopped_for: dict[JobId, set[WorkerId]] = {}
 
     def are_needed(self, queue: JobQueue) -> bool:
         """Return whether a queued job's engine is unprofiled on some worker."""
@@ -47,14 +70,20 @@ class Probes:
         if unprofiled:
             self._unprofiled[worker.id] = (worker, unprofiled)
             self._unprofiled_counts.update(unprofiled)
+            self._changed.add(worker.id)
 
     def remove_worker(self, worker: WorkerRecord) -> None:
         """Forget the worker."""
+        self._changed.discard(worker.id)
         _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
         for engine in unprofiled:
             self._unprofiled_counts[engine] -= 1
             if not self._unprofiled_counts[engine]:
                 del self._unprofiled_counts[engine]
+
+    def job_removed(self, job_id: JobId) -> None:
+        """Forget a job that left the system."""
+        self._stopped_for.pop(job_id, None)
 
     def refresh(self) -> None:
         """Recompute the unprofiled engines of all workers after a profile change."""
@@ -78,6 +107,70 @@ class Probes:
         for worker, engine in self._missing_pairs(view):
             if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
                 yield from self._candidates(view, worker, engine)
+
+    def for_unplannable_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes with parts of jobs, for idle workers that no policy could give work to.
+
+        Afterwards the policy would assign the whole job to the profiled workers.
+        """
+        waited_for = view.queue.engines()
+        for worker, engine in self._missing_pairs(view):
+            unprofiled = self.unprofiled(worker)
+            if worker.leases or not waited_for.isdisjoint(worker.engines - unprofiled):
+                continue
+            for job, _ in self._candidates(view, worker, engine):
+                if not job.is_request and self._is_worth_splitting(view, job, job.assignable):
+                    yield job, worker
+
+    def in_running_jobs(self, view: View) -> Iterator[Lease]:
+        """Yield leases to stop, so that the rest of their jobs can probe an idle worker.
+
+        Looks at workers that have just become idle, joined or changed their engines. A job is
+        stopped at most once for each of them.
+        """
+        if not self._unprofiled:
+            return
+        for worker in view.available():
+            unprofiled = self.unprofiled(worker)
+            if worker.leases or not unprofiled:
+                continue
+            if worker.idle_since != view.now and worker.id not in self._changed:
+                continue
+            self._changed.discard(worker.id)
+            for lease in islice(view.running_jobs(), _SEARCHED):
+                engine = lease.assignment.engine
+                if engine not in unprofiled or lease.job.queued:
+                    continue
+                if self.is_in_flight(engine, worker.worker.worker_class):
+                    continue
+                if lease.phase is not Phase.RUNNING:
+                    # Stopping it now would waste its setup: look again when it runs.
+                    self._changed.add(worker.id)
+                    continue
+                stopped_for = self._stopped_for.setdefault(lease.job.job.id, set())
+                if worker.id not in stopped_for and self._is_worth_splitting(
+                    view, lease.job, lease.remaining
+                ):
+                    stopped_for.add(worker.id)
+                    yield lease
+                    break
+
+    def _is_worth_splitting(self, view: View, job: JobRecord, queries: int) -> bool:
+        """Return whether the profiled workers take long for so many of the job's queries.
+
+        A probe on a much slower worker must not delay the job.
+        """
+        estimates = [
+            (view.per_query_s(job, worker, estimate), estimate)
+            for worker in view.serving(job.job.engine)
+            if (estimate := self._estimator.estimate(job.job.engine, worker)) is not None
+        ]
+        if not estimates or queries <= self._queries:
+            return False
+        per_query_s, fastest = min(estimates, key=lambda each: each[0])
+        left_s = queries / sum(1.0 / each for each, _ in estimates)
+        probe_s = 2.0 * fastest.entry.t_pre_s + SLOWER * self._queries * per_query_s
+        return left_s >= max(WORTH_S, probe_s)
 
     def for_idle_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes for workers that the policy left idle."""

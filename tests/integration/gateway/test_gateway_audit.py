@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from tests.integration.gateway.conftest import PendingCall
+
 TABLE = """
 [[clients]]
 name = "boss"
@@ -212,7 +214,7 @@ async def test_refused_calls_are_recorded_without_secrets(
 
 async def test_refused_reads_of_an_engine_name_it(caller: Caller, log: Path) -> None:
     guest = bearer("guest")
-    calls = [
+    calls: list[PendingCall] = [
         caller.oip.ModelReady(oip.ModelReadyRequest(name="echo"), metadata=guest),
         caller.oip.ModelMetadata(oip.ModelMetadataRequest(name="echo"), metadata=guest),
         caller.oip.ModelConfig(model_config_pb2.ModelConfigRequest(name="echo"), metadata=guest),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.config import GatewayConfig
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
+    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 
 
@@ -89,6 +89,26 @@ async def test_watch_shows_progress_and_ends_with_the_job(agent: FakeAgent, call
     call.cancel()
     assert (jobs_pb2.JOB_STATE_RUNNING, 3) in seen
     assert seen[-1] == (jobs_pb2.JOB_STATE_SUCCEEDED, 10)
+
+
+async def test_running_job_probes_a_worker_that_joins_without_a_profile(
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
+) -> None:
+    async def start_and_hold(assignment: hub_pb2.Assignment) -> None:
+        started = hub_pb2.Started(assignment_id=assignment.id)
+        await agent.report(hub_pb2.WorkReports(started=[started]))
+        await agent.hold(assignment)
+
+    agent.answer = start_and_hold
+    job = await submit(caller, spec(100_000))
+    await agent.until(lambda: len(agent.assignments) == 1)
+    joining = new_agent("w2")
+    joining.register.worker_class = "unknown"
+    async with joining:
+        await joining.until(lambda: len(joining.assignments) == 1)
+        await agent.until(lambda: len(agent.assignments) == 2)
+        [probe] = joining.assignments
+        assert (probe.job_id, probe.count) == (job.id, 16)
 
 
 async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, caller: Caller) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from synergai.domain import EngineName, WorkerClass
+from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
@@ -22,7 +24,14 @@ from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.simulation import Run, scheduling_settings, simulate
 from synergai.simulator.sweep import sweep
 from synergai.simulator.tables import METRICS, rows
-from synergai.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Sessions, draw
+from synergai.simulator.workload import (
+    EXPERIMENTS,
+    QUERY_COUNTS,
+    Profile,
+    Sessions,
+    Workload,
+    draw,
+)
 
 if TYPE_CHECKING:
     from synergai.simulator.virtual_worker import Span
@@ -111,6 +120,44 @@ def test_invalid_seeds_are_rejected(text: str) -> None:
 
 
 # --- runs -------------------------------------------------------------------------------
+
+
+class OneClassProfiled(Workload):
+    """A workload whose scheduler knows the profiles of the strongest class only."""
+
+    def scheduler_dictionary(self) -> ConfigurationDictionary:
+        strongest = self.profile.classes[0]
+        known = [
+            entry
+            for engine in self.profile.engines
+            for entry in self.profile.entries(engine, strongest)
+        ]
+        return ConfigurationDictionary(known)
+
+
+def test_workers_without_a_profile_help_with_the_only_job(profile: Profile) -> None:
+    drawn = draw(profile, EXPERIMENTS["DL-FL"], 3, sessions="warm")
+    job = structs.replace(
+        drawn.jobs[0],
+        engine=EngineName("onnx_resnet50_op11"),
+        queries=max(QUERY_COUNTS),
+        deadline=math.inf,
+    )
+    workload = OneClassProfiled(
+        experiment="DL-FL",
+        seed=3,
+        profile=profile,
+        sessions="warm",
+        t_pre="fixed",
+        jobs=(job,),
+        factors=drawn.factors,
+    )
+    run = simulate(workload, scheduling_settings("malleable"))
+    done = {WorkerId(name): 0 for name in profile.classes}
+    for span in run.spans:
+        done[span.worker_id] += span.done
+    assert sum(done.values()) == job.queries
+    assert min(done.values()) > SchedulingSettings().probe_queries
 
 
 @pytest.mark.parametrize("sessions", ["cold", "warm", "prewarmed"])

@@ -31,6 +31,12 @@ MAX_JOBS: Final = 5
 LONG_QUEUE: Final = 64
 """Waiting jobs beyond which those that move up are not planned before a worker is available."""
 
+_EXTENDED: Final = 0.1
+"""Part of the required saving that suffices to use what was just added to the fleet.
+
+Splitting a job without a deadline over twice the workers saves half of what is required otherwise.
+"""
+
 
 class Malleable:
     """Minimises late jobs first, their total excess second, mean completion third.
@@ -82,8 +88,10 @@ class Malleable:
         workers = _relevant_workers(view, waiting, available)
         preemptible: set[Lease] = set()
         if arrived or idle:
-            # Without an arrival, recent assignments are left alone, or they would move forever.
-            assigned_by = view.now - (0.0 if arrived else self._least_s)
+            # Recent assignments are left alone, or they would move forever, unless a job arrived or
+            # the fleet was extended: a running job was perhaps just stopped to probe it.
+            extended = view.extended_at == view.now
+            assigned_by = view.now - (0.0 if arrived or extended else self._least_s)
             preemptible = self._preemptible(workers, view.now, assigned_by)
         if not preemptible and (
             not waiting or (not available and _is_long_of_singles(view, waiting))
@@ -133,7 +141,10 @@ class Malleable:
         keeping = self._replan(view, snapshot, ())
         if preemptible:
             preempting = self._replan(view, snapshot, preemptible)
-            if preempting.cost < keeping.cost - self._gain and (stops := preempting.preemptions()):
+            gain = self._gain
+            if view.extended_at == view.now:
+                gain *= _EXTENDED
+            if preempting.cost < keeping.cost - gain and (stops := preempting.preemptions()):
                 stopped = {stop.lease.assignment.worker_id for stop in stops}
                 free = [w for w in workers if w.id in stopped or w in available]
                 return [*stops, *preempting.expectations(), *preempting.assignments(free)]

@@ -1,0 +1,217 @@
+"""Workers without a profile help with jobs that run already."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    AssignmentStarted,
+    Dispatch,
+    EnginesChanged,
+    JobArrived,
+    QueriesDone,
+    Stop,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.events import Assignment, Command
+
+BATCH, OTHER = EngineName("batch"), EngineName("other")
+ONE = Configuration(1)
+KNOWN, NEW = WorkerClass("known"), WorkerClass("new")
+OLD_1, NEW_1, NEW_2 = WorkerId("old-1"), WorkerId("new-1"), WorkerId("new-2")
+PROBE_QUERIES = SchedulingSettings().probe_queries
+
+
+def make_core(policy: str = "malleable", t_pre: float = 0.0) -> SchedulerCore:
+    entries = [
+        ProfileEntry(
+            engine=engine,
+            worker_class=WorkerClass(name),
+            configuration=ONE,
+            qps=100.0,
+            model_load_s=t_pre,
+        )
+        for engine, name in ((BATCH, KNOWN), (OTHER, KNOWN), (OTHER, NEW))
+    ]
+    settings = msgspec.convert({"policy": policy}, SchedulingSettings)
+    core = SchedulerCore(settings, ConfigurationDictionary(entries))
+    core.handle(joined(OLD_1, KNOWN), 0.0)
+    return core
+
+
+def joined(
+    worker_id: WorkerId, worker_class: WorkerClass, engines: Sequence[EngineName] = (BATCH, OTHER)
+) -> WorkerJoined:
+    return WorkerJoined(
+        Worker(
+            id=worker_id,
+            worker_class=worker_class,
+            engines=frozenset(engines),
+            configurations=(ONE,),
+            sessions=frozenset(Session(engine, ONE) for engine in engines),
+        )
+    )
+
+
+def arrived(
+    name: str, queries: int, engine: EngineName = BATCH, deadline: float = math.inf
+) -> JobArrived:
+    job = Job(id=JobId(name), engine=engine, queries=queries, arrival=0.0, deadline=deadline)
+    return JobArrived(job, ready=queries)
+
+
+def dispatched(commands: Sequence[Command]) -> list[Assignment]:
+    return [command.assignment for command in commands if isinstance(command, Dispatch)]
+
+
+def stopped(commands: Sequence[Command]) -> list[int]:
+    return [command.assignment_id for command in commands if isinstance(command, Stop)]
+
+
+def run(core: SchedulerCore, job: JobArrived, now: float = 0.0) -> Assignment:
+    """Submit a job to an idle worker, which starts it."""
+    [assignment] = dispatched(core.handle(job, now))
+    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    return assignment
+
+
+def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 10_000))
+    assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
+    ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
+    probe, rest = dispatched(core.handle(ended, 10.01))
+    assert (probe.worker_id, probe.probe, probe.count) == (NEW_1, True, PROBE_QUERIES)
+    assert (rest.worker_id, rest.probe) == (OLD_1, False)
+    assert rest.count == 10_000 - 1001 - PROBE_QUERIES
+
+
+def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 10_000))
+    core.handle(joined(NEW_1, NEW), 10.0)
+    ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
+    probe, rest = dispatched(core.handle(ended, 10.01))
+    core.handle(AssignmentStarted(rest.id, 0.0), 10.01)
+    core.handle(AssignmentStarted(probe.id, 0.0), 10.01)
+    commands = core.handle(AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED), 10.17)
+    assert stopped(commands) == [rest.id]
+    shares = dispatched(commands)
+    shares += dispatched(core.handle(AssignmentEnded(rest.id, 16, Outcome.STOPPED), 10.18))
+    assert {share.worker_id for share in shares} == {OLD_1, NEW_1}
+    assert sum(share.count for share in shares) == 10_000 - 1001 - PROBE_QUERIES - 16
+    assert min(share.count for share in shares) > 3_000
+
+
+def test_engine_that_a_worker_adds_later_is_probed_as_well() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 10_000))
+    assert core.handle(joined(NEW_1, NEW, [OTHER]), 1.0) == []
+    commands = core.handle(EnginesChanged(NEW_1, frozenset({BATCH, OTHER})), 2.0)
+    assert stopped(commands) == [running.id]
+
+
+def test_new_job_probes_an_idle_worker_before_the_profiled_one_takes_it_whole() -> None:
+    core = make_core()
+    core.handle(joined(NEW_1, NEW), 0.0)
+    assignments = dispatched(core.handle(arrived("job", 10_000), 1.0))
+    assert [(each.worker_id, each.probe) for each in assignments] == [
+        (NEW_1, True),
+        (OLD_1, False),
+    ]
+
+
+def test_one_worker_of_a_class_is_probed_and_then_all_share_the_job() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 10_000))
+    core.handle(joined(NEW_1, NEW), 1.0)
+    assert core.handle(joined(NEW_2, NEW), 1.0) == []
+    ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
+    assert [each.probe for each in dispatched(core.handle(ended, 1.01))] == [True, False]
+
+
+def test_job_in_setup_is_stopped_once_it_runs() -> None:
+    core = make_core()
+    [running] = dispatched(core.handle(arrived("job", 10_000), 0.0))
+    assert core.handle(joined(NEW_1, NEW), 1.0) == []
+    assert stopped(core.handle(AssignmentStarted(running.id, 2.0), 2.0)) == [running.id]
+
+
+def test_job_is_stopped_once_for_each_worker() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 100_000))
+    core.handle(joined(NEW_1, NEW), 1.0)
+    ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
+    probe, rest = dispatched(core.handle(ended, 1.01))
+    core.handle(AssignmentStarted(rest.id, 0.0), 1.01)
+    failed = AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
+    assert stopped(core.handle(failed, 2.0)) == []
+    assert stopped(core.handle(QueriesDone(rest.id, 300), 5.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("queries", "t_pre"), [(150, 0.0), (1_000, 5.0)], ids=["short", "slow to load"]
+)
+def test_job_that_ends_soon_is_left_alone(queries: int, t_pre: float) -> None:
+    core = make_core(t_pre=t_pre)
+    run(core, arrived("job", queries))
+    assert core.handle(joined(NEW_1, NEW), 0.1) == []
+
+
+def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
+    core = make_core()
+    core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
+    core.handle(joined(NEW_1, NEW), 0.0)
+    first = run(core, arrived("first", 100, OTHER))
+    core.handle(arrived("next", 100, OTHER), 0.0)
+    core.handle(arrived("job", 10_000), 0.0)
+    commands = core.handle(AssignmentEnded(first.id, 100, Outcome.COMPLETED), 1.0)
+    [assignment] = [each for each in dispatched(commands) if each.worker_id == NEW_1]
+    assert (assignment.job_id, assignment.probe) == ("next", False)
+
+
+def test_policy_that_moves_no_running_work_probes_only_with_waiting_jobs() -> None:
+    core = make_core("synergai")
+    run(core, arrived("job", 10_000))
+    assert core.handle(joined(NEW_1, NEW), 10.0) == []
+
+
+def test_worker_is_probed_when_it_becomes_idle() -> None:
+    core = make_core()
+    core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
+    core.handle(joined(NEW_1, NEW), 0.0)
+    other = run(core, arrived("other", 100, OTHER))
+    job = run(core, arrived("job", 10_000))
+    assert (other.worker_id, job.worker_id) == (NEW_1, OLD_1)
+    commands = core.handle(AssignmentEnded(other.id, 100, Outcome.COMPLETED), 1.0)
+    assert stopped(commands) == [job.id]
+
+
+def test_job_without_a_deadline_moves_to_a_profiled_worker_that_joins() -> None:
+    core = make_core()
+    running = run(core, arrived("job", 10_000, OTHER))
+    assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
