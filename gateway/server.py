@@ -158,6 +158,8 @@ class Gateway:
             config.tls_cert, config.tls_key, config.tls_clients_ca
         )
         hub_credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        stack.callback(hub_server.release)
+        stack.callback(client_server.release)
         self.hub_address = hub_server.bind(config.hub, hub_credentials)
         self.address = client_server.bind(config.listen, client_credentials)
         app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)

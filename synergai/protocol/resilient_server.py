@@ -2,18 +2,20 @@
 
 grpcio decodes the method of each call in the loop that accepts calls. A method that is not UTF-8
 ends that loop, and with it the server: it closes its port and its idle connections. Open calls
-continue, but no other call is accepted. Such a server is replaced by a new one on the same port.
+continue, but no other call is accepted. Such a server is replaced by a new one on the same port,
+which stays reserved meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
+from synergai.protocol.port_guard import PortGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +63,7 @@ class ResilientServer:
         self._on_failure = on_failure
         self._server = make()
         self._address = ""
+        self._guard: PortGuard | None = None
         self._credentials: grpc.ServerCredentials | None = None
         self._handlers: Sequence[grpc.GenericRpcHandler] = ()
         self._ended: dict[grpc.aio.Server, asyncio.Task[None]] = {}
@@ -72,8 +75,22 @@ class ResilientServer:
     def bind(self, address: str, credentials: grpc.ServerCredentials | None = None) -> str:
         """Bind to an address and return the bound one; see `rpc.bind`."""
         self._credentials = credentials
-        self._address = rpc.bind(self._server, address, credentials)
+        self._guard = PortGuard(address)
+        try:
+            self._address = self._bind(self._server, self._guard.address)
+        except Unavailable:
+            self.release()
+            raise
         return self._address
+
+    def release(self) -> None:
+        """Release the port, which `stop` does as well. Idempotent."""
+        if self._guard is not None:
+            self._guard.close()
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        with nullcontext() if self._guard is None else self._guard.opened():
+            return rpc.bind(server, address, self._credentials)
 
     async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls for these handlers."""
@@ -95,6 +112,7 @@ class ResilientServer:
         await asyncio.gather(*(_stop(each, grace) for each in (self._server, *self._ended)))
         if self._ended:
             await asyncio.wait(self._ended.values())
+        self.release()
 
     async def _replace_ended(self) -> None:
         while True:
@@ -133,7 +151,7 @@ class ResilientServer:
             # The ended server closes its port a moment later.
             await asyncio.sleep(pause)
             try:
-                rpc.bind(server, self._address, self._credentials)
+                self._bind(server, self._address)
                 break
             except Unavailable:
                 if loop.time() > give_up:

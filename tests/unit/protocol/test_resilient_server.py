@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -12,7 +13,7 @@ from synergai.protocol import resilient_server
 from synergai.protocol.resilient_server import ResilientServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from synergai.errors import InternalError
 
@@ -32,6 +33,7 @@ class FakeServer(grpc.aio.Server):
         self.handlers = generic_rpc_handlers
 
     def add_insecure_port(self, _address: str) -> int:
+        assert FakeGuard.is_open
         if not self._binds:
             raise RuntimeError
         return 8001
@@ -53,6 +55,30 @@ class FakeServer(grpc.aio.Server):
         if grace is not None and grace > 60.0:
             await self._calls_ended.wait()
         self._calls_ended.set()
+
+
+class FakeGuard:
+    """A guard of port 8001.
+
+    Attributes:
+        is_open: whether a server may bind.
+        released: how often the port was released.
+    """
+
+    is_open = False
+    released = 0
+
+    def __init__(self, _address: str) -> None:
+        self.address = "127.0.0.1:8001"
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        FakeGuard.is_open = True
+        yield
+        FakeGuard.is_open = False
+
+    def close(self) -> None:
+        FakeGuard.released += 1
 
 
 class Servers:
@@ -96,11 +122,14 @@ async def until(condition: Callable[[], bool]) -> None:
 async def servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
     monkeypatch.setattr(resilient_server, "_FIRST_RETRY_S", 0.0)
     monkeypatch.setattr(resilient_server, "_GIVE_UP_S", -1.0)
+    monkeypatch.setattr(resilient_server, "PortGuard", FakeGuard)
+    monkeypatch.setattr(FakeGuard, "released", 0)
     servers = Servers()
     assert servers.resilient.bind("127.0.0.1:0") == "127.0.0.1:8001"
     await servers.resilient.start(())
     yield servers
     await servers.resilient.stop(1.0)
+    assert FakeGuard.released
     assert not resilient_server._notified
 
 
