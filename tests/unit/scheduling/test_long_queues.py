@@ -259,6 +259,12 @@ def test_work_per_event_does_not_grow_with_the_queue(policy: str, engines: int) 
     assert long < 1.5 * short
 
 
+def test_requests_that_wait_for_busy_workers_are_not_planned() -> None:
+    short = Fleet("malleable", 1, 20).calls_per_round()
+    long = Fleet("malleable", 1, 300).calls_per_round()
+    assert short < 1.1 * long
+
+
 def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> None:
     fleet = Fleet("synergai", 1, 3000)
     waiting = [r for r in fleet.core._queue.in_order() if math.isfinite(r.job.deadline)]

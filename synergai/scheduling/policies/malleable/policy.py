@@ -93,9 +93,7 @@ class Malleable:
             extended = view.extended_at == view.now
             assigned_by = view.now - (0.0 if arrived or extended else self._least_s)
             preemptible = self._preemptible(workers, view.now, assigned_by)
-        if not preemptible and (
-            not waiting or (not available and _is_long_of_singles(view, waiting))
-        ):
+        if not preemptible and (not waiting or (not available and _are_singles(waiting))):
             return []
         return self._decide(view, waiting, available, workers, preemptible)
 
@@ -156,9 +154,9 @@ class Malleable:
         return Replanner(view, snapshot, preemptible, self._weights, self._order)
 
 
-def _is_long_of_singles(view: View, waiting: Sequence[JobRecord]) -> bool:
-    """Return whether a plan would only tell when jobs of one query complete, in a long queue."""
-    return len(view.queue) > LONG_QUEUE and waiting[0].pending.total == 1
+def _are_singles(waiting: Sequence[JobRecord]) -> bool:
+    """Return whether a plan would only tell when jobs of one query complete; most are requests."""
+    return all(job.pending.total == 1 for job in waiting)
 
 
 def _relevant_workers(
