@@ -10,6 +10,7 @@ import grpc
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.oip_stream import WINDOW_METADATA
+from synergai.protocol.writes import keep_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         requests: AsyncIterator[RequestT],
     ) -> None:
         self._channel = channel
-        self._call = call
+        self._call = keep_status(call)
         self._writer = asyncio.create_task(self._write(requests))
 
     async def __aiter__(self) -> AsyncIterator[ResponseT]:

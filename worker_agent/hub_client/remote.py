@@ -13,6 +13,7 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS
@@ -118,7 +119,7 @@ class RemoteConnection:
             "/synergai.v1.Hub/Control",
             response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
         )
-        self._control = control()
+        self._control = keep_status(control())
 
     def authenticate(self, register: hub_pb2.Register) -> None:
         """Add secret and token to a registration."""

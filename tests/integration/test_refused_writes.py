@@ -1,0 +1,51 @@
+"""Calls that a server refuses while the client writes: the client gets the server's status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+
+from synergai.errors import PermissionDenied
+from synergai.protocol import rpc
+from synergai.protocol.writes import keep_status
+
+if TYPE_CHECKING:
+    from synergai.protocol.rpc import Context
+
+CALLS = 60
+AT_ONCE = 20
+
+
+async def refuse(_requests: object, context: Context) -> NoReturn:
+    await rpc.abort(context, PermissionDenied("not for you"))
+
+
+async def status_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Write until the call fails; return its status."""
+    try:
+        while True:
+            await call.write(bytes(100_000))
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return await call.code(), await call.details()
+    finally:
+        call.cancel()
+
+
+async def test_status_of_a_refused_call_is_kept_when_a_write_fails() -> None:
+    server = grpc.aio.server(options=rpc.server_options())
+    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("test", {"Refuse": handler})]
+    )
+    address = rpc.bind(server, "127.0.0.1:0")
+    await server.start()
+    seen: set[tuple[grpc.StatusCode, str]] = set()
+    async with grpc.aio.insecure_channel(address) as channel:
+        method: Any = channel.stream_stream("/test/Refuse")
+        for _ in range(CALLS // AT_ONCE):
+            calls = [status_of(keep_status(method())) for _ in range(AT_ONCE)]
+            seen.update(await asyncio.wait_for(asyncio.gather(*calls), 60))
+    await server.stop(None)
+    assert seen == {(grpc.StatusCode.PERMISSION_DENIED, "not for you")}

@@ -1,0 +1,43 @@
+"""Calls keep the server's status when a write fails."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from synergai.protocol.writes import keep_status
+
+
+class CythonCall:
+    """The part of grpcio's call that matters here."""
+
+    def __init__(self) -> None:
+        self.status = "none"
+
+    def set_internal_error(self, text: str) -> None:
+        self.status = f"INTERNAL {text}"
+
+    def send_serialized_message(self) -> str:
+        return "sent"
+
+    def receive_serialized_message(self) -> str:
+        return "received"
+
+    def done(self) -> bool:
+        return self.status != "none"
+
+
+def test_failed_write_does_not_replace_the_status() -> None:
+    inner = CythonCall()
+    call: Any = keep_status(SimpleNamespace(_cython_call=inner))  # type: ignore[type-var]  # a fake
+    call._cython_call.set_internal_error("a write failed")
+    assert inner.status == "none"
+    assert not call._cython_call.done()
+    assert call._cython_call.send_serialized_message() == "sent"
+    assert call._cython_call.receive_serialized_message() == "received"
+
+
+def test_call_of_another_kind_stays_as_it_is() -> None:
+    call: Any = SimpleNamespace()
+    assert keep_status(call) is call
+    assert not vars(call)
