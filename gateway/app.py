@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.authenticator import Authenticator
@@ -20,6 +22,7 @@ from gateway.audit.log import AuditLog
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.distrust import Distrust
 from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
@@ -31,6 +34,9 @@ from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.worker_metrics import ConflictCollector, WorkerCollector
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
+from gateway.verification.ejection import Ejection
+from gateway.verification.metrics import VerificationCollector
+from gateway.verification.verifier import Verifier
 from synergai.errors import InvalidInput
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from gateway.access.revocation import RevocationLists
     from gateway.access.watched_files import WatchedFiles
     from gateway.config import GatewayConfig
+    from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -62,6 +69,7 @@ class App:
         authenticator: finds the callers; None without an access table.
         revocations: revoked client certificates; None without lists.
         audit: the audit log; None without one.
+        verifier: compares answers of workers; None if none are compared.
         restored: number of unfinished jobs restored from the journal.
     """
 
@@ -86,6 +94,7 @@ class App:
     work_streams: WorkStreams
     worker_rules: WorkerRules
     hub: Hub
+    verifier: Verifier | None
     restored: int
 
 
@@ -147,6 +156,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     work_streams = WorkStreams(
         connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
     )
+    distrust = Distrust(config.state)
     hub = Hub(
         connections,
         work_streams,
@@ -155,6 +165,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         model_control,
         clock,
         rules=rules,
+        distrust=distrust,
         on_new_engines=journal.add_engines,
         on_forgotten_engines=journal.remove_engines,
         heartbeat_s=config.heartbeat_s,
@@ -194,6 +205,11 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Workers that get no work for a while, as they made no progress.",
         lambda: sum(map(dispatcher.is_ejected, dispatcher.workers())),
     )
+    metrics.add_gauge(
+        "workers_distrusted",
+        "Connected workers that get no work, as they answered falsely.",
+        lambda: sum(bool(worker.distrusted) for worker in dispatcher.workers()),
+    )
     metrics.add_counter(
         "ejections",
         "Times that a worker was ejected, as it made no progress.",
@@ -208,6 +224,24 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         lambda: unread.bytes,
     )
     inference = Inference(dispatcher, catalogue, admission, quotas, metrics, clock, journal.epoch)
+    ejection = Ejection(distrust, hub, audit)
+    stack.push_async_callback(ejection.close)
+    verifier = None
+    if config.verify_share > 0.0:
+        verifier = Verifier(
+            dispatcher,
+            ejection,
+            clock,
+            new_id=inference.new_id,
+            source=Random(secrets.randbits(256)),
+            share=config.verify_share,
+            tolerance=config.verify_tolerance,
+        )
+        stack.push_async_callback(verifier.close)
+        intake.answers = verifier
+        metrics.register(VerificationCollector(verifier, dispatcher.workers))
+    readmitting = asyncio.create_task(distrust.watch(partial(_readmit, ejection, verifier)))
+    stack.push_async_callback(cancelled, readmitting)
     return App(
         clock=clock,
         metrics=metrics,
@@ -239,6 +273,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         work_streams=work_streams,
         worker_rules=rules,
         hub=hub,
+        verifier=verifier,
         restored=restored,
     )
 
@@ -309,6 +344,13 @@ def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationList
 
 def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
     stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
+
+
+def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[WorkerId]) -> None:
+    """Let ejected workers serve again."""
+    if verifier is not None:
+        verifier.readmitted(worker_ids)
+    ejection.readmitted(worker_ids)
 
 
 def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:

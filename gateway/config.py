@@ -39,6 +39,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_response_bytes: int
     max_connection_calls: int
     max_jobs: int
+    verify_share: float
+    verify_tolerance: float
     kept_jobs: int
     drain_s: float
     tls_cert: Path | None

@@ -245,7 +245,9 @@ class Gateway:
         bodies = Bodies(config.max_message_bytes - _HUB_OVERHEAD_BYTES, config.max_request_bytes)
         routes = [
             *RestCalls(backend, app.clock, metadata, bodies).routes(),
-            *monitoring_routes(app.metrics.render, backend.is_ready, lambda: app.journal.accepting),
+            *monitoring_routes(
+                app.metrics.render, backend.is_ready, lambda: app.journal.accepting, self._ejected
+            ),
             *page_routes(backend, metadata),
         ]
         if app.authenticator is not None:
@@ -253,6 +255,9 @@ class Gateway:
         if app.audit is not None:
             audit_routes(routes, app.audit)
         return HttpApp(routes)
+
+    def _ejected(self) -> int:
+        return sum(bool(worker.distrusted) for worker in self.app.dispatcher.workers())
 
     def _http_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context of the HTTP port.
@@ -302,7 +307,13 @@ class Gateway:
         return (
             JobsServicer(app.jobs, app.streamed).handler(),
             FleetServicer(
-                app.dispatcher, app.catalogue, app.profiles, app.hub, app.journal, app.clock
+                app.dispatcher,
+                app.catalogue,
+                app.profiles,
+                app.hub,
+                app.journal,
+                app.clock,
+                lambda worker_id: app.verifier.suspicion(worker_id) if app.verifier else "",
             ).handler(),
             HealthServicer(app.catalogue, app.admission, lambda: app.journal.accepting).handler(),
             *(_reflection() if self._config.reflection else ()),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gateway.config import GatewayConfig
 from synergai.protocol.limits import (
@@ -18,6 +19,14 @@ from synergai.runtime.settings import Address, LogLevel, Settings, field_of
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
+
+
+def parse_share(value: object) -> object:
+    """Return a percentage such as ``1%`` as a number; anything else as it is."""
+    if isinstance(value, str) and value.endswith("%"):
+        with suppress(ValueError):
+            return float(value[:-1]) / 100.0
+    return value
 
 
 class _Locations(Settings):
@@ -103,6 +112,20 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         le=65_536,
         description="Limit of open gRPC calls per client connection; a stream is one call. The "
         "higher it is, the longer a client that opens and resets calls can delay others.",
+    )
+    verify_share: Annotated[float, BeforeValidator(parse_share)] = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of the queries, such as 1%, that run on a second worker as well while "
+        "workers are idle; a worker that answers falsely is ejected.",
+    )
+    verify_tolerance: float = Field(
+        default=0.01,
+        ge=0.0,
+        lt=1.0,
+        description="Relative difference of floating-point numbers up to which two such answers "
+        "agree.",
     )
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
 from synergai.domain import Fault, JobState
 from synergai.scheduling.events import (
+    AssignmentsRevoked,
+    CheckArrived,
     Dispatch,
     Eject,
     Expire,
@@ -127,6 +129,17 @@ class Dispatcher:
         self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
 
+    def check(self, job: Job, handler: JobHandler, workers: tuple[WorkerId, ...]) -> None:
+        """Run a query a second time, once one of some workers is idle and not needed.
+
+        Args:
+            job: one query, without a deadline.
+            handler: called on everything that happens to it.
+            workers: where it may run, in order of preference.
+        """
+        self._handlers[job.id] = handler
+        self._handle(CheckArrived(job, workers))
+
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job before its next query; do nothing if it has ended."""
         if job_id in self._handlers:
@@ -225,6 +238,11 @@ class Dispatcher:
     def remove_worker(self, worker: ConnectedWorker) -> None:
         """Remove a worker whose work stream is closed from the fleet."""
         self._journal.after_pending(partial(self._leave, worker))
+
+    def revoke(self, worker: ConnectedWorker) -> None:
+        """Take a worker's assignments back, and ignore its reports on them from now on."""
+        worker.in_flight.clear()
+        self.tell(AssignmentsRevoked(worker.id), source=worker, after_pending=True)
 
     # --- events -----------------------------------------------------------------------------
 

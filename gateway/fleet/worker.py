@@ -96,6 +96,8 @@ class ConnectedWorker:
 
     Attributes:
         instance: id of the agent's process; empty from an agent that sends none.
+        local: whether the agent is in the gateway's process.
+        distrusted: why it gets no work until it is readmitted; empty if it does.
         orders: send queue of the work stream; closed while there is none.
         control: send queue of the control stream.
         memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
@@ -123,6 +125,8 @@ class ConnectedWorker:
     orders: SendQueue[Order]
     last_seen_at: float
     instance: str = ""
+    local: bool = False
+    distrusted: str = ""
     memory_limit_bytes: int = 0
     memory_enforcement: str = ""
     engines_rss_bytes: int = 0

@@ -19,6 +19,7 @@ def monitoring_routes(
     metrics: Callable[[], Awaitable[bytes]],
     ready: Callable[[], bool],
     accepts_jobs: Callable[[], bool],
+    ejected: Callable[[], int],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -26,6 +27,7 @@ def monitoring_routes(
         metrics: returns the metrics in Prometheus' text format.
         ready: returns whether the gateway accepts requests, for ``/healthz``.
         accepts_jobs: returns whether there is room to record new jobs.
+        ejected: returns how many connected workers are ejected, as they answered falsely.
     """
 
     async def render(_request: Request) -> Response:
@@ -34,7 +36,9 @@ def monitoring_routes(
     async def healthz(_request: Request) -> Response:
         if ready():
             full = "" if accepts_jobs() else "jobs are refused: the journal's disk is full\n"
-            return PlainTextResponse(f"serving\n{full}")
+            count = ejected()
+            false = f"ejected workers, which answered falsely: {count}\n" if count else ""
+            return PlainTextResponse(f"serving\n{full}{false}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]

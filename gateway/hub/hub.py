@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.distrust import Distrust
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.model_control import ModelControl
@@ -64,6 +65,7 @@ class Hub:
         model_control: receives their session changes.
         clock: source of receive times.
         rules: which workers may join, and what they may serve.
+        distrust: which workers may serve nothing.
         on_new_engines: called with the names of engines that agents register.
         on_forgotten_engines: called with names of engines that are too many to remember.
         heartbeat_s: interval at which agents send heartbeats, in seconds.
@@ -82,6 +84,7 @@ class Hub:
         clock: Clock,
         *,
         rules: WorkerRules,
+        distrust: Distrust,
         on_new_engines: Callable[[frozenset[EngineName]], object],
         on_forgotten_engines: Callable[[list[EngineName]], object],
         heartbeat_s: float,
@@ -93,6 +96,7 @@ class Hub:
         self._model_control = model_control
         self._clock = clock
         self._rules = rules
+        self._distrust = distrust
         self._on_new_engines = on_new_engines
         self._on_forgotten_engines = on_forgotten_engines
         self._heartbeat_s = heartbeat_s
@@ -187,6 +191,7 @@ class Hub:
         if call is not None:
             call.worker = call.object = message.worker_id
         worker = worker_from_registration(message, self._clock.now())
+        worker.local = context is None
         applicant, enrolled = None, False
         if context is not None:
             applicant = read_applicant(message, context)
@@ -268,15 +273,26 @@ class Hub:
                 continue
             self._offer(connection, worker, list(worker.offered.values()))
 
+    def distrust(self, worker_id: WorkerId) -> None:
+        """Take a connected worker out of service that is now distrusted."""
+        connection = self._connections.of_worker(worker_id)
+        if connection is not None and (worker := connection.worker) is not None:
+            self._offer(connection, worker, list(worker.offered.values()))
+            self._dispatcher.revoke(worker)
+
     def _offer(
         self, connection: AgentConnection, worker: ConnectedWorker, engines: Iterable[Engine]
     ) -> None:
         """Record engines as their agent describes them; ignore those that it may not serve."""
         applicant = connection.applicant
+        if applicant is not None:
+            worker.distrusted = self._distrust.reason(worker.id)
         allowed: list[Engine] = []
         for engine in engines:
             worker.offered[engine.name] = engine
-            fault = "" if applicant is None else self._rules.engine_fault(applicant, engine)
+            fault = "the worker is ejected, as it answered falsely" if worker.distrusted else ""
+            if not fault and applicant is not None:
+                fault = self._rules.engine_fault(applicant, engine)
             if fault:
                 self._apply_engines(self._catalogue.withdraw(worker.id, engine.name))
                 self._apply_engines({worker.id: replace(engine, fault=fault, pending=False)})
@@ -298,7 +314,7 @@ class Hub:
                 continue
             if worker.engines.get(engine.name) == engine:
                 continue
-            if engine.fault:
+            if engine.fault and not worker.distrusted:  # which is logged once, not by engine
                 _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             worker.engines[engine.name] = engine
             changed = EnginesChanged(worker.id, worker.usable_engines)

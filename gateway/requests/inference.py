@@ -247,9 +247,8 @@ class Inference:
                 usage.end_request()
             self.count_rejected(engine.name, tenant, error)
             raise
-        self._count += 1
         job = Job(
-            id=JobId(f"{self._prefix}{self._count:x}"),
+            id=self.new_id(),
             engine=engine.name,
             queries=1,
             arrival=now,
@@ -263,6 +262,11 @@ class Inference:
         shedder.add(job)
         self._dispatcher.submit(job, request, ready=1)
         return request
+
+    def new_id(self) -> JobId:
+        """Return the id of a new request."""
+        self._count += 1
+        return JobId(f"{self._prefix}{self._count:x}")
 
     def count_rejected(self, engine: str, tenant: str, error: SynergaiError) -> None:
         """Count a request for a known engine that was rejected before it was dispatched."""

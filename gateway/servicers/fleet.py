@@ -20,19 +20,32 @@ from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.hub import Hub
     from gateway.journal.journal import Journal
+    from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
 
 
 class FleetServicer:
-    """Serves ``synergai.v1.Fleet``."""
+    """Serves ``synergai.v1.Fleet``.
+
+    Args:
+        dispatcher: knows the workers.
+        catalogue: the engines.
+        profiles: the dictionary.
+        hub: connects the workers.
+        journal: records what engines are.
+        clock: the gateway's clock.
+        suspicion: returns what speaks against the answers of a worker.
+    """
 
     def __init__(
         self,
@@ -42,6 +55,7 @@ class FleetServicer:
         hub: Hub,
         journal: Journal,
         clock: Clock,
+        suspicion: Callable[[WorkerId], str] = lambda _: "",
     ) -> None:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
@@ -49,6 +63,7 @@ class FleetServicer:
         self._hub = hub
         self._journal = journal
         self._clock = clock
+        self._suspicion = suspicion
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -122,7 +137,7 @@ class FleetServicer:
 
         if worker.draining:
             state = fleet_pb2.WORKER_STATE_DRAINING
-        elif self._dispatcher.is_ejected(worker):
+        elif worker.distrusted or self._dispatcher.is_ejected(worker):
             state = fleet_pb2.WORKER_STATE_EJECTED
         elif worker.in_flight:
             state = fleet_pb2.WORKER_STATE_BUSY
@@ -151,6 +166,7 @@ class FleetServicer:
             memory_enforcement=worker.memory_enforcement,
             last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
             unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
+            suspicion=worker.distrusted or self._suspicion(worker.id),
             power_mode=worker.power.mode,
             switch_s=worker.power.switch_s,
             meter=worker.power.meter,

@@ -51,6 +51,9 @@ def show_workers(workers: Sequence[WorkerStatus]) -> None:
     """Print a table of the workers and one of their engines, to fit 80 columns."""
     columns = ("worker", "class", "state", "cores", "memory", "power", "queries", "heard")
     print_table(columns, map(_worker_row, workers))
+    for worker in workers:
+        if worker.suspicion:
+            typer.echo(f"{worker.id}: {worker.suspicion}")
     rows = (row for worker in workers for row in _engine_rows(worker))
     typer.echo()
     print_table(("worker", "engine", "loaded; profile"), rows)

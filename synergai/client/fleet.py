@@ -66,6 +66,7 @@ class WorkerStatus:
         engines_rss_bytes: resident memory of its engines at the last heartbeat.
         memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
         memory_enforcement: how its agent enforces the limit; empty if there is none.
+        suspicion: what it answered falsely, as far as is known; empty if nothing.
     """
 
     id: WorkerId
@@ -88,6 +89,7 @@ class WorkerStatus:
     engines_rss_bytes: int = 0
     memory_limit_bytes: int = 0
     memory_enforcement: str = ""
+    suspicion: str = ""
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -123,4 +125,5 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         engines_rss_bytes=message.engines_rss_bytes,
         memory_limit_bytes=message.memory_limit_bytes,
         memory_enforcement=message.memory_enforcement,
+        suspicion=message.suspicion,
     )

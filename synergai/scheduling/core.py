@@ -20,11 +20,14 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     AssignmentEnded,
+    AssignmentsRevoked,
     AssignmentStarted,
+    CheckArrived,
     Command,
     Eject,
     EnginesChanged,
@@ -117,6 +120,7 @@ class SchedulerCore:
         self._expiries = Expiries()
         self._outliers = Outliers(self._fleet, self._estimator, settings)
         self._retries = Retries()
+        self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
         self._next_sequence = 0
         self._now = -math.inf
 
@@ -138,6 +142,8 @@ class SchedulerCore:
             self._commands.append(Expire(job.job.id))
         if self._queue or self._policy.rebalances:
             self._schedule()
+        if self._checks:
+            self._checks.place(self._queue.engines(), now)
         commands = self._commands.copy()
         self._commands.clear()
         return commands
@@ -229,6 +235,15 @@ class SchedulerCore:
             case JobCancelled(job_id):
                 if job := self._jobs.get(job_id):
                     self._abort(job)
+                else:
+                    for lease in self._checks.leases_of(job_id):
+                        self._leases.stop(lease, self._now)
+                    self._checks.cancel(job_id)
+            case CheckArrived():
+                self._checks.add(event)
+            case AssignmentsRevoked(worker_id):
+                if record := self._fleet.workers.get(worker_id):
+                    self._revoke(record)
             case WorkerJoined(worker):
                 if existing := self._fleet.workers.get(worker.id):
                     self._remove_worker(existing)
@@ -378,7 +393,9 @@ class SchedulerCore:
         self._leases.release(lease, self._now)
         self._probes.finished(lease.assignment.id)
         job = lease.job
-        if not job.removed and job.remaining == 0:
+        if job.is_check:
+            self._checks.released(lease)
+        elif not job.removed and job.remaining == 0:
             self._finish(job)
 
     def _handle_failure(self, lease: Lease, fault: Fault, detail: str) -> None:
@@ -389,6 +406,8 @@ class SchedulerCore:
         if leaves_worker and worker is not None:
             self._set_engines(worker, worker.engines - {engine})
         job = lease.job
+        if job.is_check:
+            self._checks.failed(job, detail)
         if job.removed:
             return
         counted = fault is not Fault.UNKNOWN_ENGINE and self._retries.count_fault(
@@ -486,10 +505,14 @@ class SchedulerCore:
     def _eject(self, worker: WorkerRecord) -> None:
         """Take all assignments of a worker back, and give it no others for a while."""
         pause_s = self._outliers.eject(worker, self._now)
+        self._revoke(worker)
+        self._commands.append(Eject(worker.id, pause_s))
+
+    def _revoke(self, worker: WorkerRecord) -> None:
+        """Take all assignments of a worker back."""
         for lease in list(worker.leases.values()):
             self._commands.append(Revoke(lease.assignment.id, worker.id))
             self._release(lease)
-        self._commands.append(Eject(worker.id, pause_s))
 
     # --- job lifecycle ------------------------------------------------------------------
 

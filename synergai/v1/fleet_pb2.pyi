@@ -31,7 +31,7 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     WORKER_STATE_BUSY: _WorkerState.ValueType  # 2
     WORKER_STATE_DRAINING: _WorkerState.ValueType  # 3
     WORKER_STATE_EJECTED: _WorkerState.ValueType  # 4
-    """it made no progress and gets no work for a while"""
+    """it made no progress or answered falsely, and gets no work"""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper): ...
 
@@ -40,7 +40,7 @@ WORKER_STATE_IDLE: WorkerState.ValueType  # 1
 WORKER_STATE_BUSY: WorkerState.ValueType  # 2
 WORKER_STATE_DRAINING: WorkerState.ValueType  # 3
 WORKER_STATE_EJECTED: WorkerState.ValueType  # 4
-"""it made no progress and gets no work for a while"""
+"""it made no progress or answered falsely, and gets no work"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
@@ -67,6 +67,7 @@ class Worker(_message.Message):
     ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    SUSPICION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     worker_class: _builtins.str
     state: Global___WorkerState.ValueType
@@ -91,6 +92,8 @@ class Worker(_message.Message):
     """of all engines together; 0 if there is none"""
     memory_enforcement: _builtins.str
     """how it is enforced, for people"""
+    suspicion: _builtins.str
+    """false answers that it gave, for people; empty if none"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]: ...
     @_builtins.property
@@ -128,10 +131,11 @@ class Worker(_message.Message):
         engines_rss_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
         memory_enforcement: _builtins.str = ...,
+        suspicion: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "suspicion", b"suspicion", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015

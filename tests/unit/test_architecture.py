@@ -64,6 +64,7 @@ ORDER = {
         "journal",
         "requests",
         "hub",
+        "verification",
         "servicers",
         "http",
         "app",

@@ -1,0 +1,1 @@
+"""Comparison of workers' answers, to find those that answer falsely."""

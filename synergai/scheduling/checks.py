@@ -1,0 +1,138 @@
+"""Checks: queries that run a second time on another worker, so that the answers can be compared.
+
+No client waits for a check. It runs only on an idle worker that has the engine loaded and could
+run no waiting job, and only if another such worker remains for what arrives meanwhile. A request
+that finds no worker interrupts it like a job. Checks are never queued, so that policies, estimates
+of completion and the tenants' shares do not see them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synergai.scheduling.events import Fail, Finish
+from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.state import JobRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from synergai.domain import EngineName, JobId, WorkerId
+    from synergai.scheduling.estimate import Estimate
+    from synergai.scheduling.estimator import Estimator
+    from synergai.scheduling.events import CheckArrived, Command
+    from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.leases import Leases
+    from synergai.scheduling.state import Lease, WorkerRecord
+
+
+@dataclass(slots=True, eq=False)
+class _Check:
+    """A check, and the workers that may run it, in order of preference."""
+
+    record: JobRecord
+    workers: tuple[WorkerId, ...]
+
+
+class Checks:
+    """Checks that wait, and those that run.
+
+    The driver bounds their number.
+
+    Args:
+        fleet: the workers.
+        estimator: knows what a check costs.
+        leases: leases checks to workers.
+        commands: output; receives the end of each check that was not cancelled.
+    """
+
+    def __init__(
+        self, fleet: Fleet, estimator: Estimator, leases: Leases, commands: list[Command]
+    ) -> None:
+        self._fleet = fleet
+        self._estimator = estimator
+        self._leases = leases
+        self._commands = commands
+        self._waiting: dict[JobId, _Check] = {}
+        self._running: dict[JobId, _Check] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any check waits."""
+        return bool(self._waiting)
+
+    def add(self, event: CheckArrived) -> None:
+        """Let a check wait for an idle worker."""
+        job = event.job
+        if job.id in self._waiting or job.id in self._running:
+            return
+        # Removed from the outset: it is never queued.
+        record = JobRecord(job, 0, Ranges(), job.queries, removed=True, is_check=True)
+        self._waiting[job.id] = _Check(record, event.workers)
+
+    def cancel(self, job_id: JobId) -> None:
+        """Forget a check; one that runs is stopped by the caller."""
+        self._waiting.pop(job_id, None)
+        self._running.pop(job_id, None)
+
+    def leases_of(self, job_id: JobId) -> list[Lease]:
+        """Return the leases of a check that runs."""
+        check = self._running.get(job_id)
+        return [] if check is None else list(check.record.leases.values())
+
+    def place(self, queued: Set[EngineName], now: float) -> None:
+        """Lease waiting checks to idle workers.
+
+        Args:
+            queued: engines of waiting jobs; workers that have one of them run no checks.
+            now: the instant of the event.
+        """
+        idle = [
+            worker
+            for worker in self._fleet.available(now)
+            if not worker.leases and not worker.on_trial and worker.engines.isdisjoint(queued)
+        ]
+        for check in list(self._waiting.values()):
+            if len(idle) < 2:
+                return
+            engine = check.record.job.engine
+            known = [w for i in check.workers if (w := self._fleet.workers.get(i)) is not None]
+            if not any(engine in worker.engines for worker in known):
+                del self._waiting[check.record.job.id]
+                self._commands.append(Fail(check.record.job.id, "no other worker has the engine"))
+                continue
+            for worker in known:
+                if worker in idle and (estimate := self._fitting(engine, worker, idle)):
+                    del self._waiting[check.record.job.id]
+                    self._running[check.record.job.id] = check
+                    self._leases.check(check.record, worker, estimate, now)
+                    idle.remove(worker)
+                    break
+
+    def released(self, lease: Lease) -> None:
+        """Finish the check of a lease that has ended, or let it wait again if it has not run."""
+        check = self._running.pop(lease.job.job.id, None)
+        if check is None:
+            return
+        if lease.remaining:
+            self._waiting[lease.job.job.id] = check
+        else:
+            self._commands.append(Finish(lease.job.job.id))
+
+    def failed(self, job: JobRecord, reason: str) -> None:
+        """Give up a check whose query has failed."""
+        if self._waiting.pop(job.job.id, None) is not None:
+            self._commands.append(Fail(job.job.id, reason))
+
+    def _fitting(
+        self, engine: EngineName, worker: WorkerRecord, idle: list[WorkerRecord]
+    ) -> Estimate | None:
+        """Return the cost on an idle worker if it needs no setup and another one remains."""
+        if not any(other is not worker and engine in other.engines for other in idle):
+            return None
+        if engine not in worker.engines:
+            return None
+        for estimate in self._estimator.estimates(engine, worker):
+            if estimate.setup_s == 0.0 and estimate.session in worker.sessions:
+                return estimate
+        return None
