@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gateway.hub.refusals import RefusalLog
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.status import MAX_DETAILS
 from synergai.runtime.send_queue import SendQueue
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId
     from synergai.v1 import hub_pb2
-
-_log = logging.getLogger(__name__)
 
 _CONTROL_LIMIT: Final = 1024
 
@@ -61,6 +60,7 @@ class AgentConnections:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._refusals = RefusalLog(time.monotonic)
         self._open: set[AgentConnection] = set()
         self._by_worker: dict[WorkerId, AgentConnection] = {}
         self._by_id: dict[str, AgentConnection] = {}
@@ -123,11 +123,10 @@ class AgentConnections:
                 yield connection, connection.worker
 
     def refuse(self, connection: AgentConnection, error: SynergaiError) -> None:
-        """Close the connection of an agent at fault, and log the reason under a fault id."""
+        """Close the connection of an agent at fault, and log the reason once in a while."""
         if isinstance(error, Unavailable):
             return
         self._metrics.refused_agents += 1
         name = "an agent" if connection.worker is None else f"agent {connection.worker.id}"
-        reason = str(error)[:MAX_DETAILS]
-        _log.warning("fault %s: refused %s: %s", secrets.token_hex(4), name, reason)
+        self._refusals.record(name, str(error)[:MAX_DETAILS])
         connection.close(error)

@@ -1,0 +1,66 @@
+"""Refused agents are logged once, and then counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.hub.refusals import INTERVAL_S, MAX_KINDS, RefusalLog
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_first_refusal_is_logged_and_repetitions_are_counted(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = RefusalLog(clock)
+    while clock.now < 2.5 * INTERVAL_S:
+        log.record("agent w1", "it is not enrolled")
+        clock.now += 10.0
+    first, *counts = messages(caplog)
+    assert first.endswith(": refused agent w1: it is not enrolled")
+    assert counts == ["refused 60 times more in the last 600 s: agent w1: it is not enrolled"] * 2
+
+
+def test_other_agent_or_reason_is_logged_at_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = RefusalLog(clock)
+    for agent, reason in (("w1", "a"), ("w1", "b"), ("w2", "a"), ("w1", "a")):
+        log.record(agent, reason)
+    assert len(messages(caplog)) == 3
+
+
+def test_many_agents_share_one_count(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = RefusalLog(clock)
+    for number in range(10 * MAX_KINDS):
+        log.record(f"w{number}", "a")
+    assert len(messages(caplog)) == MAX_KINDS + 1
+    clock.now = INTERVAL_S
+    log.record("new", "a")
+    assert messages(caplog)[-1] == (
+        f"refused {9 * MAX_KINDS} times more in the last 600 s: other agents"
+    )
+
+
+def test_agent_that_was_away_is_logged_again(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = RefusalLog(clock)
+    log.record("w1", "a")
+    clock.now = 2 * INTERVAL_S
+    log.record("w1", "a")
+    assert len(messages(caplog)) == 2
