@@ -94,7 +94,10 @@ class Agent:
             # Removed from the environment, which engine hosts inherit.
             token = os.environ.pop(TOKEN_VARIABLE, "")
             identity = WorkerIdentity(config.state, config.enrolment_token_file, token)
-            hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls, identity)
+            hub = remote = RemoteHub(
+                config.gateway, config.max_message_bytes, self._read_tls, identity
+            )
+            remote.check()
         self._hub = HubClient(hub, self, self._runner, self._configurations)
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()

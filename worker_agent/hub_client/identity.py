@@ -2,6 +2,9 @@
 
 The agent chooses a secret and stores it before it presents an enrolment token with it. A reply that
 is lost thus costs nothing: the gateway knows the secret already, and the agent presents it again.
+
+The secret of a new token is stored beside the old one, and replaces it only once the gateway
+accepts it. Until then both are presented in turn, so a token that is not valid costs nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +40,17 @@ class Credentials(NamedTuple):
 NO_CREDENTIALS: Final = Credentials()
 
 
-class _Stored(Struct, frozen=True):
-    """Content of the file: the secret, and the hash of the token that it was made for."""
+class _Secret(Struct, frozen=True):
+    """A secret, and the hash of the token that it was made for."""
 
     secret: str
     token_sha256: str
+
+
+class _Stored(_Secret, frozen=True):
+    """Content of the file: the secret, and the one that is to replace it."""
+
+    candidate: _Secret | None = None
 
 
 class WorkerIdentity:
@@ -58,11 +67,20 @@ class WorkerIdentity:
         self._path = state / SECRET_FILE
         self._token_file = token_file
         self._token = token
+        self._tries_candidate = False
 
     @property
     def enrols(self) -> bool:
         """Whether a token is configured."""
         return bool(self._token or self._token_file)
+
+    def check(self) -> None:
+        """Check, before anything is started, that there is something to present.
+
+        Raises:
+            InvalidInput: a file is damaged or cannot be read.
+        """
+        self._read_token(required=self._load() is None)
 
     def read(self) -> Credentials:
         """Return the credentials to present, with a new secret if there is only a token.
@@ -76,27 +94,50 @@ class WorkerIdentity:
         if stored is None:
             if not token:
                 return NO_CREDENTIALS
-            stored = self._create(token)
-        return Credentials(stored.secret, token if _hash(token) == stored.token_sha256 else "")
+            stored = _Stored(*_new_secret(token))
+            self._store(stored)
+        chosen: _Secret = stored
+        if self._tries_candidate and stored.candidate is not None:
+            chosen = stored.candidate
+        return Credentials(chosen.secret, token if _hash(token) == chosen.token_sha256 else "")
 
-    def renew(self) -> None:
-        """Choose a new secret if there is a new token; call this if the gateway refuses the old.
+    def refused(self) -> None:
+        """Present the secret of a new token next, if there is one; the old one after that.
 
         Raises:
             InvalidInput: a file is damaged.
             Unavailable: the secret cannot be stored.
         """
+        if self._tries_candidate:
+            self._tries_candidate = False
+            return
         stored = self._load()
         token = self._read_token(required=False)
-        if token and stored is not None and _hash(token) != stored.token_sha256:
+        if not token or stored is None or _hash(token) == stored.token_sha256:
+            return
+        if stored.candidate is None or stored.candidate.token_sha256 != _hash(token):
             _log.info("enrolling again with a new token")
-            self._create(token)
+            candidate = _Secret(*_new_secret(token))
+            self._store(_Stored(stored.secret, stored.token_sha256, candidate))
+        self._tries_candidate = True
+
+    def accepted(self) -> None:
+        """Keep only the secret that was presented, as the gateway has accepted it.
+
+        Raises:
+            InvalidInput: the file is damaged.
+            Unavailable: the secret cannot be stored.
+        """
+        stored = self._load() if self._tries_candidate else None
+        if stored is not None and stored.candidate is not None:
+            self._store(_Stored(stored.candidate.secret, stored.candidate.token_sha256))
+        self._tries_candidate = False
 
     def _read_token(self, *, required: bool) -> str:
         if self._token_file is None:
             return self._token
         try:
-            return self._token_file.read_text("utf-8").strip()
+            token = self._token_file.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             if not required:
                 return ""
@@ -104,6 +145,9 @@ class WorkerIdentity:
             raise InvalidInput(
                 f"--enrolment-token-file {self._token_file} cannot be read: {reason}"
             ) from None
+        if required and not token:
+            raise InvalidInput(f"--enrolment-token-file {self._token_file} is empty")
+        return token
 
     def _load(self) -> _Stored | None:
         try:
@@ -117,13 +161,16 @@ class WorkerIdentity:
                 f"{self._path} is damaged: remove it, and enrol the worker again"
             ) from None
 
-    def _create(self, token: str) -> _Stored:
-        stored = _Stored(secrets.token_urlsafe(32), _hash(token))
+    def _store(self, stored: _Stored) -> None:
         try:
             write_atomic(self._path, msgspec.json.encode(stored).decode() + "\n", mode=0o600)
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be written: {error.strerror}") from None
-        return stored
+
+
+def _new_secret(token: str) -> tuple[str, str]:
+    """Return a new secret, and the hash of its token."""
+    return secrets.token_urlsafe(32), _hash(token)
 
 
 def _hash(token: str) -> str:

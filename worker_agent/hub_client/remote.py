@@ -19,7 +19,7 @@ from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from synergai.protocol.request_codec import Buffer
     from worker_agent.hub_client.identity import Credentials, WorkerIdentity
@@ -50,6 +50,16 @@ class RemoteHub:
         self._read_tls = read_tls
         self._identity = identity
 
+    def check(self) -> None:
+        """Check, before anything is started, what is needed to connect.
+
+        Raises:
+            InvalidInput: a file is missing or invalid, or a token would be sent without encryption.
+        """
+        tls = self._read_tls()
+        if self._identity is not None and self._presents_credentials(tls):
+            self._identity.check()
+
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[RemoteConnection, None]:
         """Open a channel and a control stream on it."""
@@ -62,16 +72,25 @@ class RemoteHub:
         credentials = await asyncio.to_thread(self._read_credentials, tls)
         async with open_channel(self.target, options, tls.channel) as channel:
             connection = RemoteConnection(
-                channel, self.target, self._max_message_bytes, tls.socket, credentials
+                channel,
+                self.target,
+                self._max_message_bytes,
+                tls.socket,
+                credentials,
+                self._accepted,
             )
             try:
                 yield connection
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._identity is not None:
-                    await asyncio.to_thread(self._identity.renew)
+                    await asyncio.to_thread(self._identity.refused)
                 raise
             finally:
                 connection.close()
+
+    async def _accepted(self) -> None:
+        if self._identity is not None:
+            await asyncio.to_thread(self._identity.accepted)
 
     def _read_credentials(self, tls: ClientTls) -> Credentials:
         """Return the worker's credentials, which are sent over TLS or loopback only.
@@ -79,16 +98,24 @@ class RemoteHub:
         Raises:
             InvalidInput: an enrolment is configured, but the connection is neither.
         """
-        if self._identity is None:
+        if self._identity is None or not self._presents_credentials(tls):
             return NO_CREDENTIALS
+        return self._identity.read()
+
+    def _presents_credentials(self, tls: ClientTls) -> bool:
+        """Return whether the worker's credentials are sent over this connection, if it has any.
+
+        Raises:
+            InvalidInput: as for `_read_credentials`.
+        """
         if tls.channel is not None or is_loopback(self.target.rpartition(":")[0]):
-            return self._identity.read()
-        if self._identity.enrols:
+            return True
+        if self._identity is not None and self._identity.enrols:
             raise InvalidInput(
                 f"an enrolment token is not sent to {self.target} without encryption: "
                 "use TLS (--tls-ca)"
             )
-        return NO_CREDENTIALS
+        return False
 
 
 class RemoteConnection:
@@ -100,6 +127,7 @@ class RemoteConnection:
         max_message_bytes: message size limit in both directions.
         tls: TLS context of the work socket; None for plaintext.
         credentials: proof of the worker's identity.
+        on_accepted: called before the first message of the gateway, which registers the worker.
     """
 
     def __init__(
@@ -109,11 +137,13 @@ class RemoteConnection:
         max_message_bytes: int,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials = NO_CREDENTIALS,
+        on_accepted: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
         self._tls = tls
         self._credentials = credentials
+        self._on_accepted = on_accepted
         # The stubs of grpc.aio leave the types of a raw stream open.
         control: Any = channel.stream_stream(
             "/synergai.v1.Hub/Control",
@@ -132,6 +162,9 @@ class RemoteConnection:
             raise Unavailable("the gateway closed the connection")
         if isinstance(message, rpc.Malformed):
             raise message.error()
+        if self._on_accepted is not None:
+            accept, self._on_accepted = self._on_accepted, None
+            await accept()
         return cast("hub_pb2.GatewayControl", message)
 
     async def write(self, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,14 +62,61 @@ def test_new_token_replaces_the_secret_only_once_the_old_one_is_refused(
 ) -> None:
     identity = WorkerIdentity(tmp_path, token_file)
     secret, _ = identity.read()
-    identity.renew()
+    identity.refused()
     assert identity.read() == (secret, "first")
     token_file.write_text("second")
     assert identity.read() == (secret, "")
-    identity.renew()
+    identity.refused()
     renewed = identity.read()
     assert renewed.token == "second"
     assert renewed.secret != secret
+
+
+def test_token_that_is_not_valid_leaves_the_secret_in_use(tmp_path: Path, token_file: Path) -> None:
+    identity = WorkerIdentity(tmp_path, token_file)
+    secret, _ = identity.read()
+    token_file.write_text("not valid")
+    identity.refused()
+    candidate = identity.read()
+    assert candidate.token == "not valid"
+    identity.refused()
+    assert identity.read() == (secret, "")
+    assert WorkerIdentity(tmp_path, token_file).read() == (secret, ""), "after a restart"
+    identity.refused()
+    assert identity.read() == candidate, "a lost reply costs nothing"
+
+
+def test_accepted_secret_replaces_the_old_one(tmp_path: Path, token_file: Path) -> None:
+    identity = WorkerIdentity(tmp_path, token_file)
+    identity.read()
+    identity.accepted()
+    token_file.write_text("second")
+    identity.refused()
+    renewed = identity.read()
+    identity.accepted()
+    token_file.unlink()
+    assert identity.read() == (renewed.secret, "")
+    assert WorkerIdentity(tmp_path, token_file).read() == (renewed.secret, "")
+
+
+def test_secret_of_an_earlier_release_is_read(tmp_path: Path, token_file: Path) -> None:
+    digest = hashlib.sha256(b"first").hexdigest()
+    (tmp_path / SECRET_FILE).write_text(f'{{"secret":"s","token_sha256":"{digest}"}}\n')
+    assert WorkerIdentity(tmp_path, token_file).read() == ("s", "first")
+
+
+def test_token_is_checked_before_anything_starts(tmp_path: Path, token_file: Path) -> None:
+    WorkerIdentity(tmp_path).check()
+    WorkerIdentity(tmp_path, token_file).check()
+    assert not (tmp_path / SECRET_FILE).exists()
+    with pytest.raises(InvalidInput, match=r"--enrolment-token-file .*: No such file"):
+        WorkerIdentity(tmp_path, tmp_path / "missing").check()
+    token_file.write_text("\n")
+    with pytest.raises(InvalidInput, match=r"--enrolment-token-file .* is empty"):
+        WorkerIdentity(tmp_path, token_file).check()
+    token_file.write_text("first")
+    WorkerIdentity(tmp_path, token_file).read()
+    WorkerIdentity(tmp_path, tmp_path / "missing").check()
 
 
 def test_damaged_secret_is_reported_with_its_path(tmp_path: Path) -> None:
