@@ -46,6 +46,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self.max_bytes = max_bytes
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
+        self._finished = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._buffer = memoryview(b"")
@@ -56,10 +57,10 @@ class WorkSocket(asyncio.BufferedProtocol):
     # --- sending ----------------------------------------------------------------------------
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send `parts` as one message; do nothing if the socket is closed."""
+        """Send `parts` as one message; do nothing if the socket is finished or closed."""
         size = sum(map(len, parts))
         framed = [size.to_bytes(_LENGTH_BYTES, "little"), *parts]
-        if self._transport is None or self.closed.done():
+        if self._transport is None or self._finished or self.closed.done():
             return
         if size <= _JOIN_BYTES:
             self._transport.write(b"".join(framed))
@@ -72,8 +73,9 @@ class WorkSocket(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """Send nothing more; `closed` is done once the peer has read everything."""
-        if self._transport is None or self.closed.done():
+        if self._transport is None or self._finished or self.closed.done():
             return
+        self._finished = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:

@@ -32,7 +32,7 @@ class WorkTransport(Protocol):
     closed: asyncio.Future[None]
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send `parts` as one message; do nothing if the transport is closed."""
+        """Send `parts` as one message; do nothing if it is finished or closed."""
 
     async def drain(self) -> None:
         """Wait until there is room for another message, or the transport is closed."""

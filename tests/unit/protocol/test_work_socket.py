@@ -38,6 +38,8 @@ class Transport:
         self.ended = "close"
 
     def write(self, data: bytes) -> None:
+        if self.ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
         self.sent += data
 
     def writelines(self, parts: list[bytes]) -> None:
@@ -151,6 +153,8 @@ async def test_finish_closes_what_the_transport_can_close_without_loss(
     end.socket.finish()
     assert (transport.ended, transport.closed) == (ended, False)
     assert not end.socket.closed.done()
+    end.socket.send((b"late",))  # such as a heartbeat
+    assert not transport.sent
 
 
 async def test_socket_without_a_finished_handshake_can_be_closed() -> None:
