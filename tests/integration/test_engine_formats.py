@@ -44,6 +44,7 @@ RUN_SAVED_MODELS = """
 import sys
 from pathlib import Path
 import numpy as np
+sys.modules["keras"] = None  # nor does an engine host import it
 import tensorflow as tf
 folder = Path(sys.argv[1])
 for name in sys.argv[2:]:
