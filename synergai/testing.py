@@ -17,17 +17,31 @@ from synergai.errors import Unavailable
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
 
 def free_port() -> int:
-    """Return a loopback port that is currently free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """Return a loopback port that is currently free; another program may take it any time."""
+    with reserved_port() as port:
         return port
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Reserve a loopback port: the system gives it to nothing else until the context ends.
+
+    Servers that set SO_REUSEADDR, as gateways and agents do, can listen on it. Until one does,
+    connections to it are refused.
+    """
+    with socket.socket() as holder:
+        # A bound socket that does not listen excludes neither: Linux lets another socket bind the
+        # port by its number if both set the option, but no longer chooses it for port 0.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        yield port
 
 
 def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
@@ -49,7 +63,7 @@ def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
 
 
 class LocalFleet:
-    """A gateway and its agents as child processes on free loopback ports.
+    """A gateway and its agents as child processes on loopback ports reserved for them.
 
     Args:
         directory: folder of state, logs and ready files; created if it is missing.
@@ -66,9 +80,10 @@ class LocalFleet:
         self.directory = directory
         self.gateway: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
-        self.address = f"127.0.0.1:{free_port()}"
-        self.hub_address = f"127.0.0.1:{free_port()}"
-        self.http_address = f"127.0.0.1:{free_port()}"
+        self._ports = contextlib.ExitStack()
+        self.address, self.hub_address, self.http_address = (
+            f"127.0.0.1:{self._ports.enter_context(reserved_port())}" for _ in range(3)
+        )
         directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
@@ -192,7 +207,7 @@ class LocalFleet:
             process.wait()
 
     def stop(self) -> None:
-        """Terminate all processes: the agents first, then the gateway."""
+        """Terminate all processes, the agents first, then the gateway; release the ports."""
         processes = [*self.agents.values(), *([self.gateway] if self.gateway else [])]
         self.agents.clear()
         self.gateway = None
@@ -204,6 +219,7 @@ class LocalFleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._ports.close()
 
     def _spawn(
         self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()

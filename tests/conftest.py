@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from synergai.testing import reserved_port
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -22,6 +24,13 @@ settings.load_profile("synergai")
 # In the background of a script SIGINT is ignored, and so it would be in every process that a test
 # starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """An address on which nothing listens during the test."""
+    with reserved_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 import synergai
 from synergai.client.shared_stream import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
-from synergai.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -231,10 +230,9 @@ async def test_attempts_are_bounded(gateway: FakeGateway) -> None:
     assert gateway.unavailable == 8
 
 
-async def test_unreachable_gateway_is_named() -> None:
-    target = f"127.0.0.1:{free_port()}"
-    async with synergai.Client(target, attempts=1) as client:
-        with pytest.raises(synergai.Unavailable, match=f"cannot connect to {target} .*refused"):
+async def test_unreachable_gateway_is_named(unreachable: str) -> None:
+    async with synergai.Client(unreachable, attempts=1) as client:
+        with pytest.raises(synergai.Unavailable, match=f"connect to {unreachable} .*refused"):
             await client.workers()
         assert not await client.ready()
 

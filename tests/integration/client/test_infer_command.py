@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from synergai.testing import free_port
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -111,8 +109,7 @@ async def test_missing_input_shows_what_the_engine_takes(
     assert "no value for input 'x': it takes --input x=<FP32 [-1]>" in ran.err
 
 
-async def test_unreachable_gateway_is_named(run: RunCommand) -> None:
-    target = f"127.0.0.1:{free_port()}"
-    ran = await run("infer", "identity", "--input", "[1]", "--target", target)
+async def test_unreachable_gateway_is_named(run: RunCommand, unreachable: str) -> None:
+    ran = await run("infer", "identity", "--input", "[1]", "--target", unreachable)
     assert ran.code == 1
-    assert target in ran.err
+    assert unreachable in ran.err

@@ -7,8 +7,6 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-from synergai.testing import free_port
-
 if TYPE_CHECKING:
     from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
@@ -119,11 +117,11 @@ async def test_workers_are_shown_as_a_table_and_as_json(
     assert worker["sessions"][0]["configuration"]["threads"] == 2
 
 
-async def test_unreachable_gateway_prints_one_line(run: RunCommand) -> None:
-    target = f"127.0.0.1:{free_port()}"
-    result = await run("workers", "--target", target)
+async def test_unreachable_gateway_prints_one_line(run: RunCommand, unreachable: str) -> None:
+    result = await run("workers", "--target", unreachable)
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"error: cannot connect to {target} (connection refused); is it running?\n"
+    reason = f"cannot connect to {unreachable} (connection refused)"
+    assert result.err == f"error: {reason}; is it running?\n"
 
 
 async def test_violated_job_exits_3_on_request(gateway: FakeGateway, run: RunCommand) -> None:

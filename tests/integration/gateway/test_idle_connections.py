@@ -9,7 +9,7 @@ import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from synergai.testing import LocalFleet, free_port
+from synergai.testing import LocalFleet, reserved_port
 from tests import http2
 from tests.tiny_tflite import save_sum
 
@@ -27,8 +27,11 @@ def resident_bytes(pid: int) -> int:
 def test_idle_connections_cost_little_and_do_not_lock_agents_out(tmp_path: Path) -> None:
     (tmp_path / "models" / "plus").mkdir(parents=True)
     save_sum(tmp_path / "models" / "plus" / "model.tflite")
-    port = free_port()
-    with LocalFleet(tmp_path / "fleet") as fleet, ExitStack() as stack:
+    with (
+        reserved_port() as port,
+        LocalFleet(tmp_path / "fleet") as fleet,
+        ExitStack() as stack,
+    ):
         fleet.start_gateway(["--work-port", str(port)])
         assert fleet.gateway is not None
         before = resident_bytes(fleet.gateway.pid)

@@ -13,7 +13,6 @@ import pytest
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
-from synergai.testing import free_port
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
@@ -84,17 +83,16 @@ async def test_internal_error_is_logged_and_the_client_reconnects(
 
 
 async def test_unreachable_gateway_is_logged_in_plain_words(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, unreachable: str
 ) -> None:
-    target = f"127.0.0.1:{free_port()}"
     worker = RegisteringHandler()
-    async with dialling(target, worker):
+    async with dialling(unreachable, worker):
         for _ in range(2):
             await worker.tried.acquire()
     warning = caplog.records[0].getMessage()
     assert re.fullmatch(
-        rf"not connected to the gateway at {target}, retrying in 0\.\d s: "
-        rf"cannot connect to {target} \(connection refused\); is it running\?",
+        rf"not connected to the gateway at {unreachable}, retrying in 0\.\d s: "
+        rf"cannot connect to {unreachable} \(connection refused\); is it running\?",
         warning,
     )
 
@@ -115,12 +113,12 @@ async def test_certificate_is_read_before_each_attempt(
     assert "the key is still to come" in caplog.text
 
 
-async def test_unreachable_work_port_names_the_option_to_check() -> None:
-    port = free_port()
+async def test_unreachable_work_port_names_the_option_to_check(unreachable: str) -> None:
+    host, _, port = unreachable.rpartition(":")
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: .* --work-port"):
         await open_work_socket(
-            "127.0.0.1",
-            port,
+            host,
+            int(port),
             "id",
             lambda _: None,
             tls=None,
