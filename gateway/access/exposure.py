@@ -14,6 +14,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def check_before_start(config: GatewayConfig) -> None:
+    """Check as `check_exposure` does, before anything is started that the gateway's start undoes.
+
+    Reads the access table only if other machines can reach a port.
+
+    Raises:
+        InvalidInput: see `check_exposure`; or the access table is invalid.
+    """
+    addresses = (config.listen, config.hub, config.http)
+    if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in addresses):
+        return
+    listed = False
+    if config.access is not None:
+        from gateway.access.table import read_access_table
+
+        listed = read_access_table(config.access).workers is not None
+    check_exposure(config, workers_are_listed=listed)
+
+
 def check_exposure(config: GatewayConfig, *, workers_are_listed: bool) -> None:
     """Check that every port that other machines can reach is encrypted and authenticated.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
+from gateway.access.exposure import check_before_start
 from gateway.serve.local_hub import LocalHub
 from synergai.runtime.ready_file import ready_file
 from worker_agent.app import Agent
@@ -35,6 +36,7 @@ class LocalServer:
         self._gateway: GatewayProcess
 
     async def __aenter__(self) -> Self:
+        await asyncio.to_thread(check_before_start, self._config.gateway)
         hub = LocalHub()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Agent(self._config.agent, hub))

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.access.exposure import check_exposure
+from gateway.access.exposure import check_before_start, check_exposure
 from gateway.settings import GatewaySettings
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 TLS = {"tls_cert": "server.pem", "tls_key": "server.key"}
 ACCESS = {"access": "access.toml"}
@@ -64,3 +65,20 @@ def test_workers_of_the_access_table_authenticate_the_hub() -> None:
 def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
     check({"listen": "0.0.0.0:0", "insecure": True})
     assert "--listen 0.0.0.0:0 needs --tls-cert and --tls-key and --access" in caplog.text
+
+
+def before_start(**options: object) -> None:
+    check_before_start(GatewaySettings.load(options).to_config())
+
+
+def test_serve_checks_addresses_before_it_starts_its_worker(tmp_path: Path) -> None:
+    before_start()
+    before_start(hub="0.0.0.0:8010", insecure=True)
+    with pytest.raises(InvalidInput, match=r"--hub 0\.0\.0\.0:8010 needs"):
+        before_start(hub="0.0.0.0:8010")
+    table = tmp_path / "access.toml"
+    table.write_text('[[workers]]\nid = "w1"\n')
+    before_start(hub="0.0.0.0:8010", access=table, **TLS)
+    table.write_text("[[clients]]\n")
+    with pytest.raises(InvalidInput, match=r"access\.toml"):
+        before_start(hub="0.0.0.0:8010", access=table, **TLS)
