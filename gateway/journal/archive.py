@@ -65,8 +65,9 @@ class Report:
     """State of a journal.
 
     Attributes:
-        path: its database.
-        running: whether a gateway has it open.
+        path: its database, or that of its copy.
+        copy_of: the database that it is a copy of; None if it is no copy.
+        running: whether a gateway has it open, not its copy.
         fault: what is wrong; empty if nothing is.
         content: figures of its content; None if they cannot be read.
     """
@@ -75,6 +76,7 @@ class Report:
     running: bool
     fault: str = ""
     content: Content | None = None
+    copy_of: Path | None = None
 
 
 def check(directory: Path) -> Report:
@@ -82,6 +84,7 @@ def check(directory: Path) -> Report:
 
     Raises:
         NotFound: there is no journal.
+        InvalidInput: it is a file.
     """
     path = _existing(directory)
     with _perhaps_locked(directory) as running:
@@ -106,13 +109,13 @@ def back_up(directory: Path, target: Path) -> Report:
 
     Raises:
         NotFound: there is no journal.
-        InvalidInput: the target exists, or cannot be written.
+        InvalidInput: the target exists, or cannot be written; or the directory is a file.
         JournalBroken: the journal cannot be read, or a page of it is corrupt.
     """
     path = _existing(directory)
     if target.exists():
         raise InvalidInput(f"{target} already exists; back up to a new file")
-    with _perhaps_locked(directory) as running:
+    with _perhaps_locked(directory):
         try:
             with _temporary(target) as copy:
                 with closing(_reader(path)) as connection:
@@ -123,7 +126,7 @@ def back_up(directory: Path, target: Path) -> Report:
             raise JournalBroken(f"{path} cannot be backed up: {describe(error)}") from error
         except OSError as error:
             raise InvalidInput(f"cannot write {target}: {error.strerror}") from error
-    return Report(path=target, running=running, content=content)
+    return Report(path=target, running=False, content=content, copy_of=path)
 
 
 def restore(directory: Path, source: Path) -> Report:
@@ -171,6 +174,11 @@ def restore(directory: Path, source: Path) -> Report:
 def _existing(directory: Path) -> Path:
     """Return the database of a directory that has a journal, even if only its marker is left."""
     path = directory / DATABASE
+    if directory.is_file():
+        raise InvalidInput(
+            f"{directory} is a file: --state names the directory of a gateway, whose journal is "
+            f"{DATABASE}"
+        )
     if not any((directory / name).exists() for name in (DATABASE, MARKER, LOG)):
         raise NotFound(f"there is no journal in {directory}; name its directory with --state")
     return path

@@ -81,9 +81,11 @@ def _print(report: Report, *, as_json: bool) -> None:
         print_json({**facts, "running": report.running, **(to_jsonable(content) or {})})
         return
     rows = [
-        ("journal", str(report.path)),
+        ("journal" if report.copy_of is None else "backup", str(report.path)),
         ("state", f"damaged: {report.fault}" if report.fault else "intact"),
     ]
+    if report.copy_of is not None:
+        rows.insert(1, ("copy of", str(report.copy_of)))
     if content is not None:
         rows += [
             ("version", f"{content.version}, {'with' if content.checksums else 'no'} checksums"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.journal.database import find_faults
+from gateway.journal.files import lock
 from gateway.journal.journal import Journal
 from synergai.cli import main as cli
 from synergai.domain import EngineName
@@ -48,6 +49,31 @@ def test_intact_journal_is_reported_and_copied(
         code, out, _ = run(command, tmp_path / "b.db", "--state", state, "--json", capsys=capsys)
         report = json.loads(out)
         assert (code, report["ok"], report["unfinished"]) == (0, True, 0)
+
+
+def test_backup_names_the_copy_and_says_nothing_of_a_gateway(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = lock(state)  # as by a gateway
+    try:
+        _, out, _ = run("check", "--state", state, capsys=capsys)
+        assert "running" in out
+        code, out, _ = run("backup", tmp_path / "b.db", "--state", state, capsys=capsys)
+    finally:
+        os.close(held)
+    assert code == 0
+    rows = dict(line.split(maxsplit=1) for line in out.replace("copy of", "copied").splitlines())
+    assert rows["backup"] == str(tmp_path / "b.db")
+    assert rows["copied"] == str(state / "journal.db")
+    assert "running" not in out
+
+
+def test_file_in_place_of_the_state_directory_is_told_so(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (("check",), ("backup", tmp_path / "b.db")):
+        code, _, err = run(*arguments, "--state", state / "journal.db", capsys=capsys)
+        assert (code, "is a file: --state names the directory" in err) == (1, True)
 
 
 def test_damaged_journal_is_reported_with_exit_code_1(
