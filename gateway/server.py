@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
+from gateway.access.certified_calls import CertifiedCalls
 from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
 from gateway.admission.connections import current_connection_limits
@@ -281,13 +282,19 @@ class Gateway:
         """Return the interceptors of the clients' port, the outermost first."""
         app, certificates = self.app, self._config.tls_clients_ca is not None
         interceptors = self._audit_interceptors()
+        certified = None
+        if app.revocations is not None and certificates:
+            certified = CertifiedCalls(app.revocations.check)
+            app.revocations.follow(lambda _, calls=certified: calls.review())
         if app.authenticator is not None:
             interceptors += [
-                AccessInterceptor(app.authenticator, certificates=certificates),
+                AccessInterceptor(
+                    app.authenticator, certificates=certificates, certified=certified
+                ),
                 QuotaInterceptor(app.quotas),
             ]
         elif app.revocations is not None and certificates:
-            interceptors.append(RevocationInterceptor(app.revocations))
+            interceptors.append(RevocationInterceptor(app.revocations, certified))
         return interceptors
 
     def _hub_interceptors(self) -> list[grpc.aio.ServerInterceptor]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from gateway.access.authenticator import Authenticator
+    from gateway.access.certified_calls import CertifiedCalls
     from gateway.access.handlers import Handler
     from gateway.access.peer_certificate import PeerCertificate
     from gateway.access.revocation import RevocationLists
@@ -32,7 +33,13 @@ class CheckingInterceptor(grpc.aio.ServerInterceptor):
     """Has the handlers of all calls check the call before they handle it.
 
     Certificates are known only once a call has begun.
+
+    Args:
+        certified: keeps track of the open calls with certificates; None if nothing does.
     """
+
+    def __init__(self, certified: CertifiedCalls | None = None) -> None:
+        self._certified = certified
 
     @abstractmethod
     async def check(self, method: str, context: rpc.Context) -> None:
@@ -59,7 +66,14 @@ class CheckingInterceptor(grpc.aio.ServerInterceptor):
             await self.check(method, context)
         except SynergaiError as error:
             await rpc.abort(context, error)
-        yield
+        certificate = None
+        if self._certified is not None:
+            certificate = grpc_certificate(context.auth_context())
+        if self._certified is None or certificate is None:
+            yield
+            return
+        with self._certified.open(context.peer(), certificate.pem):
+            yield
 
 
 class RevocationInterceptor(CheckingInterceptor):
@@ -67,9 +81,13 @@ class RevocationInterceptor(CheckingInterceptor):
 
     Args:
         revocations: the revocation lists.
+        certified: see `CheckingInterceptor`.
     """
 
-    def __init__(self, revocations: RevocationLists) -> None:
+    def __init__(
+        self, revocations: RevocationLists, certified: CertifiedCalls | None = None
+    ) -> None:
+        super().__init__(certified)
         self._revocations = revocations
 
     async def check(self, _method: str, context: rpc.Context) -> None:
@@ -87,9 +105,17 @@ class AccessInterceptor(CheckingInterceptor):
     Args:
         authenticator: finds the callers.
         certificates: whether the port requires client certificates.
+        certified: see `CheckingInterceptor`.
     """
 
-    def __init__(self, authenticator: Authenticator, *, certificates: bool) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        *,
+        certificates: bool,
+        certified: CertifiedCalls | None = None,
+    ) -> None:
+        super().__init__(certified)
         self._authenticator = authenticator
         self._certificates = certificates
 
