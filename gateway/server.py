@@ -285,7 +285,7 @@ class Gateway:
         certified = None
         if app.revocations is not None and certificates:
             certified = CertifiedCalls(app.revocations.check)
-            app.revocations.follow(lambda _, calls=certified: calls.review())
+            app.revocations.follow(certified.review)
         if app.authenticator is not None:
             interceptors += [
                 AccessInterceptor(
