@@ -23,6 +23,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.distrust import Distrust
+from gateway.fleet.versions import Versions
 from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
@@ -84,6 +85,7 @@ class App:
     journal: Journal
     profiles: ProfileService
     catalogue: Catalogue
+    versions: Versions
     dispatcher: Dispatcher
     jobs: SubmittedJobs
     streamed: StreamedJobs
@@ -131,11 +133,12 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         journal.set_description,
         suggests=lambda engine: is_visible(current_caller(), engine),
     )
+    versions = Versions(catalogue)
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
     jobs = SubmittedJobs(
         dispatcher,
-        catalogue,
+        versions,
         journal,
         admission,
         quotas,
@@ -223,7 +226,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Bytes of responses that clients have not read yet.",
         lambda: unread.bytes,
     )
-    inference = Inference(dispatcher, catalogue, admission, quotas, metrics, clock, journal.epoch)
+    inference = Inference(dispatcher, versions, admission, quotas, metrics, clock, journal.epoch)
     ejection = Ejection(distrust, hub, audit)
     stack.push_async_callback(ejection.close)
     verifier = None
@@ -254,11 +257,12 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         journal=journal,
         profiles=profiles,
         catalogue=catalogue,
+        versions=versions,
         dispatcher=dispatcher,
         jobs=jobs,
         streamed=StreamedJobs(
             dispatcher,
-            catalogue,
+            versions,
             admission,
             quotas,
             metrics,
@@ -268,7 +272,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         ),
         inference=inference,
         unread=unread,
-        held=HeldRequests(inference, catalogue, admission, quotas),
+        held=HeldRequests(inference, versions, admission, quotas),
         model_control=model_control,
         work_streams=work_streams,
         worker_rules=rules,

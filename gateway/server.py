@@ -175,7 +175,7 @@ class Gateway:
         backend = GatewayBackend(
             app.inference,
             app.held,
-            app.catalogue,
+            app.versions,
             app.admission,
             app.metrics,
             app.model_control,
@@ -315,14 +315,14 @@ class Gateway:
             JobsServicer(app.jobs, app.streamed).handler(),
             FleetServicer(
                 app.dispatcher,
-                app.catalogue,
+                app.versions,
                 app.profiles,
                 app.hub,
                 app.journal,
                 app.clock,
                 lambda worker_id: app.verifier.suspicion(worker_id) if app.verifier else "",
             ).handler(),
-            HealthServicer(app.catalogue, app.admission, lambda: app.journal.accepting).handler(),
+            HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
             *(_reflection() if self._config.reflection else ()),
             UnimplementedHandler(
                 {

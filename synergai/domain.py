@@ -75,6 +75,19 @@ def split_version(engine: str) -> tuple[str, str]:
     return name, version if separator else FIRST_VERSION
 
 
+def by_version(engine: str) -> tuple[str, int]:
+    """Return the key that sorts engines by name, and then by version."""
+    name, version = split_version(engine)
+    return name, int(version)
+
+
+def is_selected(engine: str, text: str) -> bool:
+    """Return whether `text` stands for an engine: ``NAME`` for all versions, empty for all."""
+    name, version = split_version(engine)
+    wanted, separator, number = text.partition("/")
+    return not text or (wanted == name and (not separator or number == version))
+
+
 def validate_engine(text: str) -> EngineName:
     """Return the engine that `text` names, as ``NAME`` or ``NAME/N``.
 
@@ -262,6 +275,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         upload_id: upload whose inputs the queries are; empty for the workers' sample sets. With
             one, `queries` may be 0, which stands for the number of its inputs.
         max_failures: inputs of the upload that may fail before the job does; None for all.
+        version: version of the engine; empty leaves the choice to the gateway. Every accepted job
+            has one.
 
     Raises:
         InvalidInput: on construction, if a field is out of range.
@@ -274,9 +289,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     upload_id: str = ""
     max_failures: int | None = None
+    version: str = ""
 
     def __post_init__(self) -> None:
         validate_name(self.engine, "engine name")
+        if self.version:
+            validate_version(self.version)
         least = 0 if self.upload_id else 1
         if not least <= self.queries <= MAX_QUERIES:
             raise InvalidInput(
@@ -295,6 +313,11 @@ class JobSpec(Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"max_failures must be from 0 to {MAX_QUERIES:,}, not {self.max_failures}"
             )
+
+    @property
+    def engine_version(self) -> EngineName:
+        """The version of the engine that the job runs, once it is accepted."""
+        return versioned(self.engine, self.version or FIRST_VERSION)
 
 
 class Job(Struct, frozen=True, kw_only=True):

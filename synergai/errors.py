@@ -6,10 +6,14 @@ line prints the message. A message states what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_QUOTED: Final = 40
+"""Characters of an invalid version that an error quotes; it may be as long as a message."""
 
 
 class SynergaiError(Exception):
@@ -40,6 +44,23 @@ class EngineNotFound(NotFound):
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
         super().__init__(f"no worker serves engine {engine!r}{hint}")
         self.engine = engine
+
+
+class VersionNotFound(NotFound):
+    """No worker has this version of an engine.
+
+    Args:
+        engine: name of the engine.
+        version: the version that was asked for.
+        versions: versions that there are.
+    """
+
+    def __init__(self, engine: str, version: str, versions: Sequence[str]) -> None:
+        super().__init__(
+            f"engine {engine!r} has no version {version[:_QUOTED]!r}; it has {', '.join(versions)}"
+        )
+        self.engine = engine
+        self.version = version
 
 
 class JobNotFound(NotFound):

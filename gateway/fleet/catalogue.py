@@ -1,8 +1,12 @@
-"""Catalogue of the engines served by the connected workers."""
+"""Catalogue of the engines served by the connected workers.
+
+Versions of an engine are engines of their own here; see `gateway.fleet.versions`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import Established, Offer, most_common
-from synergai.domain import EngineName
+from synergai.domain import EngineName, by_version, split_version
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -23,7 +27,7 @@ from synergai.errors import (
 from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from gateway.fleet.descriptions import Description
     from synergai.domain import Engine, WorkerId
@@ -38,7 +42,7 @@ _MAX_HOLDERS: Final = 256
 
 
 class Catalogue:
-    """Engines of all connected workers, by name.
+    """Engines of all connected workers, by name and version.
 
     One description of each name is in service; a worker that offers another one does not serve the
     engine. Which one it is depends on trust, not on who comes first:
@@ -60,6 +64,7 @@ class Catalogue:
             one.
 
     Attributes:
+        on_service_changed: called with each engine that becomes known, or whose workers change.
         keep_absent: whether an absent worker counts as serving what it served last. This needs
             workers that prove their ids; without, it only holds until `release_absent`.
     """
@@ -70,10 +75,13 @@ class Catalogue:
         unloaded: Iterable[EngineName] = (),
         established: Mapping[EngineName, Established] | None = None,
         on_established: Callable[[EngineName, Established], object] = lambda *_: None,
-        suggests: Callable[[EngineName], bool] = lambda _: True,
+        suggests: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.keep_absent = False
-        self._known = dict.fromkeys(known)
+        self.on_service_changed: Callable[[EngineName], object] = lambda _: None
+        self._known: dict[EngineName, None] = {}
+        self._by_name: dict[str, list[EngineName]] = {}
+        self.add_known(known)
         self._reported: dict[EngineName, dict[WorkerId, Offer]] = {}
         self._descriptions: dict[EngineName, Description] = {}
         self._holders: dict[EngineName, dict[WorkerId, None]] = {}
@@ -107,6 +115,27 @@ class Catalogue:
             raise EngineUnloaded(name)
         return self.find_usable(name)
 
+    def serves(self, engine: EngineName) -> bool:
+        """Return whether an engine accepts requests."""
+        return engine in self._in_service
+
+    def is_usable(self, engine: EngineName) -> bool:
+        """Return whether a connected worker can run an engine, unloaded or not."""
+        return engine in self._usable
+
+    def check_in_service(self, engine: EngineName) -> None:
+        """Check that an engine accepts requests, without asking for it as a client.
+
+        Raises:
+            SynergaiError: as for `find`.
+        """
+        if engine not in self._in_service:
+            self.find(engine)
+
+    def versions_of(self, name: str) -> Sequence[EngineName]:
+        """Return the known versions of an engine, in increasing order; empty if there are none."""
+        return self._by_name.get(name, ())
+
     def find_usable(self, name: str) -> Engine:
         """Return the engine of this name if a connected worker can run it, unloaded or not.
 
@@ -134,7 +163,7 @@ class Catalogue:
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
-        raise self._not_found(name)
+        raise self.not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
         """Wait until an engine is not pending any more; see `find_usable`.
@@ -189,15 +218,21 @@ class Catalogue:
         if reported and len(without) == len(reported):
             raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
 
-    def _not_found(self, name: str) -> EngineNotFound:
+    def not_found(self, name: str) -> EngineNotFound:
+        """Return the error for an engine that is not known, which suggests similar names."""
         # Bounded: any client may ask for any name.
-        candidates = self.known_engines() if len(name) <= _MAX_COMPARED_LENGTH else ()
+        candidates = sorted(self._by_name) if len(name) <= _MAX_COMPARED_LENGTH else ()
         compared = filter(self._suggests, islice(candidates, _MAX_COMPARED))
         return EngineNotFound(name, get_close_matches(name, compared))
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""
-        self._known.update(dict.fromkeys(names))
+        for engine in names:
+            if engine not in self._known:
+                self._known[engine] = None
+                versions = self._by_name.setdefault(split_version(engine)[0], [])
+                insort(versions, engine, key=_version_number)
+                self.on_service_changed(engine)
 
     def forget_surplus(self) -> list[EngineName]:
         """Forget the latest of more than `MAX_ABSENT` engines without a worker; return their names.
@@ -212,15 +247,20 @@ class Catalogue:
         forgotten = list(islice(absent, MAX_ABSENT, None))
         for name in forgotten:
             del self._known[name]
+            versions = self._by_name[split_version(name)[0]]
+            versions.remove(name)
+            if not versions:
+                del self._by_name[split_version(name)[0]]
+            self.on_service_changed(name)
         return forgotten
 
     def known_engines(self) -> Iterator[EngineName]:
         """Return the names of all known engines, sorted."""
-        return iter(sorted(self._known))
+        return iter(sorted(self._known, key=by_version))
 
     def in_service(self) -> Iterator[EngineName]:
         """Return the names of the engines that accept requests, sorted."""
-        return iter(sorted(self._in_service))
+        return iter(sorted(self._in_service, key=by_version))
 
     @property
     def unloaded(self) -> Set[EngineName]:
@@ -234,10 +274,11 @@ class Catalogue:
             EngineNotFound: no worker has ever had it.
         """
         if name not in self._known:
-            raise self._not_found(name)
+            raise self.not_found(name)
         engine = EngineName(name)
         self._unloaded.add(engine)
         self._in_service.pop(engine, None)
+        self.on_service_changed(engine)
         return engine
 
     def load(self, name: EngineName) -> None:
@@ -245,6 +286,7 @@ class Catalogue:
         self._unloaded.discard(name)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
+        self.on_service_changed(name)
 
     @property
     def conflicts(self) -> Iterator[tuple[WorkerId, EngineName]]:
@@ -271,7 +313,7 @@ class Catalogue:
         """
         offer = Offer(engine, trusted=trusted, any_file=any_file)
         self._reported.setdefault(engine.name, {})[worker_id] = offer
-        self._known[engine.name] = None
+        self.add_known([engine.name])
         return self._resolve(engine.name)
 
     def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
@@ -313,7 +355,7 @@ class Catalogue:
             EngineNotFound: no worker has ever had it.
         """
         if name not in self._known:
-            raise self._not_found(name)
+            raise self.not_found(name)
         engine = EngineName(name)
         self._descriptions.pop(engine, None)
         self._holders.pop(engine, None)
@@ -414,6 +456,7 @@ class Catalogue:
 
     def _set_usable(self, name: EngineName, served: list[Engine]) -> None:
         """Set the engine that clients see, given those of the workers that serve it."""
+        self.on_service_changed(name)
         if not served:
             self._usable.pop(name, None)
             self._in_service.pop(name, None)
@@ -423,3 +466,7 @@ class Catalogue:
         self._usable[name] = engine
         if name not in self._unloaded:
             self._in_service[name] = engine
+
+
+def _version_number(engine: EngineName) -> int:
+    return by_version(engine)[1]

@@ -18,7 +18,6 @@ from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
 from synergai.protocol.oip_server import calls
-from synergai.protocol.oip_server.messages import matching_engine
 from synergai.protocol.oip_server.parameters import TENANT_METADATA, checked_tenant
 
 if TYPE_CHECKING:
@@ -133,8 +132,9 @@ class RestCalls:
 
     async def model_ready(self, request: Request) -> Response:
         """Report that the engine is in service; fail with the reason if it is not."""
-        engine = matching_engine(self._backend, *_name_and_version(request))
-        return json_response({"name": engine.name, "ready": True})
+        name, version = _name_and_version(request)
+        self._backend.find_engine(name, version)
+        return json_response({"name": name, "ready": True})
 
     async def model_metadata(self, request: Request) -> Response:
         """Return an engine's inputs and outputs."""

@@ -18,7 +18,7 @@ from synergai.protocol.converters import session_to_proto
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
@@ -104,6 +104,19 @@ class ModelControl:
                 f"engine {name!r} is still being loaded after {within_s:.3g} s; "
                 "retry with a longer timeout"
             ) from None
+
+    async def load_any(self, engines: Sequence[EngineName], budget_s: float | None = None) -> None:
+        """Load versions of an engine like `load`; those that cannot run now are left out.
+
+        Raises:
+            SynergaiError: none can be loaded; the error is that of the highest.
+        """
+        usable = [each for each in engines if self._catalogue.is_usable(each)]
+        loads = (self.load(engine, budget_s) for engine in usable or engines[-1:])
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        errors = [error for error in results if error is not None]
+        if len(errors) == len(results):
+            raise errors[-1]
 
     async def unload(self, name: str) -> None:
         """Take an engine out of service, durably; idempotent.

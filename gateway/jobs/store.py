@@ -39,8 +39,17 @@ class JobStore(Protocol):
     async def wait_space_changed(self) -> None:
         """Wait until `accepting` or `writable` may have changed since the last call."""
 
-    def accept(self, record: JobRecord, key: str = "") -> Future[JobId]:
-        """Record a new job; return its id, or that of the earlier job with the same key."""
+    def accept(
+        self, record: JobRecord, key: str = "", asked: JobSpec | None = None
+    ) -> Future[JobId]:
+        """Record a new job; return its id, or that of the earlier job with the same key.
+
+        Args:
+            record: the job.
+            key: idempotency key; empty for none.
+            asked: the specification before the gateway chose what it leaves open, which jobs under
+                the same key have to repeat; that of the record by default.
+        """
 
     def find_accepted(self, spec: JobSpec, key: str) -> Future[JobId | None]:
         """Return the id of the job accepted under a key, if any."""

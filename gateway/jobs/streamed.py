@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import Engine, Fault, JobSpec, JobState
@@ -180,7 +180,7 @@ class StreamedJobs:
 
     Args:
         dispatcher: schedules the jobs.
-        catalogue: engines in service.
+        versions: engines in service.
         admission: limits concurrent requests and their bytes.
         quotas: limits the jobs of each tenant, and the rate of their queries.
         metrics: counters of ended jobs.
@@ -192,7 +192,7 @@ class StreamedJobs:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        versions: Versions,
         admission: Admission,
         quotas: TenantQuotas,
         metrics: Metrics,
@@ -203,7 +203,7 @@ class StreamedJobs:
     ) -> None:
         self._unread = unread
         self._dispatcher = dispatcher
-        self._catalogue = catalogue
+        self._versions = versions
         self._admission = admission
         self._quotas = quotas
         self._metrics = metrics
@@ -234,14 +234,15 @@ class StreamedJobs:
             Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
             QuotaExceeded: the tenant has used up a quota.
             InvalidInput: queries are out of order, missing, or do not match the engine.
-            NotFound, Unavailable, EngineUnusable: see `Catalogue.find`.
+            NotFound, Unavailable, EngineUnusable: see `Versions.find`.
             DeadlineExceeded: the engine was still being inspected at the deadline.
             Overloaded: too many requests or bytes are in flight.
         """
         spec = in_tenant(caller, spec)
         caller.check_priority(spec.priority)
-        await self._catalogue.wait_inspected(spec.engine, budget_s)
-        engine = self._catalogue.find(spec.engine)
+        await self._versions.wait_inspected(spec.engine, spec.version, budget_s)
+        spec = self._versions.of_job(spec)
+        engine = self._versions.catalogue.find(spec.engine_version)
         with ExitStack() as room:
             usage = self._quotas.start_job(spec.tenant, spec.queries)
             if usage is not None:

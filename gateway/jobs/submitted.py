@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics
@@ -49,7 +49,7 @@ def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False
     """Return the scheduling core's view of a job."""
     return Job(
         id=record.id,
-        engine=record.spec.engine,
+        engine=record.spec.engine_version,
         queries=record.spec.queries,
         arrival=clock.to_monotonic(record.submitted_at),
         deadline=clock.to_monotonic(record.deadline_at),
@@ -88,7 +88,7 @@ def execution_so_far(
 def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
     """Record the metrics of an ended job."""
     status = tracker.snapshot()
-    jobs = metrics.engine(status.spec.engine).jobs
+    jobs = metrics.engine(status.spec.engine_version).jobs
     outcome = job_outcome(status.state, late=status.violated)
     jobs.count(outcome)
     metrics.tenants.count_job(status.spec.tenant, outcome)
@@ -210,7 +210,7 @@ class SubmittedJobs:
 
     Args:
         dispatcher: schedules the jobs.
-        catalogue: known engines.
+        versions: known engines.
         journal: durable store of the jobs.
         admission: refuses jobs once the gateway is stopping.
         quotas: limits the jobs of each tenant.
@@ -225,7 +225,7 @@ class SubmittedJobs:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        versions: Versions,
         journal: JobStore,
         admission: Admission,
         quotas: TenantQuotas,
@@ -235,7 +235,7 @@ class SubmittedJobs:
         max_jobs: int,
     ) -> None:
         self._dispatcher = dispatcher
-        self._catalogue = catalogue
+        self._versions = versions
         self._journal = journal
         self._admission = admission
         self._quotas = quotas
@@ -258,7 +258,8 @@ class SubmittedJobs:
 
         Args:
             caller: who submits it.
-            spec: specification of the job; without a tenant, it is the caller's.
+            spec: specification of the job; without a tenant, it is the caller's, and without a
+                version of the engine, the gateway chooses one, which the job keeps.
             key: idempotency key; submitting the same specification again under it returns the
                 same job.
 
@@ -266,7 +267,8 @@ class SubmittedJobs:
             Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
             QuotaExceeded: the tenant has used up a quota.
             InvalidInput: the key is too long or not printable.
-            EngineNotFound, EngineUnusable: see `Catalogue.check_known` and `check_samples`.
+            NotFound: see `Versions.resolve`.
+            EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
             Overloaded: too many jobs are unfinished, or the disk is full.
             Unavailable: the gateway is stopping.
@@ -275,20 +277,21 @@ class SubmittedJobs:
             raise InvalidInput(
                 f"an idempotency key has at most {_MAX_KEY} characters, all of them printable"
             )
-        spec = in_tenant(caller, spec)
+        asked = spec = in_tenant(caller, spec)
         try:
             caller.check_priority(spec.priority)
+            spec = self._versions.of_job(spec, key)
             self._check_capacity(spec)
             usage = self._quotas.start_job(spec.tenant, spec.queries)
         except SynergaiError:
             # A retry after a lost reply must get the original result.
-            known = await self._journal.find_accepted(spec, key) if key else None
+            known = await self._journal.find_accepted(asked, key) if key else None
             if known is None:
                 raise
             return await self._status(known)
         tracker = self._tracker(new_job_record(spec, self._clock))
         self._accepting += 1
-        accepted = self._journal.accept(tracker.record, key)
+        accepted = self._journal.accept(tracker.record, key, asked)
         accepted.add_done_callback(partial(self._accepted, tracker, usage))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
@@ -398,8 +401,8 @@ class SubmittedJobs:
 
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
-        self._catalogue.check_known(spec.engine)
-        self._catalogue.check_samples(spec.engine)
+        self._versions.catalogue.check_known(spec.engine_version)
+        self._versions.catalogue.check_samples(spec.engine_version)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
         if not self._journal.accepting:

@@ -114,13 +114,15 @@ class Journal:
 
     # --- writes, durable once their future is done --------------------------------------------
 
-    def accept(self, record: JobRecord, key: str = "") -> asyncio.Future[JobId]:
-        """Record a new job; return its id, or that of the earlier job with the same key.
+    def accept(
+        self, record: JobRecord, key: str = "", asked: JobSpec | None = None
+    ) -> asyncio.Future[JobId]:
+        """Record a new job; see `JobStore.accept`.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._enqueue_write(partial(operations.accept, record=record, key=key))
+        return self._enqueue_write(partial(operations.accept, record=record, key=key, asked=asked))
 
     def find_accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
         """Return the id of the job accepted under a key, if any.

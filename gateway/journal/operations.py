@@ -23,6 +23,7 @@ from synergai.domain import (
     JobSpec,
     JobState,
     WorkerId,
+    split_version,
 )
 from synergai.errors import IdempotencyConflict, InternalError
 
@@ -37,7 +38,10 @@ Row: TypeAlias = tuple[Any, ...]
 
 def digest(spec: JobSpec) -> bytes:
     """Return a hash that is equal for equal specifications only."""
-    parts = (spec.engine, spec.queries, spec.qos, spec.priority, spec.tenant)
+    # Parts that earlier releases did not have come last, and only if given: digests stay valid.
+    parts: tuple[object, ...] = (spec.engine, spec.queries, spec.qos, spec.priority, spec.tenant)
+    if spec.version:
+        parts += (("version", spec.version),)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
@@ -59,17 +63,20 @@ def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId
     return JobId(known[1])
 
 
-def accept(connection: apsw.Connection, record: JobRecord, key: str) -> JobId:
+def accept(
+    connection: apsw.Connection, record: JobRecord, key: str, asked: JobSpec | None = None
+) -> JobId:
     """Insert a job unless its idempotency key is known; see `Journal.accept`."""
     spec = record.spec
-    if key and (known := find_accepted(connection, spec, key)) is not None:
+    asked = spec if asked is None else asked
+    if key and (known := find_accepted(connection, asked, key)) is not None:
         return known
     connection.execute(
         "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             record.id,
-            spec.engine,
+            spec.engine_version,
             spec.queries,
             None if math.isinf(spec.qos) else spec.qos,
             spec.priority,
@@ -81,7 +88,7 @@ def accept(connection: apsw.Connection, record: JobRecord, key: str) -> JobId:
     if key:
         connection.execute(
             "INSERT INTO keys (tenant, key, digest, job) VALUES (?, ?, ?, ?)",
-            (spec.tenant, key, digest(spec), connection.last_insert_rowid()),
+            (spec.tenant, key, digest(asked), connection.last_insert_rowid()),
         )
     return record.id
 
@@ -269,6 +276,7 @@ def _json(value: object) -> str:
 def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
     submitted_at, dispatched_at, finished_at, estimated_s, reason = rest
+    name, version = split_version(engine)
     executions = connection.execute(
         "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
         "correct FROM executions WHERE job = ? ORDER BY assignment",
@@ -277,7 +285,8 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     return JobRecord(
         id=JobId(job_id),
         spec=JobSpec(
-            engine=EngineName(engine),
+            engine=EngineName(name),
+            version=version,
             queries=queries,
             qos=math.inf if qos_s is None else qos_s,
             priority=priority,

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.requests.inference import Inference
+    from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
 
@@ -43,7 +44,7 @@ class HeldRequests:
 
     Args:
         inference: begins the requests.
-        catalogue: knows which engines have been inspected.
+        versions: knows which engines have been inspected.
         admission: limits the held requests together with those in flight.
         quotas: limits those of each tenant.
     """
@@ -51,12 +52,12 @@ class HeldRequests:
     def __init__(
         self,
         inference: Inference,
-        catalogue: Catalogue,
+        versions: Versions,
         admission: Admission,
         quotas: TenantQuotas,
     ) -> None:
         self._inference = inference
-        self._catalogue = catalogue
+        self._versions = versions
         self._admission = admission
         self._quotas = quotas
         self._waiting: set[asyncio.Task[None]] = set()
@@ -112,7 +113,7 @@ class HeldRequests:
         loop = asyncio.get_running_loop()
         deadline = None if budget_s is None else loop.time() + budget_s
         try:
-            await self._wait_inspected(raw.parsed.message.model_name, budget_s)
+            await self._wait_inspected(raw.parsed.message, budget_s)
         except SynergaiError as error:
             self._count_rejected(raw, tenant, error)
             raise
@@ -125,14 +126,17 @@ class HeldRequests:
             request.abandon()
             raise
 
-    async def _wait_inspected(self, engine: str, timeout_s: float | None) -> None:
-        """Wait until `engine` is inspected, or `close` is called.
+    async def _wait_inspected(self, message: ModelInferRequest, timeout_s: float | None) -> None:
+        """Wait until the engine of a request is inspected, or `close` is called.
 
         Raises:
             DeadlineExceeded: the timeout expired.
             Unavailable: the gateway is stopping.
         """
-        waiting = asyncio.create_task(self._catalogue.wait_inspected(engine, timeout_s))
+        inspected = self._versions.wait_inspected(
+            message.model_name, message.model_version, timeout_s
+        )
+        waiting = asyncio.create_task(inspected)
         self._waiting.add(waiting)
         try:
             await asyncio.wait([waiting])
@@ -146,4 +150,6 @@ class HeldRequests:
     def _count_rejected(
         self, raw: RawRequest[RequestHeader], tenant: str, error: SynergaiError
     ) -> None:
-        self._inference.count_rejected(raw.parsed.message.model_name, tenant, error)
+        message = raw.parsed.message
+        engine = self._versions.resolve(message.model_name, message.model_version, message.id)
+        self._inference.count_rejected(engine, tenant, error)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.engine_metrics import EngineMetrics
     from gateway.monitoring.metrics import Metrics
@@ -164,7 +164,7 @@ class Inference:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        versions: Versions,
         admission: Admission,
         quotas: TenantQuotas,
         metrics: Metrics,
@@ -173,7 +173,7 @@ class Inference:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
-        self._catalogue = catalogue
+        self._versions = versions
         self._admission = admission
         self._quotas = quotas
         self._metrics = metrics
@@ -204,16 +204,17 @@ class Inference:
             Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
             QuotaExceeded: its tenant has used up a quota.
             InvalidInput: it does not match its engine, or a parameter is invalid.
-            NotFound, Unavailable, EnginePending, EngineUnusable: see `Catalogue.find`.
+            NotFound, Unavailable, EnginePending, EngineUnusable: see `Versions.find`.
             NotSupported: it needs a stateful model.
             DeadlineExceeded: its deadline has passed.
             Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
         header, data = raw.parsed, raw.data
+        message = header.message
         # Before the engine is looked up: its absence is not for everyone to know.
-        tenant = caller.tenant_of(tenant, Role.INFER, engine=header.message.model_name)
+        tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
         try:
-            engine = self._catalogue.find(header.message.model_name)
+            engine = self._versions.find(message.model_name, message.model_version, message.id)
         except EnginePending:
             raise  # not rejected yet: see `gateway.requests.held`
         except SynergaiError as error:
@@ -224,7 +225,7 @@ class Inference:
         options = DEFAULT_OPTIONS
         usage = None
         try:
-            if parameters := header.message.parameters:
+            if parameters := message.parameters:
                 options = parse_options(parameters)
                 if options.tenant:
                     tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)

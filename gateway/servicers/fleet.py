@@ -8,6 +8,7 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
+from synergai.domain import is_selected
 from synergai.protocol import rpc
 from synergai.protocol.converters import (
     configuration_to_proto,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.hub import Hub
     from gateway.journal.journal import Journal
@@ -50,7 +51,7 @@ class FleetServicer:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        catalogue: Catalogue,
+        versions: Versions,
         profiles: ProfileService,
         hub: Hub,
         journal: Journal,
@@ -58,7 +59,7 @@ class FleetServicer:
         suspicion: Callable[[WorkerId], str] = lambda _: "",
     ) -> None:
         self._dispatcher = dispatcher
-        self._catalogue = catalogue
+        self._versions = versions
         self._profiles = profiles
         self._hub = hub
         self._journal = journal
@@ -103,7 +104,7 @@ class FleetServicer:
             entries=[
                 profile_entry_to_proto(self._profiles.dated(entry))
                 for entry in self._profiles.dictionary
-                if request.engine in ("", entry.engine)
+                if is_selected(entry.engine, request.engine)
                 and request.worker_class in ("", entry.worker_class)
                 and caller.may(Role.OBSERVE, engine=entry.engine)
             ]
@@ -118,7 +119,7 @@ class FleetServicer:
         for entry in entries:
             caller.check(Role.ADMIN, engine=entry.engine)
         await self._profiles.store(entries)
-        self._catalogue.add_known(entry.engine for entry in entries)
+        self._versions.catalogue.add_known(entry.engine for entry in entries)
         self._dispatcher.tell(ProfilesAdded(tuple(entries)))
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
@@ -127,8 +128,9 @@ class FleetServicer:
     ) -> fleet_pb2.ForgetEngineResponse:
         """Forget the established description of an engine, durably."""
         current_caller().check(Role.OPERATE, engine=request.engine)
-        engine = self._hub.forget_engine(request.engine)
-        await self._journal.set_description(engine, None)
+        for engine in self._versions.selected(request.engine):
+            self._hub.forget_engine(engine)
+            await self._journal.set_description(engine, None)
         return fleet_pb2.ForgetEngineResponse()
 
     def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:

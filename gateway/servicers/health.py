@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from gateway.admission.limits import Admission
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from synergai.protocol.rpc import Context
 
 _POLL_S: Final = 0.5
@@ -37,15 +37,15 @@ class HealthServicer:
     """Serves ``grpc.health.v1.Health``.
 
     Args:
-        catalogue: the engines.
+        versions: the engines.
         admission: tells whether the gateway accepts work.
         accepts_jobs: returns whether there is room to record new jobs.
     """
 
     def __init__(
-        self, catalogue: Catalogue, admission: Admission, accepts_jobs: Callable[[], bool]
+        self, versions: Versions, admission: Admission, accepts_jobs: Callable[[], bool]
     ) -> None:
-        self._catalogue = catalogue
+        self._versions = versions
         self._admission = admission
         self._accepts_jobs = accepts_jobs
         self._watchers = 0
@@ -72,7 +72,8 @@ class HealthServicer:
             if not is_visible(current_caller(), service):
                 return _SERVICE_UNKNOWN
             try:
-                self._catalogue.find(service)
+                name, _, version = service.partition("/")
+                self._versions.find(name, version)
             except NotFound:
                 return _SERVICE_UNKNOWN
             except SynergaiError:

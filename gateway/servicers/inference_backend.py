@@ -11,10 +11,10 @@ from gateway.audit.calls import REFUSALS, record_refusal
 from synergai.errors import EnginePending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gateway.admission.limits import Admission
-    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics
     from gateway.requests.held import HeldRequest, HeldRequests
@@ -41,14 +41,15 @@ class GatewayBackend:
         self,
         inference: Inference,
         held: HeldRequests,
-        catalogue: Catalogue,
+        versions: Versions,
         admission: Admission,
         metrics: Metrics,
         model_control: ModelControl,
     ) -> None:
         self._inference = inference
         self._held = held
-        self._catalogue = catalogue
+        self._versions = versions
+        self._catalogue = versions.catalogue
         self._admission = admission
         self._metrics = metrics
         self._model_control = model_control
@@ -71,22 +72,26 @@ class GatewayBackend:
             record_refusal(error, raw.parsed.message.model_name)
             raise
 
-    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
-        """Wait until an engine has been inspected; see `Catalogue.wait_inspected`."""
+    async def wait_inspected(self, name: str, version: str, budget_s: float | None) -> None:
+        """Wait until an engine has been inspected; see `Versions.wait_inspected`."""
         current_caller().check(*READERS, engine=name)
-        await self._catalogue.wait_inspected(name, budget_s)
+        await self._versions.wait_inspected(name, version, budget_s)
 
-    def find_engine(self, name: str) -> Engine:
-        """Return the engine in service under `name`; see `Catalogue.find`."""
+    def find_engine(self, name: str, version: str) -> Engine:
+        """Return a version of an engine in service; see `Versions.find`."""
         current_caller().check(*READERS, engine=name)
-        return self._catalogue.find(name)
+        return self._versions.find(name, version)
+
+    def versions_in_service(self, name: str) -> Sequence[str]:
+        """Return the versions of an engine that accept requests, in increasing order."""
+        return self._versions.in_service(name)
 
     def engines_in_service(self) -> Iterable[EngineName]:
-        """Return the names of the engines that accept requests and the caller may see, sorted."""
+        """Return the engines that accept requests and the caller may see, sorted."""
         return visible_engines(current_caller(), self._catalogue.in_service())
 
     def known_engines(self) -> Iterable[EngineName]:
-        """Return the names of all engines ever known that the caller may see, sorted."""
+        """Return all engines ever known that the caller may see, sorted."""
         return visible_engines(current_caller(), self._catalogue.known_engines())
 
     def state_out_of_service(self, name: EngineName) -> str:
@@ -104,9 +109,10 @@ class GatewayBackend:
     async def load(self, name: str, budget_s: float | None) -> None:
         """Load an engine on the workers that have it; see `ModelControl.load`."""
         current_caller().check(Role.OPERATE, engine=name)
-        await self._model_control.load(name, budget_s)
+        await self._model_control.load_any(self._versions.selected(name), budget_s)
 
     async def unload(self, name: str) -> None:
         """Take an engine out of service; see `ModelControl.unload`."""
         current_caller().check(Role.OPERATE, engine=name)
-        await self._model_control.unload(name)
+        for engine in self._versions.selected(name):
+            await self._model_control.unload(engine)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Priority, Target, TlsCa, TokenFile
+from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput
@@ -61,6 +61,7 @@ def infer(
         list[str] | None,
         typer.Option("--output", "-o", metavar="NAME", help="Only this output; repeatable."),
     ] = None,
+    version: EngineVersion = "",
     deadline: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Fail without a response by then."),
@@ -99,7 +100,7 @@ def infer(
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        description = await client.engine(engine)
+        description = await client.engine(f"{engine}/{version}" if version else engine)
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]
@@ -115,6 +116,7 @@ def infer(
             deadline=deadline,
             priority=priority,
             outputs=requested,
+            version=version,
             parameters={"synergai_timings": True} if timings else None,
         )
         return description, result

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Priority, Target, TlsCa, TokenFile
+from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
@@ -83,6 +83,7 @@ def submit(
         ),
     ] = None,
     priority: Priority = 0,
+    version: EngineVersion = "",
     tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
     key: Annotated[
         str,
@@ -107,6 +108,7 @@ def submit(
             qos=qos,
             priority=priority,
             tenant=tenant,
+            version=version,
             idempotency_key=key,
         )
         if watch or fail_on_violation:
@@ -248,7 +250,7 @@ async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fa
                 async for status in statuses:
                     progress.update(
                         task,
-                        description=f"{status.spec.engine} {progress_text(status)}",
+                        description=f"{status.spec.engine_version} {progress_text(status)}",
                         completed=status.queries_done,
                         total=status.spec.queries,
                     )
@@ -298,7 +300,7 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
     done = "" if job.state.ended else f"{job.queries_done:,} / "
     return (
         job.id,
-        job.spec.engine,
+        job.spec.engine_version,
         f"{done}{job.spec.queries:,}",
         format_seconds(job.spec.qos),
         format_seconds(job.estimated_s),
@@ -337,7 +339,7 @@ def _print_status(job: JobStatus, *, as_json: bool) -> None:
         return
     facts: list[tuple[str, str | Text]] = [
         ("job", job.id),
-        ("engine", job.spec.engine),
+        ("engine", job.spec.engine_version),
         ("state", _state_text(job)),
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),

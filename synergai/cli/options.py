@@ -42,3 +42,9 @@ TokenFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9 (most urgent).")]
+EngineVersion = Annotated[
+    str,
+    typer.Option(
+        "--version", metavar="N", help="Version of the engine. Default: the gateway's choice."
+    ),
+]

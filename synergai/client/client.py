@@ -26,6 +26,8 @@ import uuid
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
+from msgspec.structs import replace
+
 from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
 from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.descriptions import EngineDescriptions
@@ -180,7 +182,7 @@ class Client:
             deadline: seconds until the result is worthless; the query is then cancelled.
             priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
-            version: required version of the engine; any if empty.
+            version: version of the engine; if empty, and without ``NAME/N``, the gateway's choice.
             parameters: further parameters of the protocol.
 
         Returns:
@@ -194,7 +196,8 @@ class Client:
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        build_request = self._request_builder(engine, outputs, version, priority, None, parameters)
+        engine = _with_version(engine, version)
+        build_request = self._request_builder(engine, outputs, priority, None, parameters)
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
         expires_at = None if timeout is None else time.monotonic() + timeout
@@ -262,7 +265,7 @@ class Client:
             deadline: seconds for each query, from its arrival at the gateway.
             priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
-            version: required version of the engine; any if empty.
+            version: version of the engine; if empty, and without ``NAME/N``, the gateway's choice.
             parameters: further parameters of the protocol.
             window: maximum number of queries in flight.
             return_exceptions: yield a failed query's error in its place instead of raising it.
@@ -276,9 +279,8 @@ class Client:
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         timeout = normalize_deadline(deadline)
-        build_request = self._request_builder(
-            engine, outputs, version, priority, timeout, parameters
-        )
+        engine = _with_version(engine, version)
+        build_request = self._request_builder(engine, outputs, priority, timeout, parameters)
         outcomes = stream_queries(
             self._channel, self._cast_each(engine, inputs), build_request, window
         )
@@ -300,6 +302,7 @@ class Client:
         qos: float | None = None,
         priority: int = 0,
         tenant: str = "",
+        version: str = "",
         idempotency_key: str = "",
     ) -> JobHandle:
         """Submit a job of `queries` queries on the engine's sample set.
@@ -312,6 +315,8 @@ class Client:
             qos: seconds from acceptance to completion; None means no deadline.
             priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
+            version: version of the engine; if empty, the gateway chooses one when it accepts the
+                job.
             idempotency_key: submitting again with the same key and specification returns the
                 same job; a random key if empty.
 
@@ -323,7 +328,7 @@ class Client:
             Unavailable: the gateway is unreachable or stopping.
         """
         request = jobs_pb2.SubmitRequest(
-            spec=job_spec_to_proto(_job_spec(engine, queries, qos, priority, tenant)),
+            spec=job_spec_to_proto(_job_spec(engine, queries, qos, priority, tenant, version)),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
         method = self._channel.jobs.Submit
@@ -359,6 +364,7 @@ class Client:
         qos: float | None = None,
         priority: int = 0,
         tenant: str = "",
+        version: str = "",
     ) -> JobRun:
         """Run a job on these inputs and stream its results back over the same call.
 
@@ -371,6 +377,7 @@ class Client:
             qos: seconds from acceptance to completion; None means no deadline.
             priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
+            version: version of the engine; if empty, the gateway chooses one for the whole job.
 
         Returns:
             An asynchronous context manager that starts the job.
@@ -384,7 +391,8 @@ class Client:
             queries = len(inputs)
         channel = self._channel
         _ = channel.oip  # raises NotSupported before the call starts
-        build_request = self._request_builder(engine, (), "", 0, None, None)
+        engine = _with_version(engine, version)
+        build_request = self._request_builder(engine, (), 0, None, None)
         spec = _job_spec(engine, queries, qos, priority, tenant)
         return JobRun(channel, spec, self._cast_each(engine, inputs), build_request)
 
@@ -413,6 +421,9 @@ class Client:
     async def engine(self, name: str) -> Engine:
         """Return an engine's description: its inputs, outputs and version.
 
+        Args:
+            name: name of the engine, or ``NAME/N`` for version N of it.
+
         Raises:
             NotFound: there is no such engine.
             SynergaiError: the call failed.
@@ -420,8 +431,10 @@ class Client:
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
-        request = inference_pb2.ModelMetadataRequest(name=name)
-        return engine_from_metadata(await self._channel.call(method, request))
+        engine, _, version = name.partition("/")
+        request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
+        described = engine_from_metadata(await self._channel.call(method, request))
+        return replace(described, name=EngineName(name)) if version else described
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
         """Load an engine on every worker that has it; put it back in service if it was unloaded.
@@ -429,7 +442,8 @@ class Client:
         Returns when the first worker is ready.
 
         Args:
-            engine: name of the engine.
+            engine: name of the engine, or ``NAME/N`` for version N of it; a name alone stands for
+                all its versions.
             deadline: seconds to wait for the first worker; loading continues afterwards. None
                 means the gateway's default.
 
@@ -479,7 +493,8 @@ class Client:
         """Return whether the gateway, or one of its engines, is ready.
 
         Args:
-            engine: name of the engine; empty for the gateway itself.
+            engine: name of the engine, or ``NAME/N`` for version N of it; empty for the gateway
+                itself.
 
         Raises:
             SynergaiError: the gateway is reachable, but the call failed.
@@ -489,7 +504,8 @@ class Client:
 
         try:
             if engine:
-                model = inference_pb2.ModelReadyRequest(name=engine)
+                name, _, version = engine.partition("/")
+                model = inference_pb2.ModelReadyRequest(name=name, version=version)
                 return (await call(stub.ModelReady, model)).ready
             server = inference_pb2.ServerReadyRequest()
             return (await call(stub.ServerReady, server)).ready
@@ -513,12 +529,12 @@ class Client:
         self,
         engine: str,
         outputs: Sequence[str],
-        version: str,
         priority: int,
         timeout: float | None,
         parameters: Parameters | None,
     ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
         """Return a function that makes a request from a query's inputs."""
+        name, _, version = engine.partition("/")
         merged: dict[str, Any] = dict(parameters or {})
         if priority:
             merged["priority"] = _to_protocol_priority(priority)
@@ -531,7 +547,7 @@ class Client:
             from synergai.protocol import arrays
 
             return arrays.build_request(
-                engine,
+                name,
                 inputs,
                 outputs=outputs,
                 version=version,
@@ -541,9 +557,25 @@ class Client:
         return build_request
 
 
-def _job_spec(engine: str, queries: int, qos: float | None, priority: int, tenant: str) -> JobSpec:
+def _with_version(engine: str, version: str) -> str:
+    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version.
+
+    Raises:
+        InvalidInput: both name different versions.
+    """
+    name, _, own = engine.partition("/")
+    if own and version not in ("", own):
+        raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
+    return f"{name}/{own or version}" if own or version else name
+
+
+def _job_spec(
+    engine: str, queries: int, qos: float | None, priority: int, tenant: str, version: str = ""
+) -> JobSpec:
+    name, _, version = _with_version(engine, version).partition("/")
     return JobSpec(
-        engine=EngineName(engine),
+        engine=EngineName(name),
+        version=version,
         queries=queries,
         qos=math.inf if qos is None else qos,
         priority=priority,

@@ -137,6 +137,7 @@ class SyncClient:
         qos: float | None = None,
         priority: int = 0,
         tenant: str = "",
+        version: str = "",
         idempotency_key: str = "",
     ) -> SyncJobHandle:
         """Submit a job; see `Client.submit`."""
@@ -147,6 +148,7 @@ class SyncClient:
                 qos=qos,
                 priority=priority,
                 tenant=tenant,
+                version=version,
                 idempotency_key=idempotency_key,
             )
         )
@@ -169,6 +171,7 @@ class SyncClient:
         qos: float | None = None,
         priority: int = 0,
         tenant: str = "",
+        version: str = "",
     ) -> list[InferResult]:
         """Run a job on these inputs and return its results in order; see `Client.run`."""
         if queries is None and isinstance(inputs, Sized):
@@ -177,7 +180,13 @@ class SyncClient:
 
         async def results() -> list[InferResult]:
             job = self._client.run(
-                engine, advanced, queries=queries, qos=qos, priority=priority, tenant=tenant
+                engine,
+                advanced,
+                queries=queries,
+                qos=qos,
+                priority=priority,
+                tenant=tenant,
+                version=version,
             )
             async with job:
                 return await job.results()

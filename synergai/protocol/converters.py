@@ -178,7 +178,7 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
     )
     return Engine(
         name=EngineName(message.name),
-        version=message.versions[0] if message.versions else "",
+        version=message.properties.get("version") or "".join(message.versions[:1]),
         backend=message.platform,
         inputs=inputs,
         outputs=outputs,
@@ -234,6 +234,7 @@ def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         qos_s=None if math.isinf(spec.qos) else spec.qos,
         priority=spec.priority,
         tenant=spec.tenant,
+        version=spec.version,
         upload_id=spec.upload_id,
         max_failures=spec.max_failures,
     )
@@ -251,6 +252,7 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         qos=message.qos_s if message.HasField("qos_s") else math.inf,
         priority=message.priority,
         tenant=message.tenant,
+        version=message.version,
         upload_id=message.upload_id,
         max_failures=message.max_failures if message.HasField("max_failures") else None,
     )

@@ -59,6 +59,7 @@ class JobSpec(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     UPLOAD_ID_FIELD_NUMBER: _builtins.int
     MAX_FAILURES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     queries: _builtins.int
     qos_s: _builtins.float
@@ -72,6 +73,8 @@ class JobSpec(_message.Message):
     """
     max_failures: _builtins.int
     """inputs that may fail before the job does; absent: all"""
+    version: _builtins.str
+    """Version of the engine; empty: the gateway chooses. A job's status names the one that it runs."""
     def __init__(
         self,
         *,
@@ -82,10 +85,11 @@ class JobSpec(_message.Message):
         tenant: _builtins.str = ...,
         upload_id: _builtins.str = ...,
         max_failures: _builtins.int | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "max_failures", b"max_failures", "qos_s", b"qos_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "engine", b"engine", "max_failures", b"max_failures", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant", "upload_id", b"upload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "engine", b"engine", "max_failures", b"max_failures", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant", "upload_id", b"upload_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_failures: _TypeAlias = _typing.Literal["max_failures"]  # noqa: Y015
     _WhichOneofArgType__max_failures: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures"]  # noqa: Y015

@@ -10,7 +10,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.domain import Fault, Outcome, Session, by_version, split_version, versioned
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -21,6 +21,7 @@ from synergai.errors import (
     ResponseTooLarge,
     SynergaiError,
     Unavailable,
+    VersionNotFound,
 )
 from synergai.protocol.oip_server.statistics import EngineStatistics
 from worker_agent.runner.work_item import WorkItem
@@ -28,7 +29,7 @@ from worker_agent.runner.work_item import WorkItem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from synergai.domain import Configuration, Engine
+    from synergai.domain import Configuration, Engine, EngineName
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
@@ -161,7 +162,8 @@ class AgentBackend:
         """
         if self._draining:
             raise Unavailable("this worker is shutting down")
-        engine = self.find_engine(raw.parsed.message.model_name)
+        message = raw.parsed.message
+        engine = self.find_engine(message.model_name, message.model_version)
         statistics = self._statistics[engine.name]
         request = AgentRequest(
             self._runner, self._session(engine.name), raw.data, statistics, self._clock
@@ -169,32 +171,37 @@ class AgentBackend:
         request.start()
         return request
 
-    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
+    async def wait_inspected(self, name: str, version: str, budget_s: float | None) -> None:
         """Return at once: all engines are inspected before the server starts."""
 
-    def find_engine(self, name: str) -> Engine:
-        """Return the engine in service under `name`.
+    def find_engine(self, name: str, version: str) -> Engine:
+        """Return a version of an engine in service: without a version, the highest usable one.
 
         Raises:
-            EngineNotFound: this worker does not have it.
+            NotFound: this worker does not have it.
             EngineUnusable: it is faulty or unloaded.
         """
-        engine = self._usable_engine(name)
-        if engine.name in self._unloaded:
-            raise EngineUnloaded(name)
-        return engine
+        if version:
+            engine = self._version(name, version)
+        else:
+            known = self._versions(name)
+            engine = next((each for each in reversed(known) if self._serves(each)), known[-1])
+        found = self._usable_engine(engine)
+        if engine in self._unloaded:
+            raise EngineUnloaded(engine)
+        return found
+
+    def versions_in_service(self, name: str) -> Sequence[str]:
+        """Return the versions of an engine that accept requests, in increasing order."""
+        return [split_version(each)[1] for each in self._versions(name) if self._serves(each)]
 
     def engines_in_service(self) -> Iterable[EngineName]:
-        """Return the names of the engines that accept requests, sorted."""
-        return (
-            name
-            for name in self.known_engines()
-            if not self._engines[name].fault and name not in self._unloaded
-        )
+        """Return the engines that accept requests, sorted by name and version."""
+        return filter(self._serves, self.known_engines())
 
     def known_engines(self) -> Iterable[EngineName]:
-        """Return the names of all engines of this worker, sorted."""
-        return sorted(self._engines)
+        """Return all engines of this worker, sorted by name and version."""
+        return sorted(self._engines, key=by_version)
 
     def state_out_of_service(self, name: EngineName) -> str:
         """Return whether the engine is being unloaded, or else unavailable."""
@@ -207,14 +214,18 @@ class AgentBackend:
         return self._statistics[name]
 
     async def load(self, name: str, budget_s: float | None) -> None:
-        """Load an engine and put it in service.
+        """Load an engine ``NAME/N``, or of ``NAME`` the highest usable version; put it in service.
+
+        Of ``NAME``, all versions are put in service.
 
         Raises:
-            EngineNotFound: this worker does not have it.
+            NotFound: this worker does not have it.
             EngineUnusable: it is faulty.
             DeadlineExceeded: the budget ran out; loading continues.
         """
-        engine = self._usable_engine(name)
+        selected = self._selected(name)
+        usable = [each for each in selected if not self._engines[each].fault]
+        engine = self._usable_engine(usable[-1] if usable else selected[-1])
         timeout_s = LOAD_TIMEOUT_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -224,17 +235,17 @@ class AgentBackend:
                 f"engine {name!r} is still being loaded after {timeout_s:.3g} s; "
                 "retry with a longer timeout"
             ) from None
-        self._unloaded.discard(engine.name)
+        self._unloaded.difference_update(selected)
 
     async def unload(self, name: str) -> None:
-        """Take an engine out of service, and unload it once idle.
+        """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle.
 
         Raises:
-            EngineNotFound: this worker does not have it.
+            NotFound: this worker does not have it.
         """
-        engine = self._engine(name)
-        self._unloaded.add(engine.name)
-        self._hosts.retire(engine.name)
+        for engine in self._selected(name):
+            self._unloaded.add(engine)
+            self._hosts.retire(engine)
 
     def _session(self, engine: EngineName) -> Session:
         return self._resident_session(engine) or Session(engine, self._configurations[-1])
@@ -245,14 +256,32 @@ class AgentBackend:
         )
         return next(sessions, None)
 
-    def _engine(self, name: str) -> Engine:
-        engine = self._engines.get(EngineName(name))
-        if engine is None:
+    def _versions(self, name: str) -> list[EngineName]:
+        """Return the versions of an engine, in increasing order.
+
+        Raises:
+            EngineNotFound: this worker does not have it.
+        """
+        found = [each for each in self._engines if split_version(each)[0] == name]
+        if not found:
             raise EngineNotFound(name)
+        return sorted(found, key=by_version)
+
+    def _version(self, name: str, version: str) -> EngineName:
+        known, engine = self._versions(name), versioned(name, version)
+        if engine not in known:
+            raise VersionNotFound(name, version, [split_version(each)[1] for each in known])
         return engine
 
-    def _usable_engine(self, name: str) -> Engine:
-        engine = self._engine(name)
+    def _selected(self, text: str) -> list[EngineName]:
+        name, separator, version = text.partition("/")
+        return [self._version(name, version)] if separator else self._versions(name)
+
+    def _serves(self, engine: EngineName) -> bool:
+        return not self._engines[engine].fault and engine not in self._unloaded
+
+    def _usable_engine(self, name: EngineName) -> Engine:
+        engine = self._engines[name]
         if engine.fault:
             raise EngineUnusable(engine.fault)
         return engine

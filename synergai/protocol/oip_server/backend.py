@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from synergai.domain import Engine, EngineName
     from synergai.protocol.oip_server.statistics import EngineStatistics
@@ -45,27 +45,34 @@ class InferenceBackend(Protocol):
             SynergaiError: the request is rejected.
         """
 
-    async def wait_inspected(self, name: str, budget_s: float | None) -> None:
+    async def wait_inspected(self, name: str, version: str, budget_s: float | None) -> None:
         """Wait while the workers of an engine, known or not, are still inspecting it.
 
         Raises:
             DeadlineExceeded: the budget ran out.
         """
 
-    def find_engine(self, name: str) -> Engine:
-        """Return the engine in service under `name`.
+    def find_engine(self, name: str, version: str) -> Engine:
+        """Return a version of an engine in service.
+
+        Args:
+            name: name of the engine.
+            version: the version; empty for the one that requests without a version get.
 
         Raises:
-            NotFound: there is no such engine.
+            NotFound: there is no such engine, or not this version of it.
             Unavailable: it cannot run now.
             EngineUnusable: it is faulty or unloaded.
         """
 
+    def versions_in_service(self, name: str) -> Sequence[str]:
+        """Return the versions of an engine that accept requests, in increasing order."""
+
     def engines_in_service(self) -> Iterable[EngineName]:
-        """Return the names of the engines that accept requests, sorted."""
+        """Return the engines that accept requests, sorted by name and version."""
 
     def known_engines(self) -> Iterable[EngineName]:
-        """Return the names of all engines, sorted, whether in service or not."""
+        """Return all engines, sorted by name and version, whether in service or not."""
 
     def state_out_of_service(self, name: EngineName) -> str:
         """Return Triton's state of an engine that is not in service, such as ``UNAVAILABLE``."""
@@ -74,14 +81,14 @@ class InferenceBackend(Protocol):
         """Return the statistics of an engine."""
 
     async def load(self, name: str, budget_s: float | None) -> None:
-        """Load an engine and put it in service.
+        """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service.
 
         Raises:
             SynergaiError: it cannot be loaded within the budget.
         """
 
     async def unload(self, name: str) -> None:
-        """Take an engine out of service, and unload it once idle.
+        """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle.
 
         Raises:
             NotFound: there is no such engine.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
+from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Final
 
+from synergai.domain import split_version
 from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.oip_server.messages import (
     engine_config,
     engine_metadata,
     engine_statistics,
-    matching_engine,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def server_metadata(
     """
     return inference_pb2.ServerMetadataResponse(
         name=name,
-        version=version("synergai"),
+        version=package_version("synergai"),
         extensions=sorted((*COMMON_EXTENSIONS, *extensions)),
     )
 
@@ -83,11 +83,12 @@ async def model_metadata(
     """Return an engine's inputs and outputs, once it has been inspected.
 
     Raises:
-        SynergaiError: see `matching_engine`.
+        SynergaiError: see `InferenceBackend.find_engine`.
         DeadlineExceeded: the budget ran out.
     """
-    await backend.wait_inspected(name, budget_s)
-    return engine_metadata(matching_engine(backend, name, wanted_version))
+    await backend.wait_inspected(name, wanted_version, budget_s)
+    engine = backend.find_engine(name, wanted_version)
+    return engine_metadata(engine, backend.versions_in_service(name))
 
 
 def model_config(
@@ -96,23 +97,32 @@ def model_config(
     """Return an engine's configuration in Triton's format.
 
     Raises:
-        SynergaiError: see `matching_engine`.
+        SynergaiError: see `InferenceBackend.find_engine`.
     """
-    return engine_config(matching_engine(backend, name, wanted_version))
+    return engine_config(backend.find_engine(name, wanted_version))
 
 
 def model_statistics(
     backend: InferenceBackend, clock: Clock, name: str, wanted_version: str
 ) -> statistics_pb2.ModelStatisticsResponse:
-    """Return the statistics of one engine, or of all in service if `name` is empty.
+    """Return the statistics of an engine's versions, or of all engines if `name` is empty.
+
+    Args:
+        backend: engines and their statistics.
+        clock: clock of the statistics.
+        name: name of the engine; empty for all in service.
+        wanted_version: the version; empty for all in service.
 
     Raises:
-        SynergaiError: see `matching_engine`.
+        SynergaiError: see `InferenceBackend.find_engine`.
     """
-    if name:
-        engines = [matching_engine(backend, name, wanted_version)]
-    else:
-        engines = [backend.find_engine(each) for each in backend.engines_in_service()]
+    if not name:
+        found = [split_version(engine) for engine in backend.engines_in_service()]
+    elif wanted_version:
+        found = [(name, wanted_version)]
+    else:  # the empty version is not found, and raises the reason
+        found = [(name, version) for version in backend.versions_in_service(name) or ("",)]
+    engines = [backend.find_engine(*each) for each in found]
     return statistics_pb2.ModelStatisticsResponse(
         model_stats=[
             engine_statistics(engine, backend.statistics(engine.name), clock) for engine in engines
@@ -124,24 +134,24 @@ def repository_index(
     backend: InferenceBackend, *, only_ready: bool
 ) -> repository_pb2.RepositoryIndexResponse:
     """Return every known engine, or those in service, with its state."""
-    models = (_index_entry(backend, name) for name in backend.known_engines())
+    models = (_index_entry(backend, engine) for engine in backend.known_engines())
     return repository_pb2.RepositoryIndexResponse(
         models=[model for model in models if model.state == _READY or not only_ready]
     )
 
 
 def _index_entry(
-    backend: InferenceBackend, name: EngineName
+    backend: InferenceBackend, engine: EngineName
 ) -> repository_pb2.RepositoryIndexResponse.ModelIndex:
-    found_version, state, reason = "", _READY, ""
+    name, version = split_version(engine)
+    state, reason = _READY, ""
     try:
-        engine = backend.find_engine(name)
-        found_version = engine.version
-        reason = engine.unverified and f"unverified: {engine.unverified}"
+        found = backend.find_engine(name, version)
+        reason = found.unverified and f"unverified: {found.unverified}"
     except SynergaiError as error:
-        state, reason = backend.state_out_of_service(name), str(error)
+        state, reason = backend.state_out_of_service(engine), str(error)
     return repository_pb2.RepositoryIndexResponse.ModelIndex(
-        name=name, version=found_version, state=state, reason=reason
+        name=name, version=version, state=state, reason=reason
     )
 
 

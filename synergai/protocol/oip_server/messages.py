@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput
+from synergai.domain import split_version
 from synergai.oip import inference_pb2, model_config_pb2, statistics_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.domain import Engine, TensorSpec
-    from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.oip_server.statistics import Duration, EngineStatistics
     from synergai.runtime.clock import Clock
 
 _STRING: Final = "BYTES"
 
 
-def matching_engine(backend: InferenceBackend, name: str, wanted_version: str) -> Engine:
-    """Return the engine in service under `name`; an empty version matches any.
+def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.ModelMetadataResponse:
+    """Convert an engine to the protocol's metadata.
 
-    Raises:
-        NotFound, Unavailable, EngineUnusable: see `InferenceBackend.find_engine`.
-        InvalidInput: the engine has another version.
+    Args:
+        engine: a version of it.
+        versions: all versions in service.
     """
-    engine = backend.find_engine(name)
-    if wanted_version not in ("", engine.version):
-        raise InvalidInput(
-            f"engine {engine.name!r} has version {engine.version!r}, not {wanted_version!r}"
-        )
-    return engine
-
-
-def engine_metadata(engine: Engine) -> inference_pb2.ModelMetadataResponse:
-    """Convert an engine to the protocol's metadata."""
+    # Clients of the protocol do not learn otherwise which version the tensors are of.
+    described = {"version": engine.version} if len(versions) > 1 else {}
     return inference_pb2.ModelMetadataResponse(
-        name=engine.name,
-        versions=[engine.version] if engine.version else [],
+        name=split_version(engine.name)[0],
+        versions=versions,
         platform=engine.backend,
         inputs=map(_tensor_metadata, engine.inputs),
         outputs=map(_tensor_metadata, engine.outputs),
-        properties=engine_properties(engine),
+        properties=engine_properties(engine) | described,
     )
 
 
@@ -69,10 +62,12 @@ def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
     batched = engine.max_batch > 1
     leading = 1 if batched else 0
     return model_config_pb2.ModelConfig(
-        name=engine.name,
+        name=split_version(engine.name)[0],
         platform=engine.backend,
         backend=engine.backend,
-        version_policy=_version_policy(engine.version),
+        version_policy=model_config_pb2.ModelVersionPolicy(
+            specific=model_config_pb2.ModelVersionPolicy.Specific(versions=[int(engine.version)])
+        ),
         max_batch_size=engine.max_batch if batched else 0,
         dynamic_batching=model_config_pb2.ModelDynamicBatching() if batched else None,
         input=[
@@ -95,14 +90,6 @@ def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
     )
 
 
-def _version_policy(version: str) -> model_config_pb2.ModelVersionPolicy:
-    """Return a policy for the single version; Triton's are integers, ours any text."""
-    policy = model_config_pb2.ModelVersionPolicy
-    if version.isdecimal():
-        return policy(specific=policy.Specific(versions=[int(version)]))
-    return policy(latest=policy.Latest(num_versions=1))
-
-
 def _data_type(datatype: str) -> model_config_pb2.DataType.ValueType:
     name = "STRING" if datatype == _STRING else datatype
     return model_config_pb2.DataType.Value(f"TYPE_{name}")
@@ -118,7 +105,7 @@ def engine_statistics(
     transfer = _message(statistics.transfer)
     output = statistics_pb2.StatisticDuration(count=statistics.transfer.count)
     return statistics_pb2.ModelStatistics(
-        name=engine.name,
+        name=split_version(engine.name)[0],
         version=engine.version,
         last_inference=0 if last is None else round(clock.to_unix(last) * 1e3),
         inference_count=queries,

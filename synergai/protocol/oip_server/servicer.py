@@ -89,14 +89,14 @@ class InferenceServicer:
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
     ) -> oip.ModelReadyResponse:
-        """Report whether the engine is in service; an unknown one is not."""
+        """Report whether the version of the engine is in service; an unknown one is not."""
         try:
-            engine = self._backend.find_engine(request.name)
+            self._backend.find_engine(request.name, request.version)
         except (Unauthenticated, PermissionDenied):
             raise
         except SynergaiError:
             return oip.ModelReadyResponse(ready=False)
-        return oip.ModelReadyResponse(ready=request.version in ("", engine.version))
+        return oip.ModelReadyResponse(ready=True)
 
     async def server_metadata(
         self, _request: oip.ServerMetadataRequest, _context: Context

@@ -255,7 +255,7 @@ def served_routes(gateway: Gateway) -> set[str]:
     """Return method and path of all routes of the HTTP port."""
     app = gateway.app
     backend = GatewayBackend(
-        app.inference, app.held, app.catalogue, app.admission, app.metrics, app.model_control
+        app.inference, app.held, app.versions, app.admission, app.metrics, app.model_control
     )
     return {
         f"{method} {route.path}"

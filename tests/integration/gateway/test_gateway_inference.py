@@ -74,7 +74,7 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
     [
         ({"model_name": "unknown"}, "NOT_FOUND"),
         ({"model_name": ""}, "NOT_FOUND"),
-        ({"model_version": "2"}, "INVALID_ARGUMENT"),
+        ({"model_version": "2"}, "NOT_FOUND"),
         ({"raw_input_contents": [b"123"]}, "INVALID_ARGUMENT"),
         ({"raw_input_contents": []}, "INVALID_ARGUMENT"),
         ({"parameters": parameter(timeout=-1)}, "INVALID_ARGUMENT"),

@@ -52,7 +52,7 @@ async def test_configuration_is_the_engines(caller: Caller) -> None:
     assert (config.name, config.backend, config.max_batch_size) == ("echo", "test", 0)
     request.version = "9"
     failure = await caller.failure(caller.oip.ModelConfig(request))
-    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.usefixtures("agent")

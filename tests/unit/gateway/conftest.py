@@ -13,6 +13,7 @@ from gateway.admission.quotas import TenantQuotas
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
@@ -81,6 +82,7 @@ class GatewayHarness:
     catalogue: Catalogue = field(default_factory=Catalogue)
 
     def __post_init__(self) -> None:
+        self.versions = Versions(self.catalogue)
         self.quotas = TenantQuotas(self.clock)
         profile = ProfileEntry(
             engine=ECHO,
@@ -97,7 +99,7 @@ class GatewayHarness:
         self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
         self.inference = Inference(
             self.dispatcher,
-            self.catalogue,
+            self.versions,
             self.admission,
             self.quotas,
             self.metrics,
@@ -106,7 +108,7 @@ class GatewayHarness:
         )
         self.jobs = SubmittedJobs(
             self.dispatcher,
-            self.catalogue,
+            self.versions,
             self.journal,
             self.admission,
             self.quotas,

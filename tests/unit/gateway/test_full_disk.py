@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
 from gateway.jobs.store import StoreFull
 from gateway.journal.database import connect, is_disk_full
 from gateway.journal.errors import JournalBroken
@@ -268,7 +269,7 @@ async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
 
 def test_health_of_the_job_service_follows_the_room_for_jobs() -> None:
     room = True
-    health = HealthServicer(Catalogue(), Admission(1, 1), lambda: room)
+    health = HealthServicer(Versions(Catalogue()), Admission(1, 1), lambda: room)
     assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.SERVING
     room = False
     assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -12,6 +12,7 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.admission.quotas import TenantQuotas
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
 from synergai.domain import WorkerId
 from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -82,7 +83,7 @@ class Harness:
         self.clock = Clock()
         self.quotas = TenantQuotas(self.clock)
         self.held = HeldRequests(
-            cast("Inference", self.inference), self.catalogue, self.admission, self.quotas
+            cast("Inference", self.inference), Versions(self.catalogue), self.admission, self.quotas
         )
         self.raw = self.request()
 

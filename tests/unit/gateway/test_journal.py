@@ -46,7 +46,9 @@ def a_record(
 ) -> JobRecord:
     return JobRecord(
         id=JobId(job_id),
-        spec=JobSpec(engine=EngineName("echo"), queries=queries, qos=qos, tenant=tenant),
+        spec=JobSpec(
+            engine=EngineName("echo"), version="1", queries=queries, qos=qos, tenant=tenant
+        ),
         state=JobState.QUEUED,
         submitted_at=100.0,
     )
@@ -255,8 +257,10 @@ async def test_journal_of_an_earlier_version_is_upgraded(
         ended_job = await journal.find_job(JobId("ended"))
         assert ended_job is not None
         assert (ended_job.state, ended_job.reason) == (JobState.FAILED, "because")
-        assert await journal.find_accepted(waiting.spec, "key-1") == "waiting"
-        other = replace(waiting.spec, tenant="shop")
+        assert waiting.spec.version == running.spec.version == "1"
+        asked = replace(waiting.spec, version="")
+        assert await journal.find_accepted(asked, "key-1") == "waiting"
+        other = replace(asked, tenant="shop")
         assert await journal.find_accepted(other, "key-1") is None
         await journal.close()
 
@@ -282,6 +286,21 @@ async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
         assert has_checksums(connection)
         connection.close()
     assert columns[0] == columns[1]
+
+
+async def test_job_keeps_its_version_and_its_key_stands_for_what_was_asked(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    record = a_record()
+    record = dataclasses.replace(record, spec=replace(record.spec, version="2"))
+    asked = replace(record.spec, version="")
+    await journal.accept(record, "key", asked)
+    await journal.close()
+    journal = Journal(tmp_path)
+    assert [each.spec for each in await journal.unfinished_jobs()] == [record.spec]
+    assert await journal.find_accepted(asked, "key") == record.id
+    with pytest.raises(IdempotencyConflict):
+        await journal.find_accepted(record.spec, "key")
+    await journal.close()
 
 
 async def test_removed_engines_are_unknown(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ async def test_rejected_expired_cancelled_and_failed_requests_are_counted_separa
     harness.begin_request().abandon()
     with pytest.raises(Exception, match="deadline"):
         harness.begin_request(budget_s=0.0)
-    with pytest.raises(Exception, match="version"):
-        harness.begin_request(model_version="9")
+    with pytest.raises(Exception, match="needs 4 bytes"):
+        harness.begin_request(raw_input_contents=[b"x"])
     for _ in range(4):
         harness.begin_request()
     with pytest.raises(Overloaded):
@@ -127,7 +127,5 @@ def test_configuration_without_batching_has_complete_shapes(engine: Engine) -> N
 
 @pytest.mark.parametrize(("datatype", "number"), [("BYTES", 13), ("BF16", 14), ("BOOL", 1)])
 def test_every_datatype_maps_to_tritons(engine: Engine, datatype: str, number: int) -> None:
-    changed = replace(engine, version="main", outputs=(TensorSpec("y", datatype, (2,)),))
-    config = engine_config(changed)
-    assert config.output[0].data_type == number
-    assert config.version_policy.latest.num_versions == 1
+    changed = replace(engine, outputs=(TensorSpec("y", datatype, (2,)),))
+    assert engine_config(changed).output[0].data_type == number

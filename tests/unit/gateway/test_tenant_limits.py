@@ -70,7 +70,7 @@ async def test_request_that_is_refused_for_another_reason_frees_its_room(
     harness.add_worker()
     limit(harness, requests_in_flight=1, requests_per_s=10.0)
     with pytest.raises(InvalidInput):
-        harness.begin_request(caller=CAMERA, model_version="9")
+        harness.begin_request(caller=CAMERA, raw_input_contents=[b"x"])
     assert usage(harness).in_flight == 0
     assert harness.admission.requests == 0
 
@@ -131,7 +131,7 @@ async def test_streamed_job_counts_while_its_stream_is_open(harness: GatewayHarn
     limit(harness, unfinished_jobs=2)
     streamed = StreamedJobs(
         harness.dispatcher,
-        harness.catalogue,
+        harness.versions,
         harness.admission,
         harness.quotas,
         harness.metrics,

@@ -1,0 +1,140 @@
+"""Two versions of an engine in a gateway with its own worker."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import synergai
+from synergai.errors import NotFound
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+ENGINE = "times"
+DEADLINE_S = 30.0
+
+
+def put_version(models: Path, version: int, *, broken: bool = False) -> None:
+    """Add a version of the engine, which multiplies its input by its number."""
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    factor = helper.make_tensor("factor", TensorProto.FLOAT, [1], [float(version)])
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["y"])]
+    graph = helper.make_graph(nodes, "times", tensors[:1], tensors[1:], [factor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    folder = models / ENGINE / str(version)
+    staging = models / f".{version}"
+    staging.mkdir(parents=True)
+    content = model.SerializeToString()
+    (staging / "model.onnx").write_bytes(content[: len(content) // 2] if broken else content)
+    folder.parent.mkdir(exist_ok=True)
+    staging.rename(folder)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    for version in (1, 2):
+        put_version(models, version)
+    return models
+
+
+@pytest.fixture(scope="module")
+def fleet(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway(["--models-look-s", "0.1"], models=models)
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
+    with synergai.SyncClient(fleet.address) as client:
+        yield client
+
+
+def answer(client: synergai.SyncClient, version: str = "") -> tuple[float, str]:
+    """Return what the engine makes of 1, and the version that the response names."""
+    result = client.infer(ENGINE, {"x": [1.0]}, version=version, deadline=DEADLINE_S)
+    return float(result.outputs["y"][0]), result.version
+
+
+def test_every_call_takes_a_version_and_names_the_one_that_answered(
+    client: synergai.SyncClient,
+) -> None:
+    assert [answer(client, version) for version in ("1", "2", "")] == [
+        (1.0, "1"),
+        (2.0, "2"),
+        (2.0, "2"),
+    ]
+    streamed = client.stream(f"{ENGINE}/1", [{"x": np.ones(1, np.float32)}], deadline=DEADLINE_S)
+    assert [result.version for result in streamed] == ["1"]
+    results = client.run(ENGINE, [{"x": np.ones(1, np.float32)}], version="1")
+    assert [result.version for result in results] == ["1"]
+    job = client.submit(ENGINE, queries=5, version="1")
+    assert job.wait().spec.version == "1"
+    assert client.submit(ENGINE, queries=5).wait().spec.version == "2"
+    assert client.engine(f"{ENGINE}/1").version == "1"
+    assert client.engine(ENGINE).version == "2"
+    assert client.ready(f"{ENGINE}/1")
+    assert not client.ready(f"{ENGINE}/3")
+    for unknown in ("3", "two"):
+        with pytest.raises(NotFound, match="it has 1, 2"):
+            answer(client, unknown)
+        with pytest.raises(synergai.SynergaiError):
+            client.submit(ENGINE, queries=1, version=unknown)
+
+
+def rest(fleet: LocalFleet, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Return the answer to a call of the REST form, or its status if it fails."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{fleet.http_address}/v2/{path}", data)
+    try:
+        with closing(urllib.request.urlopen(request, timeout=DEADLINE_S)) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_rest_takes_a_version_in_the_path(fleet: LocalFleet) -> None:
+    model = f"models/{ENGINE}"
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+    for version, expected in (("1", 1.0), ("2", 2.0)):
+        answered = rest(fleet, f"{model}/versions/{version}/infer", body)
+        assert answered["model_name"] == ENGINE
+        assert answered["model_version"] == version
+        assert answered["outputs"][0]["data"] == [expected]
+        assert rest(fleet, f"{model}/versions/{version}/ready") == {"name": ENGINE, "ready": True}
+        config = rest(fleet, f"{model}/versions/{version}/config")
+        assert config["version_policy"]["specific"]["versions"] == [int(version)]
+        metadata = rest(fleet, f"{model}/versions/{version}")
+        assert (metadata["name"], metadata["versions"]) == (ENGINE, ["1", "2"])
+        assert metadata["properties"]["version"] == version
+        [statistics] = rest(fleet, f"{model}/versions/{version}/stats")["model_stats"]
+        assert (statistics["name"], statistics["version"]) == (ENGINE, version)
+        assert statistics["inference_count"] >= 1
+    both = rest(fleet, f"{model}/stats")["model_stats"]
+    assert [each["version"] for each in both] == ["1", "2"]
+    index = rest(fleet, "repository/index", {})
+    assert [(each["name"], each["version"]) for each in index] == [(ENGINE, "1"), (ENGINE, "2")]
+    for call in ("", "/ready", "/config", "/stats"):
+        assert rest(fleet, f"{model}/versions/3{call}") == 404
+    assert rest(fleet, f"{model}/versions/3/infer", body) == 404

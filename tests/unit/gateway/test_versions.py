@@ -1,0 +1,157 @@
+"""Which version of an engine a request or job gets."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.versions import Versions
+from synergai.domain import Engine, EngineName, JobSpec, WorkerId, split_version, versioned
+from synergai.errors import (
+    EngineNotFound,
+    EnginePending,
+    EngineUnusable,
+    NotFound,
+    Unavailable,
+    VersionNotFound,
+)
+from tests.unit.gateway.conftest import ENGINE
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+ECHO = "echo"
+
+
+def of(version: str, fault: str = "", *, pending: bool = False) -> Engine:
+    """Return a version of the engine ``echo``."""
+    return replace(
+        ENGINE, name=versioned(ECHO, version), version=version, fault=fault, pending=pending
+    )
+
+
+class Fleet:
+    """Versions of ``echo`` on the worker `W1`."""
+
+    def __init__(self, *versions: str) -> None:
+        self.catalogue = Catalogue()
+        self.versions = Versions(self.catalogue)
+        for version in versions:
+            self.catalogue.update(W1, of(version))
+
+    def chosen(self, version: str = "") -> str:
+        return split_version(self.versions.resolve(ECHO, version))[1]
+
+
+def test_request_without_a_version_gets_the_highest_by_number() -> None:
+    assert Fleet("9", "1", "10").chosen() == "10"
+
+
+def test_request_gets_the_version_that_it_asks_for() -> None:
+    fleet = Fleet("1", "2")
+    assert [fleet.chosen(version) for version in ("1", "2")] == ["1", "2"]
+    assert fleet.versions.resolve(ECHO, "1") == ECHO
+    assert fleet.versions.find(ECHO, "2").version == "2"
+
+
+@pytest.mark.parametrize("version", ["3", "0", "01", "two", "9" * 10_000, "2/3"])
+def test_unknown_version_is_not_found_and_the_error_names_the_others(version: str) -> None:
+    with pytest.raises(VersionNotFound, match="it has 1, 2") as caught:
+        Fleet("1", "2").chosen(version)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["eho", "echo/2", "", "/2"])
+def test_version_is_not_part_of_a_requests_engine(name: str) -> None:
+    with pytest.raises(EngineNotFound):
+        Fleet("1", "2").versions.resolve(name)
+
+
+def test_new_highest_version_takes_over_once_it_is_usable() -> None:
+    fleet = Fleet("1")
+    assert fleet.chosen() == "1"
+    fleet.catalogue.update(W1, of("2", "it is being inspected", pending=True))
+    assert fleet.chosen() == "1"
+    fleet.catalogue.update(W1, of("2", "the file is truncated"))
+    assert fleet.chosen() == "1"
+    fleet.catalogue.update(W1, of("2"))
+    assert fleet.chosen() == "2"
+    fleet.catalogue.withdraw(W1, EngineName("echo/2"))
+    assert fleet.chosen() == "1"
+
+
+def test_version_out_of_service_is_not_chosen_but_can_be_asked_for() -> None:
+    fleet = Fleet("1", "2")
+    assert fleet.chosen() == "2"
+    fleet.catalogue.unload("echo/2")
+    assert fleet.chosen() == "1"
+    with pytest.raises(EngineUnusable, match="is unloaded"):
+        fleet.versions.find(ECHO, "2")
+    fleet.catalogue.load(EngineName("echo/2"))
+    assert fleet.chosen() == "2"
+
+
+def test_error_is_of_the_version_that_is_most_likely_to_become_usable() -> None:
+    fleet = Fleet("1")
+    fleet.catalogue.update(W1, of("2", "the file is truncated"))
+    fleet.catalogue.withdraw(W1, EngineName(ECHO))
+    with pytest.raises(Unavailable):
+        fleet.versions.find(ECHO)
+    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
+    with pytest.raises(EnginePending):
+        fleet.versions.find(ECHO)
+
+
+def test_workers_may_have_different_versions() -> None:
+    fleet = Fleet("1", "2")
+    fleet.catalogue.update(W2, of("1"))
+    fleet.catalogue.remove_worker(W1)
+    assert fleet.chosen() == "1"
+    assert fleet.versions.in_service(ECHO) == ["1"]
+    with pytest.raises(Unavailable):
+        fleet.versions.find(ECHO, "2")
+
+
+def test_other_file_under_a_version_is_a_conflict_of_that_version_alone() -> None:
+    fleet = Fleet()
+    for version in ("1", "2"):
+        fleet.catalogue.update(W1, replace(of(version), digest="a" * 64))
+    fleet.catalogue.update(W2, replace(of("1"), digest="a" * 64))
+    faults = fleet.catalogue.update(W2, replace(of("2"), digest="b" * 64))
+    assert "SHA-256" in faults[W2].fault
+    assert list(fleet.catalogue.conflicts) == [(W2, "echo/2")]
+
+
+def test_operation_on_a_name_is_on_all_versions() -> None:
+    versions = Fleet("1", "2").versions
+    assert list(versions.selected("echo")) == ["echo", "echo/2"]
+    assert list(versions.selected("echo/1")) == ["echo"]
+    assert list(versions.selected("echo/2")) == ["echo/2"]
+    for unknown in ("echo/3", "other"):
+        with pytest.raises(NotFound):
+            versions.selected(unknown)
+
+
+def test_job_gets_a_version_when_it_is_accepted() -> None:
+    versions = Fleet("1", "2").versions
+    spec = JobSpec(engine=EngineName(ECHO), queries=10)
+    assert versions.of_job(spec).engine_version == "echo/2"
+    asked = replace(spec, version="1")
+    assert versions.of_job(asked) is asked
+
+
+def test_forgotten_versions_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.fleet.catalogue.MAX_ABSENT", 1)
+    fleet = Fleet("1", "2")
+    fleet.catalogue.remove_worker(W1)
+    assert fleet.catalogue.forget_surplus() == ["echo/2"]
+    with pytest.raises(VersionNotFound, match="it has 1"):
+        fleet.chosen("2")
+
+
+async def test_request_waits_for_the_version_that_it_gets() -> None:
+    fleet = Fleet("1")
+    fleet.catalogue.update(W1, of("2", "it is being inspected", pending=True))
+    await fleet.versions.wait_inspected(ECHO)
+    await fleet.versions.wait_inspected(ECHO, "7")
+    with pytest.raises(EnginePending):
+        fleet.versions.find(ECHO, "2")
