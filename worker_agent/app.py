@@ -70,6 +70,7 @@ class Agent:
         self._configurations: list[Configuration] = []
         self.address = ""
         self._engines: dict[EngineName, Engine] = {}
+        self._inventory: Inventory | None = None
         self._memory = HostMemory(config.memory_limit_bytes)
         self._hosts = HostPool(
             config.models,
@@ -121,7 +122,7 @@ class Agent:
             stack.push_async_callback(asyncio.to_thread, self._meter.close)
             self._configurations += self._config.configurations(self._modes.modes)
             stack.push_async_callback(self._hosts.close)
-            inventory = Inventory(
+            self._inventory = inventory = Inventory(
                 self._config.models,
                 self._config.state / CACHE_FILE,
                 memory=self._memory,
@@ -217,10 +218,27 @@ class Agent:
         return beat
 
     def load(self, session: Session) -> None:
-        """Load `session`; the result is sent as a ``SessionChanged``."""
+        """Load `session`; the result is sent as a ``SessionChanged``.
+
+        An engine whose last load hung or crashed is tried again.
+        """
+        if self._inventory is not None and self._inventory.remembers_fault(session.engine):
+            self._start_task(self._load_again(self._inventory, session))
+        else:
+            self._load_now(session)
+
+    async def _load_again(self, inventory: Inventory, session: Session) -> None:
+        await inventory.describe_again(session.engine, self._update_engine)
+        self._load_now(session)
+
+    def _load_now(self, session: Session) -> None:
         task = self._load(session)
         if task is None:
-            error = EngineUnusable(f"it cannot be loaded here with {session.configuration}")
+            engine = self._engines.get(session.engine)
+            fault = "" if engine is None else engine.fault
+            error = EngineUnusable(
+                fault or f"it cannot be loaded here with {session.configuration}"
+            )
             self._hub.send_session_changed(SessionChange(session, resident=False, error=error))
             return
         # The pool has logged and reported a failure.

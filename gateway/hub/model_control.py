@@ -83,6 +83,8 @@ class ModelControl:
     async def load(self, name: str, budget_s: float | None = None) -> None:
         """Load an engine and put it into service; return when the first worker is ready.
 
+        Workers try again to load one that is faulty on all of them: the fault may be of the past.
+
         Args:
             name: name of the engine.
             budget_s: time until the call's deadline, in seconds; None if it has none.
@@ -93,8 +95,7 @@ class ModelControl:
             EngineUnusable: no worker can load it, or it was unloaded meanwhile.
             DeadlineExceeded: the budget ran out; loading continues.
         """
-        engine = self._catalogue.find_usable(name).name
-        load = self._loads.get(engine) or self._start_load(engine)
+        load = self._loads.get(EngineName(name)) or self._find_and_load(name)
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(within_s):
@@ -176,6 +177,23 @@ class ModelControl:
 
     # --- internals --------------------------------------------------------------------------
 
+    def _find_and_load(self, name: str) -> _Load:
+        try:
+            return self._start_load(self._catalogue.find_usable(name).name)
+        except EngineUnusable:
+            engine = EngineName(name)
+            workers = [
+                worker
+                for worker in self._dispatcher.workers()
+                if not worker.draining and engine in worker.offered and worker.offered[engine].fault
+            ]
+            if not workers:
+                raise
+        load = self._loads[engine] = _Load({worker.id for worker in workers})
+        for worker in workers:
+            self._order_load(worker, engine)
+        return load
+
     def _start_load(self, engine: EngineName) -> _Load:
         """Order all workers with the engine to load it; finish at once if one has a session."""
         workers = [worker for worker in self._workers_with(engine) if not worker.draining]
@@ -187,12 +205,15 @@ class ModelControl:
             if any(session.engine == engine for session in worker.sessions):
                 ready = True
                 continue
-            session = Session(engine, self._fastest_configuration(engine, worker))
-            order = hub_pb2.LoadEngine(session=session_to_proto(session))
-            worker.control.put(hub_pb2.GatewayControl(load=order))
+            self._order_load(worker, engine)
         if ready:
             self._finish_load(engine)
         return load
+
+    def _order_load(self, worker: ConnectedWorker, engine: EngineName) -> None:
+        session = Session(engine, self._fastest_configuration(engine, worker))
+        order = hub_pb2.LoadEngine(session=session_to_proto(session))
+        worker.control.put(hub_pb2.GatewayControl(load=order))
 
     def _on_load_failed(
         self, worker: ConnectedWorker, engine: EngineName, error: SynergaiError

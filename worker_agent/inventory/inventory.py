@@ -54,7 +54,8 @@ _WITHOUT_MODEL: Final = frozenset({"emulated"})
 """Backends whose files differ between workers that serve the same engine: they hold times."""
 _TRY_AGAIN_S: Final = 24 * 3600.0
 _TRIED_AGAIN: Final = (
-    "it is loaded again when its files change, a day later, or with another version of the agent"
+    "it is loaded again when its files change, on request, a day later, or with another version of "
+    "the agent"
 )
 
 _log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class Inventory:
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, _Snapshot] = {}
         self._cache_keys: dict[EngineName, str] = {}
+        self._not_loaded: set[EngineName] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described.
@@ -115,6 +118,15 @@ class Inventory:
                 reason why an engine cannot be used is its fault.
         """
         await self._describe({name: self._described[name] for name in names}, on_described)
+
+    def remembers_fault(self, name: EngineName) -> bool:
+        """Return whether an engine is faulty only because its load hung or crashed."""
+        return name in self._not_loaded
+
+    async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:
+        """Describe an engine that `remembers_fault` by loading it again; nothing if it does not."""
+        if name in self._described:
+            await self._describe({name: self._described[name]}, on_described, again=True)
 
     async def poll_changes(self) -> dict[EngineName, Engine | None]:
         """Return the engines changed since they were described; None for removed engines.
@@ -140,15 +152,30 @@ class Inventory:
         return engines
 
     async def _describe(
-        self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed
+        self,
+        snapshots: dict[EngineName, _Snapshot],
+        on_described: OnDescribed,
+        *,
+        again: bool = False,
     ) -> None:
         if not snapshots:
             return
+        async with self._one_at_a_time:  # the cache is read before, and written after
+            if again:
+                snapshots = {name: snapshots[name] for name in snapshots.keys() & self._not_loaded}
+            await self._describe_each(snapshots, on_described, again=again)
+
+    async def _describe_each(
+        self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed, *, again: bool
+    ) -> None:
         known = read_descriptions(self._cache)
+        keys_again = {self._cache_keys.get(name) for name in snapshots} if again else set()
         faults = {
             key: fault
             for key, fault in read_load_faults(self._cache).items()
-            if fault.version == self._agent_version and self._now() - fault.at < _TRY_AGAIN_S
+            if key not in keys_again
+            and fault.version == self._agent_version
+            and self._now() - fault.at < _TRY_AGAIN_S
         }
         slots = asyncio.Semaphore(self._parallel)
         crowded_out: list[EngineDefinition] = []
@@ -195,13 +222,16 @@ class Inventory:
         try:
             key, file_digest = await asyncio.to_thread(description_key, definition)
             self._cache_keys[definition.name] = key
+            self._not_loaded.discard(definition.name)
             if key in faults and key not in known:
+                self._not_loaded.add(definition.name)
                 return _faulty(definition, f"{faults[key].fault}; {_TRIED_AGAIN}")
             if key not in known:
                 try:
                     known[key] = await self._inspect(definition)
                 except (LoadHung, LoadCrashed) as error:
                     faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    self._not_loaded.add(definition.name)
                     raise
         except CrowdedOut:
             raise

@@ -24,6 +24,7 @@ from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
+    from synergai.domain import Engine
     from tests.unit.gateway.conftest import GatewayHarness
 
 ECHO = EngineName("echo")
@@ -131,6 +132,36 @@ async def test_load_fails_once_all_workers_have_failed(fleet: Fleet) -> None:
     error = await error_of(task)
     assert isinstance(error, EngineUnusable)
     assert "'w2': truncated file" in str(error)
+
+
+async def test_load_of_an_engine_that_is_faulty_everywhere_is_tried_again(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    good = worker.engines[ECHO]
+
+    def describe(engine: Engine) -> None:
+        worker.offered[ECHO] = worker.engines[ECHO] = engine
+        fleet.harness.catalogue.update(worker.id, engine)
+
+    describe(replace(good, fault="its load hung"))
+    task = await fleet.start_load()
+    assert orders(worker) == [("load", SESSION)]
+    fleet.control.on_session_changed(worker, SESSION, resident=False, fault="it hung again")
+    error = await error_of(task)
+    assert isinstance(error, EngineUnusable)
+    assert "it hung again" in str(error)
+    task = await fleet.start_load()
+    describe(good)
+    fleet.set_resident(worker)
+    await task
+
+
+async def test_engine_that_no_worker_may_serve_is_not_loaded(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    worker.engines[ECHO] = replace(worker.engines[ECHO], fault="not allowed here")
+    fleet.harness.catalogue.update(worker.id, worker.engines[ECHO])
+    with pytest.raises(EngineUnusable, match="not allowed here"):
+        await fleet.control.load(ECHO)
+    assert orders(worker) == []
 
 
 async def test_load_fails_when_the_last_worker_leaves(fleet: Fleet) -> None:

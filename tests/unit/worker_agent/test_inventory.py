@@ -164,6 +164,40 @@ async def test_model_that_hung_or_crashed_is_not_loaded_at_the_next_start(
     assert loads == [ONE]
 
 
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_model_that_hung_is_loaded_again_on_request(
+    models: Path, tmp_path: Path, *, remembered: bool
+) -> None:
+    put(models, "two", b"fine")
+    loads: list[EngineName] = []
+    hangs = True
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        loads.append(definition.name)
+        if definition.name == ONE and hangs:
+            raise LoadHung("it was not loaded within 60 s")
+        return await Loads()(definition)
+
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    await described(inventory)
+    if remembered:
+        inventory = Inventory(models, tmp_path / "engines.json", inspect)
+        await described(inventory)
+    assert inventory.remembers_fault(ONE)
+    assert not inventory.remembers_fault(TWO)
+    engines: list[Engine] = []
+    loads.clear()
+    await inventory.describe_again(ONE, engines.append)
+    assert (loads, inventory.remembers_fault(ONE)) == ([ONE], True)
+    hangs = False
+    await inventory.describe_again(ONE, engines.append)
+    await inventory.describe_again(ONE, engines.append)
+    assert (loads, inventory.remembers_fault(ONE)) == ([ONE, ONE], False)
+    assert [bool(engine.fault) for engine in engines] == [True, False]
+    assert not (await described(Inventory(models, tmp_path / "engines.json", inspect)))[TWO].fault
+    assert loads == [ONE, ONE], "both are in the cache"
+
+
 async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
     models: Path, tmp_path: Path
 ) -> None:
