@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from gateway.hub.tls_listener import TlsListener
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.work_socket import WorkSocket
 
@@ -41,8 +42,10 @@ class WorkSocketServer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._on_authenticated = on_authenticated
-        self._tls = tls
-        self._server: asyncio.Server
+        self._server: asyncio.Server | None = None
+        self._listener = (
+            None if tls is None else TlsListener(self._accept, tls, _AUTHENTICATE_WITHIN_S)
+        )
         self._sockets: set[WorkSocket] = set()
         self._unauthenticated: dict[WorkSocket, None] = {}
 
@@ -52,15 +55,11 @@ class WorkSocketServer:
         Raises:
             Unavailable: the port is in use, or the host is not an address of this machine.
         """
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                self._accept,
-                host.strip("[]"),
-                port,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else _AUTHENTICATE_WITHIN_S,
-            )
+            if self._listener is not None:
+                return await self._listener.start(host.strip("[]"), port)
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._accept, host.strip("[]"), port)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen for work sockets on {host}:{port}: {error.strerror}; "
@@ -71,17 +70,19 @@ class WorkSocketServer:
 
     async def close(self) -> None:
         """Close the listener and all sockets."""
-        self._server.close()
+        if self._listener is not None:
+            await self._listener.close()
+        if self._server is not None:
+            self._server.close()
         for socket in list(self._sockets):
             socket.close()
-        await self._server.wait_closed()
+        if self._server is not None:
+            await self._server.wait_closed()
 
     def _accept(self) -> WorkSocket:
         """Return the protocol of a new socket, which must present a connection id in time.
 
         At most `MAX_UNAUTHENTICATED` sockets have not presented one.
-
-        asyncio does not report a failed TLS handshake to the protocol; the timer removes it.
         """
 
         def on_id(connection_id: Buffer) -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 import synergai
+from gateway.hub import work_sockets
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
 from synergai.client.target import connection
@@ -40,7 +42,7 @@ from tests.tiny_tflite import save_sum
 from worker_agent.hub_client.remote import open_work_socket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from gateway.config import GatewayConfig
     from tests.integration.gateway.conftest import Connect
@@ -169,6 +171,29 @@ async def test_work_socket_without_a_valid_certificate_is_refused(
         await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
     assert len(await caller.workers(1)) == 1
     assert not agent.work_closed.is_set()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_evicted_socket_is_closed_before_its_handshake_is_complete(
+    run: Callable[[Coroutine[None, None, None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_sockets, "MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(work_sockets, "_AUTHENTICATE_WITHIN_S", 600.0)
+
+    async def evict() -> None:
+        tls = server_context(FILES / "server.pem", FILES / "server.key", CA)
+        server = WorkSocketServer(lambda _id, _socket: None, tls)
+        port = await server.start("127.0.0.1", 0)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for reader, _ in silent[:2]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert not silent[3][0].at_eof()
+        for _, writer in silent:
+            writer.close()
+        await server.close()
+
+    run(evict())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""A TLS server that can end a connection before its handshake is complete.
+
+asyncio's own server keeps the transport of such a connection to itself, so a client that connects
+and sends nothing keeps a file descriptor until the handshake times out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from synergai.protocol.work_socket import WorkSocket
+
+_BACKLOG: Final = 100
+_ACCEPT_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted, such as for want of file descriptors."""
+
+_log = logging.getLogger(__name__)
+
+
+class TlsListener:
+    """Accepts TLS connections, whose handshakes end when their protocols are closed.
+
+    Args:
+        make: factory of the protocols, called when a connection is accepted.
+        tls: TLS context of the server.
+        handshake_timeout_s: time limit of a handshake.
+    """
+
+    def __init__(
+        self, make: Callable[[], WorkSocket], tls: ssl.SSLContext, handshake_timeout_s: float
+    ) -> None:
+        self._make = make
+        self._tls = tls
+        self._handshake_timeout_s = handshake_timeout_s
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on `port`, or on a free one if it is 0; return the port.
+
+        Raises:
+            OSError: the port is in use, or the host is not an address of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        # Resolves and binds the addresses of the host; it never listens.
+        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        self._listeners = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
+        bound.close()
+        try:
+            for listener in self._listeners:
+                listener.setblocking(False)
+                listener.listen(_BACKLOG)
+        except OSError:
+            self._close_listeners()
+            raise
+        self._accepting = [asyncio.create_task(self._accept(each)) for each in self._listeners]
+        chosen: int = self._listeners[0].getsockname()[1]
+        return chosen
+
+    async def close(self) -> None:
+        """Stop listening, and end the handshakes."""
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._close_listeners()
+
+    def _close_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.warning("cannot accept a work socket: %s", error.strerror)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            protocol = self._make()
+            handshake = asyncio.create_task(self._shake_hands(protocol, connection))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+            protocol.closed.add_done_callback(partial(_end, handshake))
+
+    async def _shake_hands(self, protocol: WorkSocket, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            # Failed handshakes are routine: a port scan, or a certificate that has expired.
+            with suppress(OSError):
+                await loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connection,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._handshake_timeout_s,
+                )
+                return
+            protocol.close()
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+
+def _end(handshake: asyncio.Task[None], _closed: asyncio.Future[None]) -> None:
+    handshake.cancel()
