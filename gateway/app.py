@@ -27,14 +27,19 @@ from gateway.fleet.versions import Versions
 from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
+from gateway.hub.placements import Placements
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
-from gateway.monitoring.worker_metrics import ConflictCollector, WorkerCollector
+from gateway.monitoring.worker_metrics import ConflictCollector, PlacementCollector, WorkerCollector
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
+from gateway.store.files import open_files
+from gateway.store.pacer import Pacer
+from gateway.store.store import EngineStore
+from gateway.store.uploads import Uploads
 from gateway.verification.ejection import Ejection
 from gateway.verification.metrics import VerificationCollector
 from gateway.verification.verifier import Verifier
@@ -95,6 +100,9 @@ class App:
     model_control: ModelControl
     work_streams: WorkStreams
     worker_rules: WorkerRules
+    store: EngineStore
+    placements: Placements
+    pacer: Pacer
     hub: Hub
     verifier: Verifier | None
     restored: int
@@ -155,6 +163,9 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     rules = WorkerRules(config.state, revocations=revocations)
     stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
+    store = _store(config, stack)
+    pacer = Pacer(config.store_rate, clock.now)
+    placements = Placements(store, connections, rules, pacer)
     intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(
         connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
@@ -169,6 +180,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         clock,
         rules=rules,
         distrust=distrust,
+        placements=placements,
         on_new_engines=journal.add_engines,
         on_forgotten_engines=journal.remove_engines,
         heartbeat_s=config.heartbeat_s,
@@ -219,6 +231,11 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         lambda: dispatcher.ejections,
     )
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
+    metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: store.used_bytes)
+    metrics.add_gauge(
+        "store_available", "Whether the store of engines can be used.", lambda: not store.fault
+    )
+    metrics.register(PlacementCollector(dispatcher.workers))
     metrics.register(ConflictCollector(lambda: catalogue.conflicts))
     unread = UnreadResponses(config.max_response_bytes)
     metrics.add_gauge(
@@ -276,10 +293,31 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         model_control=model_control,
         work_streams=work_streams,
         worker_rules=rules,
+        store=store,
+        placements=placements,
+        pacer=pacer,
         hub=hub,
         verifier=verifier,
         restored=restored,
     )
+
+
+def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
+    """Return the store of engines, which loads its versions by itself.
+
+    Raises:
+        InvalidInput: its URL cannot be used.
+    """
+    store = EngineStore(
+        open_files(config.store, config.state),
+        Uploads(config.state / "uploads"),
+        location=config.store or str(config.state / "store"),
+        remembered=config.state / "store-id",
+        budget_bytes=config.store_budget,
+    )
+    stack.push_async_callback(store.close)
+    stack.push_async_callback(cancelled, asyncio.create_task(store.run()))
+    return store
 
 
 def _access(

@@ -30,6 +30,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     work_port: int
     http: str
     state: Path
+    store: str
+    store_budget: int
+    store_rate: int
     dictionary: Path | None
     scheduling: SchedulingSettings
     heartbeat_s: float

@@ -33,6 +33,7 @@ from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
+from gateway.servicers.store import StoreServicer
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata
@@ -62,6 +63,7 @@ SERVICES: Final = (
     "inference.GRPCInferenceService",
     "synergai.v1.Fleet",
     "synergai.v1.Jobs",
+    "synergai.v1.Store",
 )
 """Services on the clients' port."""
 _GRACE_S: Final = 1.0
@@ -247,7 +249,11 @@ class Gateway:
         routes = [
             *RestCalls(backend, app.clock, metadata, bodies).routes(),
             *monitoring_routes(
-                app.metrics.render, backend.is_ready, lambda: app.journal.accepting, self._ejected
+                app.metrics.render,
+                backend.is_ready,
+                lambda: app.journal.accepting,
+                self._ejected,
+                lambda: app.store.fault,
             ),
             *page_routes(backend, metadata),
         ]
@@ -323,6 +329,7 @@ class Gateway:
                 lambda worker_id: app.verifier.suspicion(worker_id) if app.verifier else "",
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
+            StoreServicer(app.store, app.placements, app.pacer).handler(),
             *(_reflection() if self._config.reflection else ()),
             UnimplementedHandler(
                 {

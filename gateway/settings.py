@@ -15,7 +15,7 @@ from synergai.protocol.limits import (
     MAX_CALLS_PER_CONNECTION,
 )
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.settings import Address, LogLevel, Settings, field_of
+from synergai.runtime.settings import Address, LogLevel, Settings, Size, field_of
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
@@ -53,6 +53,11 @@ class _Locations(Settings):
     state: Path = Field(
         default_factory=gateway_state,
         description="Directory of the journal; used by one gateway at a time.",
+    )
+    store: str = Field(
+        default="",
+        description="Store of engines that clients push: a directory, or a URL that fsspec "
+        "supports, such as s3://bucket/prefix; default: store in the state directory.",
     )
     dictionary: Path | None = Field(
         default=None,
@@ -130,6 +135,15 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(
         default=100_000, ge=0, description="Ended jobs kept in the journal; older ones are deleted."
+    )
+    store_budget: Size = Field(
+        default=0, ge=0, description="Limit of the store of engines, such as 50GB; 0 for none."
+    )
+    store_rate: Size = Field(
+        default=16 * _MIB,
+        ge=0,
+        description="Bytes per second of all uploads to the store and all fetches of agents "
+        "together; 0 for no limit.",
     )
     drain_s: float = Field(
         default=10.0,

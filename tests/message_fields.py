@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from synergai.oip import inference_pb2 as oip
+    from synergai.v1 import common_pb2
 
 
 class ProgressCounts(TypedDict, total=False):
@@ -24,6 +25,18 @@ class ProgressFields(ProgressCounts, total=False):
     """All fields of ``hub_pb2.Progress`` but the assignment's id."""
 
     responses: Sequence[bytes]
+
+
+class PlacedFields(TypedDict, total=False):
+    """Fields of ``common_pb2.Placed``."""
+
+    engine: str
+    version: int
+    digest: str
+    state: common_pb2.PlacedState.ValueType
+    received: int
+    size: int
+    fault: str
 
 
 class RequestFields(TypedDict, total=False):

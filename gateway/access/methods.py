@@ -62,6 +62,7 @@ _SUBMIT: Final = Needs((Role.SUBMIT,))
 _FOLLOW: Final = Needs((Role.SUBMIT, Role.OBSERVE))
 _CANCEL: Final = Needs((Role.SUBMIT, Role.OPERATE))
 _OPERATE: Final = Needs((Role.OPERATE,))
+_INSPECT: Final = Needs((Role.OBSERVE, Role.OPERATE))
 _ADMIN: Final = Needs((Role.ADMIN,))
 
 _OIP: Final = "/inference.GRPCInferenceService"
@@ -94,6 +95,12 @@ METHODS: Final = {
     "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
     "/synergai.v1.Fleet/PutDictionary": _ADMIN,
     "/synergai.v1.Fleet/ForgetEngine": _OPERATE,
+    "/synergai.v1.Store/Open": _OPERATE,
+    "/synergai.v1.Store/Upload": _OPERATE,
+    "/synergai.v1.Store/Publish": _OPERATE,
+    "/synergai.v1.Store/Place": _OPERATE,
+    "/synergai.v1.Store/Remove": _OPERATE,
+    "/synergai.v1.Store/List": _INSPECT,
     **dict.fromkeys(UNSUPPORTED_METHODS, KNOWN),
 }
 """Calls of the clients' port."""

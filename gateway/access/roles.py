@@ -24,7 +24,7 @@ class Role(enum.StrEnum):
     OBSERVE = "observe"
     """Read engines, workers, statistics, metrics and the dictionary; follow jobs."""
     OPERATE = "operate"
-    """Load and unload engines, and cancel jobs."""
+    """Load, unload and push engines, place them on workers, and cancel jobs."""
     ADMIN = "admin"
     """Change the configuration dictionary."""
 

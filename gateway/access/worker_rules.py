@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.access.enrolments import EnrolledWorker
     from gateway.access.revocation import RevocationLists
     from gateway.access.table import Worker
-    from synergai.domain import Engine
+    from synergai.domain import Engine, EngineName
 
 T = TypeVar("T")
 
@@ -168,16 +168,26 @@ class WorkerRules:
             return ""
         if not matches_any(row.engines, split_version(engine.name)[0]):
             return "the access table does not allow this worker to serve it"
-        digests = _digests(row, engine)
+        digests = _digests(row, engine.name)
         # A pending or faulty engine has no digest, and is not served either.
         if digests is None or engine.fault or engine.digest in digests:
             return ""
         return f"the access table does not allow its file, of SHA-256 {engine.digest[:12]}…"
 
+    def may_have(self, applicant: Applicant, engine: EngineName, model_sha256: str) -> bool:
+        """Return whether an admitted worker may fetch and serve a model as an engine."""
+        row = self._row(applicant)
+        if row is None:
+            return True
+        digests = _digests(row, engine)
+        return matches_any(row.engines, split_version(engine)[0]) and (
+            digests is None or model_sha256 in digests
+        )
+
     def is_pinned(self, applicant: Applicant, engine: Engine) -> bool:
         """Return whether the table lists the digest of an admitted worker's engine."""
         row = self._row(applicant)
-        return row is not None and engine.digest in (_digests(row, engine) or ())
+        return row is not None and engine.digest in (_digests(row, engine.name) or ())
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -256,11 +266,11 @@ class WorkerRules:
                 raise
 
 
-def _digests(row: Worker, engine: Engine) -> frozenset[str] | None:
+def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:
     """Return the digests that a row allows for a version of an engine; None allows any.
 
     Those that are listed for ``NAME/N`` go before those of the engine.
     """
-    if engine.name in row.digests:
-        return row.digests[engine.name]
-    return row.digests.get(split_version(engine.name)[0])
+    if engine in row.digests:
+        return row.digests[engine]
+    return row.digests.get(split_version(engine)[0])

@@ -118,6 +118,10 @@ def _describe_engine(_call: AuditedCall, _request: Any, _response: Any) -> None:
     """Do nothing: the request names the engine."""
 
 
+def _describe_version(call: AuditedCall, request: Any, _response: Any) -> None:
+    call.object = f"{request.engine}:{request.version}"
+
+
 _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     f"{_JOBS}/Submit": _describe_job,
     f"{_JOBS}/Cancel": _describe_job,
@@ -126,5 +130,8 @@ _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     f"{_OIP}/RepositoryModelUnload": _describe_engine,
     "/synergai.v1.Fleet/PutDictionary": _describe_entries,
     "/synergai.v1.Fleet/ForgetEngine": _describe_engine,
+    "/synergai.v1.Store/Publish": _describe_version,
+    "/synergai.v1.Store/Place": _describe_version,
+    "/synergai.v1.Store/Remove": _describe_version,
 }
 """Calls that change something, with what sets their object and tenant from request and response."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         WorkerId,
     )
     from synergai.scheduling.events import Assignment
-    from synergai.v1 import hub_pb2
+    from synergai.v1 import common_pb2, hub_pb2
 
 
 class RunAssignment(Struct, frozen=True):
@@ -98,6 +98,8 @@ class ConnectedWorker:
         instance: id of the agent's process; empty from an agent that sends none.
         local: whether the agent is in the gateway's process.
         distrusted: why it gets no work until it is readmitted; empty if it does.
+        backends: backends that are installed; none of an agent that cannot fetch engines.
+        labels: names by which operators select it.
         orders: send queue of the work stream; closed while there is none.
         control: send queue of the control stream.
         memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
@@ -106,6 +108,10 @@ class ConnectedWorker:
         power: power mode and power draw of the machine.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
+        placed: engine versions of the store that are placed on it, as last reported.
+        placements_sent: whether its agent has been told them.
+        fetchable: digests of their manifests and files.
+        fetches: calls in which its agent fetches them.
         in_flight: assignments that were sent and have not ended.
         free_since: when its last assignment ended.
         last_seen_at: when its last message arrived.
@@ -127,6 +133,8 @@ class ConnectedWorker:
     instance: str = ""
     local: bool = False
     distrusted: str = ""
+    backends: frozenset[str] = frozenset()
+    labels: tuple[str, ...] = ()
     memory_limit_bytes: int = 0
     memory_enforcement: str = ""
     engines_rss_bytes: int = 0
@@ -136,6 +144,10 @@ class ConnectedWorker:
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     draining: bool = False
+    placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
+    placements_sent: bool = False
+    fetchable: frozenset[str] = frozenset()
+    fetches: int = 0
     in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0
     queries_done: int = 0

@@ -20,6 +20,7 @@ def monitoring_routes(
     ready: Callable[[], bool],
     accepts_jobs: Callable[[], bool],
     ejected: Callable[[], int],
+    store_fault: Callable[[], str],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -28,6 +29,7 @@ def monitoring_routes(
         ready: returns whether the gateway accepts requests, for ``/healthz``.
         accepts_jobs: returns whether there is room to record new jobs.
         ejected: returns how many connected workers are ejected, as they answered falsely.
+        store_fault: returns why the store of engines cannot be used; empty if it can.
     """
 
     async def render(_request: Request) -> Response:
@@ -38,7 +40,10 @@ def monitoring_routes(
             full = "" if accepts_jobs() else "jobs are refused: the journal's disk is full\n"
             count = ejected()
             false = f"ejected workers, which answered falsely: {count}\n" if count else ""
-            return PlainTextResponse(f"serving\n{full}{false}")
+            # Without the reason, which is in the log: anyone may read this.
+            broken = "no engines are distributed: the store cannot be used\n"
+            store = broken if store_fault() else ""
+            return PlainTextResponse(f"serving\n{full}{false}{store}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.model_control import ModelControl
+    from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.domain import Engine, WorkerId
     from synergai.protocol.rpc import Context
@@ -66,6 +67,7 @@ class Hub:
         clock: source of receive times.
         rules: which workers may join, and what they may serve.
         distrust: which workers may serve nothing.
+        placements: engine versions of the store that they should have.
         on_new_engines: called with the names of engines that agents register.
         on_forgotten_engines: called with names of engines that are too many to remember.
         heartbeat_s: interval at which agents send heartbeats, in seconds.
@@ -85,6 +87,7 @@ class Hub:
         *,
         rules: WorkerRules,
         distrust: Distrust,
+        placements: Placements,
         on_new_engines: Callable[[frozenset[EngineName]], object],
         on_forgotten_engines: Callable[[list[EngineName]], object],
         heartbeat_s: float,
@@ -97,6 +100,7 @@ class Hub:
         self._clock = clock
         self._rules = rules
         self._distrust = distrust
+        self._placements = placements
         self._on_new_engines = on_new_engines
         self._on_forgotten_engines = on_forgotten_engines
         self._heartbeat_s = heartbeat_s
@@ -107,7 +111,10 @@ class Hub:
         """Return the service's handler for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             "synergai.v1.Hub",
-            {"Control": rpc.stream(self.control, hub_pb2.AgentControl)},
+            {
+                "Control": rpc.stream(self.control, hub_pb2.AgentControl),
+                "Fetch": rpc.server_stream(self.fetch, hub_pb2.FetchRequest),
+            },
         )
 
     async def close(self) -> None:
@@ -116,6 +123,12 @@ class Hub:
         self._connections.close(Unavailable("the gateway is stopping"))
         await asyncio.wait([self._monitor])
         await self._work_streams.close()
+
+    def fetch(
+        self, request: hub_pb2.FetchRequest, _context: Context | None
+    ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
+        """Serve content of the store to a registered agent; see `Placements.fetch`."""
+        return self._placements.fetch(request)
 
     # --- control ----------------------------------------------------------------------------
 
@@ -175,6 +188,8 @@ class Hub:
                     self._offer(connection, worker, [engine])
                 case "power_changed":
                     self._power_changed(worker, message.power_changed)
+                case "placed":
+                    self._placements.report(worker, message.placed)
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     worker.draining = True
@@ -213,6 +228,7 @@ class Hub:
             session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
         )
         connection.control.put(hub_pb2.GatewayControl(registered=registered))
+        self._placements.send(connection)
         if call is not None:
             call.end(reason="enrolled" if enrolled else "")
         _log.info(
@@ -272,6 +288,7 @@ class Hub:
                 self._unregister(connection)
                 continue
             self._offer(connection, worker, list(worker.offered.values()))
+            self._placements.send(connection)
 
     def distrust(self, worker_id: WorkerId) -> None:
         """Take a connected worker out of service that is now distrusted."""
@@ -301,7 +318,8 @@ class Hub:
         self._on_new_engines(frozenset(engine.name for engine in allowed))
         for engine in allowed:
             pinned = applicant is not None and self._rules.is_pinned(applicant, engine)
-            trusted = pinned or applicant is None  # as is the agent of this process
+            # As are the agent of this process, and what an operator has pushed.
+            trusted = pinned or applicant is None or self._placements.vouches_for(worker, engine)
             self._apply_engines(
                 self._catalogue.update(worker.id, engine, trusted=trusted, any_file=pinned)
             )

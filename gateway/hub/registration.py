@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_ENGINES: Final = 10_000
 """Engines of one worker."""
 _MAX_CONFIGURATIONS: Final = 1024
+_MAX_LABELS: Final = 64
 _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
@@ -57,6 +58,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     enforcement = message.memory_enforcement
     if len(enforcement) > _MAX_ENFORCEMENT_TEXT or not enforcement.isprintable():
         raise InvalidInput(f"{where} has an invalid memory enforcement text")
+    if max(len(message.backends), len(message.labels)) > _MAX_LABELS:
+        raise InvalidInput(f"{where} has more than {_MAX_LABELS} backends or labels")
     engines = {}
     for engine_message in message.engines:
         engine = engine_from_proto(engine_message)
@@ -80,6 +83,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         orders=orders,
         last_seen_at=now,
         instance=message.instance,
+        backends=frozenset(validate_name(each, "backend name") for each in message.backends),
+        labels=tuple(validate_name(each, "label") for each in message.labels),
         memory_limit_bytes=message.memory_limit_bytes,
         memory_enforcement=message.memory_enforcement,
         power=WorkerPower(mode=mode, meter=message.meter),

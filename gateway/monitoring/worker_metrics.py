@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.monitoring.collectors import SnapshotCollector, counter, gauge
+from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -104,6 +105,46 @@ class ConflictCollector(SnapshotCollector["Counter[WorkerId]"]):
         for worker_id, count in state.items():
             family.add_metric([worker_id], count)
         yield family
+
+
+class PlacementCollector(SnapshotCollector["Counter[tuple[WorkerId, str]]"]):
+    """Collector of the engine versions that are placed on the workers, by state.
+
+    Args:
+        workers: returns the connected workers.
+    """
+
+    def __init__(self, workers: Callable[[], Iterable[ConnectedWorker]]) -> None:
+        super().__init__()
+        self._workers = workers
+
+    def read(self) -> Counter[tuple[WorkerId, str]]:
+        """Return the number of such versions by worker and state."""
+        return Counter(
+            (worker.id, _STATES.get(placed.state, "waiting"))
+            for worker in self._workers()
+            for placed in worker.placed.values()
+        )
+
+    def families(self, state: Counter[tuple[WorkerId, str]]) -> Iterator[Metric]:
+        """Yield the family."""
+        family = gauge(
+            "worker_placements",
+            "Engine versions of the store that are placed on the worker, by state.",
+            "worker",
+            "state",
+        )
+        for (worker_id, name), count in state.items():
+            family.add_metric([worker_id, name], count)
+        yield family
+
+
+_STATES: Final[dict[int, str]] = {
+    common_pb2.PLACED_STATE_FETCHING: "fetching",
+    common_pb2.PLACED_STATE_INSTALLED: "installed",
+    common_pb2.PLACED_STATE_FAILED: "failed",
+    common_pb2.PLACED_STATE_CONFLICT: "conflict",
+}
 
 
 def _worker_state(worker: ConnectedWorker, paces: dict[str, float]) -> WorkerState:

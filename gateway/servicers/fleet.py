@@ -166,6 +166,10 @@ class FleetServicer:
             engines_rss_bytes=worker.engines_rss_bytes,
             memory_limit_bytes=worker.memory_limit_bytes,
             memory_enforcement=worker.memory_enforcement,
+            placed=[
+                placed for key, placed in sorted(worker.placed.items()) if visible(placed.engine)
+            ],
+            labels=worker.labels,
             last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
             unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
             suspicion=worker.distrusted or self._suspicion(worker.id),

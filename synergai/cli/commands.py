@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic_core import PydanticUndefined
 
-from synergai.runtime.settings import POSITIONAL, Address, Settings, bare_type
+from synergai.runtime.settings import POSITIONAL, Address, Settings, Size, bare_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +177,7 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
 
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
 _ADDRESS = get_args(Address)[1]
+_SIZE = get_args(Size)[1]
 _MAX_METAVAR_WIDTH = 16
 """Columns; longer lists of choices move to the help text, to fit narrow terminals."""
 
@@ -185,6 +186,8 @@ def _metavar(field: FieldInfo) -> str:
     parts = (field.annotation, *get_args(field.annotation))
     if any(_ADDRESS in getattr(part, "__metadata__", field.metadata) for part in parts):
         return "HOST:PORT"
+    if any(_SIZE in getattr(part, "__metadata__", field.metadata) for part in parts):
+        return "SIZE"
     return _metavar_of(bare_type(field.annotation))
 
 

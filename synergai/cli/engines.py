@@ -1,4 +1,4 @@
-"""``synergai engines``: build, fetch, add, list, inspect, load, unload and forget engines."""
+"""``synergai engines``: build, fetch, add, list, inspect, load, unload, forget and push engines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
+from synergai.cli import engine_store
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
 from synergai.cli.output import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from synergai.zoo.listing import EngineListing
 
 app: Final = typer.Typer(
-    help="Build, fetch, add, list, inspect, load and unload inference engines.",
+    help="Build, fetch, add, list, inspect, load, unload and distribute inference engines.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -325,6 +326,9 @@ def forget(
     """
     call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
     typer.echo(f"the description of {engine} is forgotten")
+
+
+engine_store.register(app)
 
 
 def _split_names(text: str) -> list[str]:

@@ -88,7 +88,7 @@ APPLICATIONS: Final = {
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "synergai.cli.engines:app",
-        "Build, fetch, add, list, inspect, load and unload engines.",
+        "Build, fetch, add, list, inspect, load, unload and distribute engines.",
         _PREPARE,
         "engines",
     ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
+from synergai.cli.engine_store import placed_rows
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
 from synergai.cli.output import (
@@ -54,7 +55,8 @@ def show_workers(workers: Sequence[WorkerStatus]) -> None:
     for worker in workers:
         if worker.suspicion:
             typer.echo(f"{worker.id}: {worker.suspicion}")
-    rows = (row for worker in workers for row in _engine_rows(worker))
+    rows = [row for worker in workers for row in _engine_rows(worker)]
+    rows += [row for worker in workers for row in _placed_rows(worker)]
     typer.echo()
     print_table(("worker", "engine", "loaded; profile"), rows)
 
@@ -82,6 +84,11 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
         yield name, engine.name, Text("\n").join(text for text in texts if text)
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
+
+
+def _placed_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
+    for name, state in placed_rows(worker.placed):
+        yield worker.id, name, Text("to be fetched: ").append(state)
 
 
 def _sessions_text(worker: WorkerStatus, engine: Engine) -> Text:

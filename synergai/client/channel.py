@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from synergai.oip import inference_pb2_grpc
     from synergai.protocol.bearer_token import Metadata
-    from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc
+    from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc, store_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 10.0
 """Timeout of calls without inference, which a healthy gateway answers at once."""
@@ -89,6 +89,13 @@ class GatewayChannel:
         from synergai.v1 import fleet_pb2_grpc
 
         return fleet_pb2_grpc.FleetStub(self._calls)
+
+    @cached_property
+    def store(self) -> store_pb2_grpc.StoreAsyncStub:
+        """Stub of ``synergai.v1.Store``."""
+        from synergai.v1 import store_pb2_grpc
+
+        return store_pb2_grpc.StoreStub(self._calls)
 
     async def call(
         self,

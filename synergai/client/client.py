@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
@@ -488,6 +489,91 @@ class Client:
         from synergai.v1 import fleet_pb2
 
         await self._channel.call(method, fleet_pb2.ForgetEngineRequest(engine=engine))
+
+    # --- the store of engines -----------------------------------------------------------
+
+    async def push_engine(
+        self,
+        engine: str,
+        version: int,
+        manifest: bytes,
+        paths: Mapping[str, Path],
+        *,
+        place: Sequence[str] = (),
+        on_progress: Callable[[int, int], object] = lambda _done, _total: None,
+    ) -> StoredEngine:
+        """Push a version of an engine into the gateway's store.
+
+        Content that the store has is not sent, and an interrupted push is continued by the next
+        one. The same version with the same files again changes nothing.
+
+        Args:
+            engine: name of the engine.
+            version: its version, from 1.
+            manifest: its manifest, see `synergai.models.package.pack`.
+            paths: a file with each content of the manifest, by SHA-256.
+            place: selectors of the workers that should fetch it, such as ``class=agx-xavier``; by
+                default, all that have its backend.
+            on_progress: called with the bytes that the store has and those of all files.
+
+        Raises:
+            InvalidInput: a name, selector or file is not valid.
+            Conflict: the version is stored with other files.
+            Overloaded: the store has no room for it.
+            SynergaiError: the call failed.
+        """
+        from synergai.client.store import EnginePush
+
+        push = EnginePush(self._channel, engine, version, manifest, paths, on_progress)
+        return await push.run(place)
+
+    async def stored_engines(self) -> StoreContent:
+        """Return what the gateway's store has, and which workers have fetched it.
+
+        Raises:
+            SynergaiError: the call failed.
+        """
+        method = self._channel.store.List
+        from synergai.client.store import StoreContent, stored_from_proto
+        from synergai.v1 import store_pb2
+
+        response = await self._channel.call(method, store_pb2.ListStoredRequest())
+        return StoreContent(
+            tuple(map(stored_from_proto, response.engines)),
+            response.used_bytes,
+            response.budget_bytes,
+        )
+
+    async def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
+        """Change which workers fetch a version; without selectors, all that have its backend.
+
+        Raises:
+            InvalidInput: a selector is not valid.
+            NotFound: the store has no such version.
+            SynergaiError: the call failed.
+        """
+        method = self._channel.store.Place
+        from synergai.client.store import stored_from_proto
+        from synergai.v1 import store_pb2
+
+        request = store_pb2.PlaceRequest(engine=engine, version=version, placement=place)
+        return stored_from_proto(await self._channel.call(method, request))
+
+    async def remove_engine(self, engine: str, version: int) -> int:
+        """Remove a version from the store and from the workers that have fetched it.
+
+        Returns:
+            The bytes of content that no other version has.
+
+        Raises:
+            NotFound: the store has no such version.
+            SynergaiError: the call failed.
+        """
+        method = self._channel.store.Remove
+        from synergai.v1 import store_pb2
+
+        request = store_pb2.RemoveRequest(engine=engine, version=version)
+        return (await self._channel.call_once(method, request, CALL_TIMEOUT_S)).freed_bytes
 
     async def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready.

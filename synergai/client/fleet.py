@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from synergai.client.store import PlacedEngine, placed_from_proto
 from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass, WorkerId
 from synergai.protocol.converters import (
     configuration_from_proto,
@@ -67,6 +68,8 @@ class WorkerStatus:
         memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
         memory_enforcement: how its agent enforces the limit; empty if there is none.
         suspicion: what it answered falsely, as far as is known; empty if nothing.
+        placed: versions of the gateway's store that are placed on it.
+        labels: names by which operators select it.
     """
 
     id: WorkerId
@@ -90,6 +93,8 @@ class WorkerStatus:
     memory_limit_bytes: int = 0
     memory_enforcement: str = ""
     suspicion: str = ""
+    placed: tuple[PlacedEngine, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -126,4 +131,6 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         memory_limit_bytes=message.memory_limit_bytes,
         memory_enforcement=message.memory_enforcement,
         suspicion=message.suspicion,
+        placed=tuple(map(placed_from_proto, message.placed)),
+        labels=tuple(message.labels),
     )

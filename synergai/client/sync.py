@@ -23,13 +23,15 @@ from synergai.client.client import Client
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from synergai.client.client import Parameters
     from synergai.client.fleet import WorkerStatus
     from synergai.client.jobs import JobHandle
+    from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
     from synergai.domain import Engine, JobState
     from synergai.jobs import JobStatus
@@ -218,6 +220,32 @@ class SyncClient:
     def forget(self, engine: str) -> None:
         """Forget which description of an engine clients have relied on; see `Client.forget`."""
         self._loop.run(self._client.forget(engine))
+
+    def push_engine(
+        self,
+        engine: str,
+        version: int,
+        manifest: bytes,
+        paths: Mapping[str, Path],
+        *,
+        place: Sequence[str] = (),
+    ) -> StoredEngine:
+        """Push a version of an engine into the gateway's store; see `Client.push_engine`."""
+        return self._loop.run(
+            self._client.push_engine(engine, version, manifest, paths, place=place)
+        )
+
+    def stored_engines(self) -> StoreContent:
+        """Return what the gateway's store has; see `Client.stored_engines`."""
+        return self._loop.run(self._client.stored_engines())
+
+    def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
+        """Change which workers fetch a version; see `Client.place_engine`."""
+        return self._loop.run(self._client.place_engine(engine, version, place))
+
+    def remove_engine(self, engine: str, version: int) -> int:
+        """Remove a version from the store; see `Client.remove_engine`."""
+        return self._loop.run(self._client.remove_engine(engine, version))
 
     def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready; see `Client.ready`."""

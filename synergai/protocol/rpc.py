@@ -293,17 +293,36 @@ def stream(
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a bidirectional stream; a malformed request ends the call."""
 
-    async def checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterator[MessageT]:
-        async for request in requests:
-            if isinstance(request, Malformed):
-                raise request.error()
-            yield request
-
     @wraps(handler)
     def behave(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Responses:
-        return handler(checked(requests), context)
+        return handler(_checked(requests), context)
 
     return _stream(behave, deserializer(cls))
+
+
+async def _checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterator[MessageT]:
+    """Yield the requests of a stream until one is malformed, and raise its error."""
+    async for request in requests:
+        if isinstance(request, Malformed):
+            raise request.error()
+        yield request
+
+
+def client_stream(
+    handler: Callable[[AsyncIterator[MessageT], Context], Awaitable[Message | bytes]],
+    cls: type[MessageT],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return the method handler of a client-streaming call; a malformed request ends it."""
+
+    async def handle(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Any:
+        try:
+            return await handler(_checked(requests), context)
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
+
+    return grpc.stream_unary_rpc_method_handler(
+        handle, request_deserializer=deserializer(cls), response_serializer=serialise
+    )
 
 
 def raw_stream(

@@ -17,6 +17,7 @@ strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import types
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Final,
     Literal,
     Self,
     TypeAlias,
@@ -103,6 +105,28 @@ def parse_cores(parts: object) -> tuple[int, ...]:
 
 Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(parse_cores)]
 """Numbers of CPU cores, in the format of ``taskset --cpu-list``: ``0,2-3``."""
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def parse_size(value: object) -> object:
+    """Parse a number of bytes such as ``20GB`` or ``512MiB``; numbers are left as they are.
+
+    Raises:
+        InvalidInput: a text is not a size.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    if found is None:
+        raise InvalidInput(f"{value!r} is not a size: write bytes, or a number such as 20GB")
+    number, unit, binary = found.groups()
+    step = 1024 if binary else 1000
+    return int(float(number) * step ** " KMGT".index(unit.upper() or " "))
+
+
+Size: TypeAlias = Annotated[int, BeforeValidator(parse_size)]
+"""Number of bytes, such as ``20GB`` or ``512MiB``."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 """Minimum level of logged messages."""

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,33 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PlacedState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PlacedStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlacedState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PLACED_STATE_UNSPECIFIED: _PlacedState.ValueType  # 0
+    """the worker has not reported it yet"""
+    PLACED_STATE_FETCHING: _PlacedState.ValueType  # 1
+    PLACED_STATE_INSTALLED: _PlacedState.ValueType  # 2
+    PLACED_STATE_FAILED: _PlacedState.ValueType  # 3
+    """see `fault`; it is tried again"""
+    PLACED_STATE_CONFLICT: _PlacedState.ValueType  # 4
+    """the worker's model directory has this version with another file"""
+
+class PlacedState(_PlacedState, metaclass=_PlacedStateEnumTypeWrapper): ...
+
+PLACED_STATE_UNSPECIFIED: PlacedState.ValueType  # 0
+"""the worker has not reported it yet"""
+PLACED_STATE_FETCHING: PlacedState.ValueType  # 1
+PLACED_STATE_INSTALLED: PlacedState.ValueType  # 2
+PLACED_STATE_FAILED: PlacedState.ValueType  # 3
+"""see `fault`; it is tried again"""
+PLACED_STATE_CONFLICT: PlacedState.ValueType  # 4
+"""the worker's model directory has this version with another file"""
+Global___PlacedState: _TypeAlias = PlacedState  # noqa: Y015
 
 @_typing.final
 class Configuration(_message.Message):
@@ -242,3 +270,45 @@ class ProfileEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProfileEntry: _TypeAlias = ProfileEntry  # noqa: Y015
+
+@_typing.final
+class Placed(_message.Message):
+    """An engine version that is placed on a worker, as its agent reports it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    version: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of its manifest"""
+    state: Global___PlacedState.ValueType
+    received: _builtins.int
+    """bytes of `size` that the worker has"""
+    size: _builtins.int
+    fault: _builtins.str
+    """reason; empty if nothing is wrong"""
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        state: Global___PlacedState.ValueType = ...,
+        received: _builtins.int = ...,
+        size: _builtins.int = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "engine", b"engine", "fault", b"fault", "received", b"received", "size", b"size", "state", b"state", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placed: _TypeAlias = Placed  # noqa: Y015

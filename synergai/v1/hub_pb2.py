@@ -25,55 +25,63 @@ _sym_db = _symbol_database.Default()
 from synergai.v1 import common_pb2 as synergai_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15synergai/v1/hub.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"\xbe\x02\n\x0c\x41gentControl\x12)\n\x08register\x18\x01 \x01(\x0b\x32\x15.synergai.v1.RegisterH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.synergai.v1.HeartbeatH\x00\x12\x36\n\x0fsession_changed\x18\x03 \x01(\x0b\x32\x1b.synergai.v1.SessionChangedH\x00\x12\x34\n\x0e\x65ngine_changed\x18\x04 \x01(\x0b\x32\x1a.synergai.v1.EngineChangedH\x00\x12)\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x15.synergai.v1.DrainingH\x00\x12\x32\n\rpower_changed\x18\x06 \x01(\x0b\x32\x19.synergai.v1.PowerChangedH\x00\x42\t\n\x07message\"\xd4\x01\n\x0eGatewayControl\x12-\n\nregistered\x18\x01 \x01(\x0b\x32\x17.synergai.v1.RegisteredH\x00\x12\x32\n\rheartbeat_ack\x18\x02 \x01(\x0b\x32\x19.synergai.v1.HeartbeatAckH\x00\x12\'\n\x04load\x18\x03 \x01(\x0b\x32\x17.synergai.v1.LoadEngineH\x00\x12+\n\x06unload\x18\x04 \x01(\x0b\x32\x19.synergai.v1.UnloadEngineH\x00\x42\t\n\x07message\"\xa1\x03\n\x08Register\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x14\n\x0cworker_class\x18\x03 \x01(\t\x12\x15\n\ragent_version\x18\x04 \x01(\t\x12\r\n\x05\x63ores\x18\x05 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\x12\x32\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x1a.synergai.v1.Configuration\x12$\n\x07\x65ngines\x18\x08 \x03(\x0b\x32\x13.synergai.v1.Engine\x12&\n\x08sessions\x18\t \x03(\x0b\x32\x14.synergai.v1.Session\x12\x12\n\npower_mode\x18\n \x01(\t\x12\r\n\x05meter\x18\x0b \x01(\t\x12\x10\n\x08instance\x18\x0c \x01(\t\x12\x0e\n\x06secret\x18\r \x01(\t\x12\x17\n\x0f\x65nrolment_token\x18\x0e \x01(\t\x12\x1a\n\x12memory_limit_bytes\x18\x0f \x01(\x04\x12\x1a\n\x12memory_enforcement\x18\x10 \x01(\t\"E\n\nRegistered\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12\x11\n\twork_port\x18\x03 \x01(\r\"l\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x11\n\trss_bytes\x18\x02 \x01(\x04\x12\x1f\n\x04\x64raw\x18\x03 \x01(\x0b\x32\x11.synergai.v1.Draw\x12\x19\n\x11\x65ngines_rss_bytes\x18\x04 \x01(\x04\"%\n\x04\x44raw\x12\r\n\x05watts\x18\x01 \x01(\x01\x12\x0e\n\x06joules\x18\x02 \x01(\x01\" \n\x0cHeartbeatAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xa3\x01\n\x0eSessionChanged\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\x12\x10\n\x08resident\x18\x02 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_start_s\x18\x03 \x01(\x01\x12\x14\n\x0cmodel_load_s\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x61ta_preparation_s\x18\x05 \x01(\x01\x12\r\n\x05\x66\x61ult\x18\x06 \x01(\t\"4\n\rEngineChanged\x12#\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x13.synergai.v1.Engine\".\n\x0cPowerChanged\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x10\n\x08switch_s\x18\x02 \x01(\x01\"\n\n\x08\x44raining\"3\n\nLoadEngine\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\"5\n\x0cUnloadEngine\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\"I\n\nWorkOrders\x12,\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x17.synergai.v1.Assignment\x12\r\n\x05stops\x18\x02 \x03(\x04\"\x80\x01\n\x0bWorkReports\x12%\n\x07started\x18\x01 \x03(\x0b\x32\x14.synergai.v1.Started\x12\'\n\x08progress\x18\x02 \x03(\x0b\x32\x15.synergai.v1.Progress\x12!\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Ended\"\xd0\x01\n\nAssignment\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x31\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\x12\r\n\x05\x63ount\x18\x06 \x01(\x04\x12\x10\n\x08requests\x18\x07 \x03(\x0c\x12\x0f\n\x07\x62\x61tch_s\x18\x08 \x03(\x01\x12\x15\n\x08\x62udget_s\x18\t \x01(\x01H\x00\x88\x01\x01\x42\x0b\n\t_budget_s\"1\n\x07Started\x12\x15\n\rassignment_id\x18\x01 \x01(\x04\x12\x0f\n\x07setup_s\x18\x02 \x01(\x01\"\x87\x01\n\x08Progress\x12\x15\n\rassignment_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\x11\n\tresponses\x18\x03 \x03(\x0c\x12\x10\n\x08labelled\x18\x04 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x05 \x01(\x04\x12\x11\n\tcompute_s\x18\x06 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\r\"\x8a\x01\n\x05\x45nded\x12\'\n\x08progress\x18\x01 \x01(\x0b\x32\x15.synergai.v1.Progress\x12%\n\x07outcome\x18\x02 \x01(\x0e\x32\x14.synergai.v1.Outcome\x12!\n\x05\x66\x61ult\x18\x03 \x01(\x0e\x32\x12.synergai.v1.Fault\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t*b\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x13\n\x0fOUTCOME_STOPPED\x10\x02\x12\x12\n\x0eOUTCOME_FAILED\x10\x03*\x99\x01\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ULT_BAD_INPUT\x10\x01\x12\x17\n\x13\x46\x41ULT_ENGINE_BROKEN\x10\x02\x12\x13\n\x0f\x46\x41ULT_HOST_DIED\x10\x03\x12\x18\n\x14\x46\x41ULT_UNKNOWN_ENGINE\x10\x04\x12\x1c\n\x18\x46\x41ULT_RESPONSE_TOO_LARGE\x10\x05\x32\x8b\x01\n\x03Hub\x12\x45\n\x07\x43ontrol\x12\x19.synergai.v1.AgentControl\x1a\x1b.synergai.v1.GatewayControl(\x01\x30\x01\x12=\n\x04Work\x12\x18.synergai.v1.WorkReports\x1a\x17.synergai.v1.WorkOrders(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15synergai/v1/hub.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"\xe5\x02\n\x0c\x41gentControl\x12)\n\x08register\x18\x01 \x01(\x0b\x32\x15.synergai.v1.RegisterH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.synergai.v1.HeartbeatH\x00\x12\x36\n\x0fsession_changed\x18\x03 \x01(\x0b\x32\x1b.synergai.v1.SessionChangedH\x00\x12\x34\n\x0e\x65ngine_changed\x18\x04 \x01(\x0b\x32\x1a.synergai.v1.EngineChangedH\x00\x12)\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x15.synergai.v1.DrainingH\x00\x12\x32\n\rpower_changed\x18\x06 \x01(\x0b\x32\x19.synergai.v1.PowerChangedH\x00\x12%\n\x06placed\x18\x14 \x01(\x0b\x32\x13.synergai.v1.PlacedH\x00\x42\t\n\x07message\"\x83\x02\n\x0eGatewayControl\x12-\n\nregistered\x18\x01 \x01(\x0b\x32\x17.synergai.v1.RegisteredH\x00\x12\x32\n\rheartbeat_ack\x18\x02 \x01(\x0b\x32\x19.synergai.v1.HeartbeatAckH\x00\x12\'\n\x04load\x18\x03 \x01(\x0b\x32\x17.synergai.v1.LoadEngineH\x00\x12+\n\x06unload\x18\x04 \x01(\x0b\x32\x19.synergai.v1.UnloadEngineH\x00\x12-\n\nplacements\x18\x14 \x01(\x0b\x32\x17.synergai.v1.PlacementsH\x00\x42\t\n\x07message\"\xc3\x03\n\x08Register\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x14\n\x0cworker_class\x18\x03 \x01(\t\x12\x15\n\ragent_version\x18\x04 \x01(\t\x12\r\n\x05\x63ores\x18\x05 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\x12\x32\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x1a.synergai.v1.Configuration\x12$\n\x07\x65ngines\x18\x08 \x03(\x0b\x32\x13.synergai.v1.Engine\x12&\n\x08sessions\x18\t \x03(\x0b\x32\x14.synergai.v1.Session\x12\x12\n\npower_mode\x18\n \x01(\t\x12\r\n\x05meter\x18\x0b \x01(\t\x12\x10\n\x08instance\x18\x0c \x01(\t\x12\x0e\n\x06secret\x18\r \x01(\t\x12\x17\n\x0f\x65nrolment_token\x18\x0e \x01(\t\x12\x1a\n\x12memory_limit_bytes\x18\x0f \x01(\x04\x12\x1a\n\x12memory_enforcement\x18\x10 \x01(\t\x12\x10\n\x08\x62\x61\x63kends\x18\x1e \x03(\t\x12\x0e\n\x06labels\x18\x1f \x03(\t\"E\n\nRegistered\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12\x11\n\twork_port\x18\x03 \x01(\r\"l\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x11\n\trss_bytes\x18\x02 \x01(\x04\x12\x1f\n\x04\x64raw\x18\x03 \x01(\x0b\x32\x11.synergai.v1.Draw\x12\x19\n\x11\x65ngines_rss_bytes\x18\x04 \x01(\x04\"%\n\x04\x44raw\x12\r\n\x05watts\x18\x01 \x01(\x01\x12\x0e\n\x06joules\x18\x02 \x01(\x01\" \n\x0cHeartbeatAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xa3\x01\n\x0eSessionChanged\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\x12\x10\n\x08resident\x18\x02 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_start_s\x18\x03 \x01(\x01\x12\x14\n\x0cmodel_load_s\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x61ta_preparation_s\x18\x05 \x01(\x01\x12\r\n\x05\x66\x61ult\x18\x06 \x01(\t\"4\n\rEngineChanged\x12#\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x13.synergai.v1.Engine\".\n\x0cPowerChanged\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x10\n\x08switch_s\x18\x02 \x01(\x01\"\n\n\x08\x44raining\"3\n\nLoadEngine\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\"5\n\x0cUnloadEngine\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.synergai.v1.Session\"I\n\nWorkOrders\x12,\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x17.synergai.v1.Assignment\x12\r\n\x05stops\x18\x02 \x03(\x04\"\x80\x01\n\x0bWorkReports\x12%\n\x07started\x18\x01 \x03(\x0b\x32\x14.synergai.v1.Started\x12\'\n\x08progress\x18\x02 \x03(\x0b\x32\x15.synergai.v1.Progress\x12!\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Ended\"\xd0\x01\n\nAssignment\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x31\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\x12\r\n\x05\x63ount\x18\x06 \x01(\x04\x12\x10\n\x08requests\x18\x07 \x03(\x0c\x12\x0f\n\x07\x62\x61tch_s\x18\x08 \x03(\x01\x12\x15\n\x08\x62udget_s\x18\t \x01(\x01H\x00\x88\x01\x01\x42\x0b\n\t_budget_s\"1\n\x07Started\x12\x15\n\rassignment_id\x18\x01 \x01(\x04\x12\x0f\n\x07setup_s\x18\x02 \x01(\x01\"\x87\x01\n\x08Progress\x12\x15\n\rassignment_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\x11\n\tresponses\x18\x03 \x03(\x0c\x12\x10\n\x08labelled\x18\x04 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x05 \x01(\x04\x12\x11\n\tcompute_s\x18\x06 \x01(\x01\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\r\"\x8a\x01\n\x05\x45nded\x12\'\n\x08progress\x18\x01 \x01(\x0b\x32\x15.synergai.v1.Progress\x12%\n\x07outcome\x18\x02 \x01(\x0e\x32\x14.synergai.v1.Outcome\x12!\n\x05\x66\x61ult\x18\x03 \x01(\x0e\x32\x12.synergai.v1.Fault\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"8\n\nPlacements\x12*\n\nplacements\x18\x01 \x03(\x0b\x32\x16.synergai.v1.Placement\"J\n\tPlacement\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0c\n\x04size\x18\x04 \x01(\x04\"?\n\x0c\x46\x65tchRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"\x1a\n\nFetchChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c*b\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x13\n\x0fOUTCOME_STOPPED\x10\x02\x12\x12\n\x0eOUTCOME_FAILED\x10\x03*\x99\x01\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ULT_BAD_INPUT\x10\x01\x12\x17\n\x13\x46\x41ULT_ENGINE_BROKEN\x10\x02\x12\x13\n\x0f\x46\x41ULT_HOST_DIED\x10\x03\x12\x18\n\x14\x46\x41ULT_UNKNOWN_ENGINE\x10\x04\x12\x1c\n\x18\x46\x41ULT_RESPONSE_TOO_LARGE\x10\x05\x32\xca\x01\n\x03Hub\x12\x45\n\x07\x43ontrol\x12\x19.synergai.v1.AgentControl\x1a\x1b.synergai.v1.GatewayControl(\x01\x30\x01\x12=\n\x04Work\x12\x18.synergai.v1.WorkReports\x1a\x17.synergai.v1.WorkOrders(\x01\x30\x01\x12=\n\x05\x46\x65tch\x12\x19.synergai.v1.FetchRequest\x1a\x17.synergai.v1.FetchChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'synergai.v1.hub_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=2409
-  _globals['_OUTCOME']._serialized_end=2507
-  _globals['_FAULT']._serialized_start=2510
-  _globals['_FAULT']._serialized_end=2663
+  _globals['_OUTCOME']._serialized_start=2756
+  _globals['_OUTCOME']._serialized_end=2854
+  _globals['_FAULT']._serialized_start=2857
+  _globals['_FAULT']._serialized_end=3010
   _globals['_AGENTCONTROL']._serialized_start=65
-  _globals['_AGENTCONTROL']._serialized_end=383
-  _globals['_GATEWAYCONTROL']._serialized_start=386
-  _globals['_GATEWAYCONTROL']._serialized_end=598
-  _globals['_REGISTER']._serialized_start=601
-  _globals['_REGISTER']._serialized_end=1018
-  _globals['_REGISTERED']._serialized_start=1020
-  _globals['_REGISTERED']._serialized_end=1089
-  _globals['_HEARTBEAT']._serialized_start=1091
-  _globals['_HEARTBEAT']._serialized_end=1199
-  _globals['_DRAW']._serialized_start=1201
-  _globals['_DRAW']._serialized_end=1238
-  _globals['_HEARTBEATACK']._serialized_start=1240
-  _globals['_HEARTBEATACK']._serialized_end=1272
-  _globals['_SESSIONCHANGED']._serialized_start=1275
-  _globals['_SESSIONCHANGED']._serialized_end=1438
-  _globals['_ENGINECHANGED']._serialized_start=1440
-  _globals['_ENGINECHANGED']._serialized_end=1492
-  _globals['_POWERCHANGED']._serialized_start=1494
-  _globals['_POWERCHANGED']._serialized_end=1540
-  _globals['_DRAINING']._serialized_start=1542
-  _globals['_DRAINING']._serialized_end=1552
-  _globals['_LOADENGINE']._serialized_start=1554
-  _globals['_LOADENGINE']._serialized_end=1605
-  _globals['_UNLOADENGINE']._serialized_start=1607
-  _globals['_UNLOADENGINE']._serialized_end=1660
-  _globals['_WORKORDERS']._serialized_start=1662
-  _globals['_WORKORDERS']._serialized_end=1735
-  _globals['_WORKREPORTS']._serialized_start=1738
-  _globals['_WORKREPORTS']._serialized_end=1866
-  _globals['_ASSIGNMENT']._serialized_start=1869
-  _globals['_ASSIGNMENT']._serialized_end=2077
-  _globals['_STARTED']._serialized_start=2079
-  _globals['_STARTED']._serialized_end=2128
-  _globals['_PROGRESS']._serialized_start=2131
-  _globals['_PROGRESS']._serialized_end=2266
-  _globals['_ENDED']._serialized_start=2269
-  _globals['_ENDED']._serialized_end=2407
-  _globals['_HUB']._serialized_start=2666
-  _globals['_HUB']._serialized_end=2805
+  _globals['_AGENTCONTROL']._serialized_end=422
+  _globals['_GATEWAYCONTROL']._serialized_start=425
+  _globals['_GATEWAYCONTROL']._serialized_end=684
+  _globals['_REGISTER']._serialized_start=687
+  _globals['_REGISTER']._serialized_end=1138
+  _globals['_REGISTERED']._serialized_start=1140
+  _globals['_REGISTERED']._serialized_end=1209
+  _globals['_HEARTBEAT']._serialized_start=1211
+  _globals['_HEARTBEAT']._serialized_end=1319
+  _globals['_DRAW']._serialized_start=1321
+  _globals['_DRAW']._serialized_end=1358
+  _globals['_HEARTBEATACK']._serialized_start=1360
+  _globals['_HEARTBEATACK']._serialized_end=1392
+  _globals['_SESSIONCHANGED']._serialized_start=1395
+  _globals['_SESSIONCHANGED']._serialized_end=1558
+  _globals['_ENGINECHANGED']._serialized_start=1560
+  _globals['_ENGINECHANGED']._serialized_end=1612
+  _globals['_POWERCHANGED']._serialized_start=1614
+  _globals['_POWERCHANGED']._serialized_end=1660
+  _globals['_DRAINING']._serialized_start=1662
+  _globals['_DRAINING']._serialized_end=1672
+  _globals['_LOADENGINE']._serialized_start=1674
+  _globals['_LOADENGINE']._serialized_end=1725
+  _globals['_UNLOADENGINE']._serialized_start=1727
+  _globals['_UNLOADENGINE']._serialized_end=1780
+  _globals['_WORKORDERS']._serialized_start=1782
+  _globals['_WORKORDERS']._serialized_end=1855
+  _globals['_WORKREPORTS']._serialized_start=1858
+  _globals['_WORKREPORTS']._serialized_end=1986
+  _globals['_ASSIGNMENT']._serialized_start=1989
+  _globals['_ASSIGNMENT']._serialized_end=2197
+  _globals['_STARTED']._serialized_start=2199
+  _globals['_STARTED']._serialized_end=2248
+  _globals['_PROGRESS']._serialized_start=2251
+  _globals['_PROGRESS']._serialized_end=2386
+  _globals['_ENDED']._serialized_start=2389
+  _globals['_ENDED']._serialized_end=2527
+  _globals['_PLACEMENTS']._serialized_start=2529
+  _globals['_PLACEMENTS']._serialized_end=2585
+  _globals['_PLACEMENT']._serialized_start=2587
+  _globals['_PLACEMENT']._serialized_end=2661
+  _globals['_FETCHREQUEST']._serialized_start=2663
+  _globals['_FETCHREQUEST']._serialized_end=2726
+  _globals['_FETCHCHUNK']._serialized_start=2728
+  _globals['_FETCHCHUNK']._serialized_end=2754
+  _globals['_HUB']._serialized_start=3013
+  _globals['_HUB']._serialized_end=3215
 # @@protoc_insertion_point(module_scope)

@@ -84,6 +84,7 @@ class AgentControl(_message.Message):
     ENGINE_CHANGED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     POWER_CHANGED_FIELD_NUMBER: _builtins.int
+    PLACED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register: ...
     @_builtins.property
@@ -96,6 +97,8 @@ class AgentControl(_message.Message):
     def draining(self) -> Global___Draining: ...
     @_builtins.property
     def power_changed(self) -> Global___PowerChanged: ...
+    @_builtins.property
+    def placed(self) -> _common_pb2.Placed: ...
     def __init__(
         self,
         *,
@@ -105,12 +108,13 @@ class AgentControl(_message.Message):
         engine_changed: Global___EngineChanged | None = ...,
         draining: Global___Draining | None = ...,
         power_changed: Global___PowerChanged | None = ...,
+        placed: _common_pb2.Placed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining", "power_changed"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining", "power_changed", "placed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -124,6 +128,7 @@ class GatewayControl(_message.Message):
     HEARTBEAT_ACK_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     UNLOAD_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registered(self) -> Global___Registered: ...
     @_builtins.property
@@ -132,6 +137,8 @@ class GatewayControl(_message.Message):
     def load(self) -> Global___LoadEngine: ...
     @_builtins.property
     def unload(self) -> Global___UnloadEngine: ...
+    @_builtins.property
+    def placements(self) -> Global___Placements: ...
     def __init__(
         self,
         *,
@@ -139,12 +146,13 @@ class GatewayControl(_message.Message):
         heartbeat_ack: Global___HeartbeatAck | None = ...,
         load: Global___LoadEngine | None = ...,
         unload: Global___UnloadEngine | None = ...,
+        placements: Global___Placements | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["registered", "heartbeat_ack", "load", "unload"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["registered", "heartbeat_ack", "load", "unload", "placements"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -170,6 +178,8 @@ class Register(_message.Message):
     ENROLMENT_TOKEN_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -203,6 +213,14 @@ class Register(_message.Message):
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Session]:
         """resident sessions"""
 
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Backends that are installed. An agent that names any can fetch engines from the store."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names by which operators select workers"""
+
     def __init__(
         self,
         *,
@@ -222,10 +240,12 @@ class Register(_message.Message):
         enrolment_token: _builtins.str = ...,
         memory_limit_bytes: _builtins.int = ...,
         memory_enforcement: _builtins.str = ...,
+        backends: _abc.Iterable[_builtins.str] | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,3 +722,103 @@ class Ended(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Ended: _TypeAlias = Ended  # noqa: Y015
+
+@_typing.final
+class Placements(_message.Message):
+    """All engine versions that the worker should have, sent after the registration and at changes. The
+    agent fetches what it lacks and removes what it has fetched and is not among them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]: ...
+    def __init__(
+        self,
+        *,
+        placements: _abc.Iterable[Global___Placement] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["placements", b"placements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placements: _TypeAlias = Placements  # noqa: Y015
+
+@_typing.final
+class Placement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    version: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of the manifest, the first content to fetch"""
+    size: _builtins.int
+    """of its files"""
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "engine", b"engine", "size", b"size", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
+class FetchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """of the registration"""
+    sha256: _builtins.str
+    offset: _builtins.int
+    """bytes that the worker has already"""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "session", b"session", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class FetchChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchChunk: _TypeAlias = FetchChunk  # noqa: Y015

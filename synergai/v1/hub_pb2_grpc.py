@@ -44,6 +44,11 @@ class HubStub:
                 request_serializer=synergai_dot_v1_dot_hub__pb2.WorkReports.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_hub__pb2.WorkOrders.FromString,
                 _registered_method=True)
+        self.Fetch = channel.unary_stream(
+                '/synergai.v1.Hub/Fetch',
+                request_serializer=synergai_dot_v1_dot_hub__pb2.FetchRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_hub__pb2.FetchChunk.FromString,
+                _registered_method=True)
 
 
 class HubServicer:
@@ -63,6 +68,13 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fetch(self, request, context):
+        """Content of an engine version that is placed on the worker, from an offset to its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HubServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Work,
                     request_deserializer=synergai_dot_v1_dot_hub__pb2.WorkReports.FromString,
                     response_serializer=synergai_dot_v1_dot_hub__pb2.WorkOrders.SerializeToString,
+            ),
+            'Fetch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=synergai_dot_v1_dot_hub__pb2.FetchRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_hub__pb2.FetchChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class Hub:
             '/synergai.v1.Hub/Work',
             synergai_dot_v1_dot_hub__pb2.WorkReports.SerializeToString,
             synergai_dot_v1_dot_hub__pb2.WorkOrders.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/synergai.v1.Hub/Fetch',
+            synergai_dot_v1_dot_hub__pb2.FetchRequest.SerializeToString,
+            synergai_dot_v1_dot_hub__pb2.FetchChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class HubStub:
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Work: _grpc.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]
     """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
+    Fetch: _grpc.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]
+    """Content of an engine version that is placed on the worker, from an offset to its end."""
 
 @_typing.type_check_only
 class HubAsyncStub(HubStub):
@@ -45,6 +47,8 @@ class HubAsyncStub(HubStub):
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Work: _aio.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]  # type: ignore[assignment]
     """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
+    Fetch: _aio.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]  # type: ignore[assignment]
+    """Content of an engine version that is placed on the worker, from an offset to its end."""
 
 class HubServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -62,5 +66,13 @@ class HubServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_hub_pb2.WorkOrders], _abc.AsyncIterator[_hub_pb2.WorkOrders]]:
         """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
+
+    @_abc_1.abstractmethod
+    def Fetch(
+        self,
+        request: _hub_pb2.FetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_hub_pb2.FetchChunk], _abc.AsyncIterator[_hub_pb2.FetchChunk]]:
+        """Content of an engine version that is placed on the worker, from an offset to its end."""
 
 def add_HubServicer_to_server(servicer: HubServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

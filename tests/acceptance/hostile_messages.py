@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from synergai.oip import inference_pb2 as oip
-from synergai.v1 import fleet_pb2, hub_pb2, jobs_pb2
+from synergai.v1 import fleet_pb2, hub_pb2, jobs_pb2, store_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +84,7 @@ CLIENT_METHODS: Final = (
     *INFERENCE_METHODS,
     *_methods(jobs_pb2.DESCRIPTOR),
     *_methods(fleet_pb2.DESCRIPTOR),
+    *_methods(store_pb2.DESCRIPTOR),
     *_methods(health_pb2.DESCRIPTOR),
     *_methods(reflection_pb2.DESCRIPTOR),
     *_methods(reflection_pb2.DESCRIPTOR, "v1"),

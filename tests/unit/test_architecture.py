@@ -63,6 +63,7 @@ ORDER = {
         "jobs",
         "journal",
         "requests",
+        "store",
         "hub",
         "verification",
         "servicers",

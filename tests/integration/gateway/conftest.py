@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.config import GatewayConfig
     from synergai.protocol.request_codec import Buffer
-    from tests.message_fields import ProgressFields, RequestFactory, RequestFields
+    from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
     ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
     InferStream: TypeAlias = grpc.aio.StreamStreamCall[
@@ -94,6 +94,7 @@ class FakeAgent:
         stops: ids of the assignments that the gateway stopped.
         loads: sessions that the gateway ordered to load; done unless `cannot_load` is set.
         unloads: sessions that the gateway ordered to drop.
+        placements: versions of the store that the gateway wants here; None before it says so.
         cannot_load: fault to report for loads.
         gone: why the gateway closed the control stream; empty before.
         ended: set once the control stream has ended.
@@ -117,6 +118,7 @@ class FakeAgent:
         self.stops: set[int] = set()
         self.loads: list[common_pb2.Session] = []
         self.unloads: list[common_pb2.Session] = []
+        self.placements: list[hub_pb2.Placement] | None = None
         self.cannot_load = ""
         self.gone = ""
         self.code: grpc.StatusCode | None = None
@@ -226,6 +228,21 @@ class FakeAgent:
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
         await self.report(hub_pb2.WorkReports(progress=[report]))
 
+    async def fetch(self, sha256: str, offset: int = 0) -> bytes:
+        """Fetch content of the store from an offset to its end."""
+        call = self._hub.Fetch(
+            hub_pb2.FetchRequest(session=self.connection_id, sha256=sha256, offset=offset)
+        )
+        try:
+            return b"".join([chunk.data async for chunk in call])
+        finally:
+            call.cancel()
+
+    async def report_placed(self, **fields: Unpack[PlacedFields]) -> None:
+        """Report a version that is placed on this worker."""
+        placed = common_pb2.Placed(**fields)
+        await self.control.write(hub_pb2.AgentControl(placed=placed))
+
     async def report(self, reports: hub_pb2.WorkReports) -> None:
         self.work.send((reports.SerializeToString(),))
         await self.work.drain()
@@ -249,6 +266,9 @@ class FakeAgent:
                     case "unload":
                         self.unloads.append(order.unload.session)
                         await self._change(order.unload.session, resident=False)
+                    case "placements":
+                        self.placements = list(order.placements.placements)
+                await self._notify()
         except grpc.aio.AioRpcError as error:
             self.gone, self.code = error.details() or "no text", error.code()
         self.ended.set()

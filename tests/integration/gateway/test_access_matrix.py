@@ -25,11 +25,12 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.server import SERVICES, Gateway
 from gateway.servicers.inference_backend import GatewayBackend
 from synergai.domain import EngineName, JobSpec
+from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 from synergai.protocol.tls import ClientTls
-from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
+from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
 from tests.authorities import Authority, Issuer
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request
 
@@ -100,6 +101,13 @@ GRPC_CALLS = {
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
     "synergai.v1.Fleet/ForgetEngine": Call(("operate",), DENIED),
+    "synergai.v1.Store/Open": Call(("operate",), DENIED),
+    # Nothing was uploaded or stored.
+    **{
+        f"synergai.v1.Store/{name}": Call(("operate",), DENIED, MISSING, MISSING)
+        for name in ("Upload", "Publish", "Place", "Remove")
+    },
+    "synergai.v1.Store/List": Call(("observe", "operate"), HIDDEN, HIDDEN, HIDDEN),
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (
@@ -111,6 +119,7 @@ GRPC_CALLS = {
     },
 }
 
+_MANIFEST = Manifest(backend="test", model="m", files=(ManifestFile("m", "a" * 64, 1),))
 _ENTRY = common_pb2.ProfileEntry(
     engine=ECHO,
     worker_class="test",
@@ -141,6 +150,15 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
+        "synergai.v1.Store/Open": store_pb2.OpenRequest(
+            engine=ECHO, version=1, manifest=_MANIFEST.encode()
+        ),
+        "synergai.v1.Store/Upload": store_pb2.UploadChunk(engine=ECHO, sha256="b" * 64),
+        "synergai.v1.Store/Publish": store_pb2.PublishRequest(
+            engine=ECHO, version=1, digest="b" * 64
+        ),
+        "synergai.v1.Store/Place": store_pb2.PlaceRequest(engine=ECHO, version=1),
+        "synergai.v1.Store/Remove": store_pb2.RemoveRequest(engine=ECHO, version=1),
         "synergai.v1.Fleet/PutDictionary": fleet_pb2.Dictionary(entries=[_ENTRY]),
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (
             reflection_pb2.ServerReflectionRequest(list_services="")

@@ -1,0 +1,1 @@
+"""Store of engines, which clients push and agents fetch."""

@@ -1,0 +1,231 @@
+"""Where the store keeps its files: a directory, or any file system that fsspec supports.
+
+All methods block, and are called in the store's threads. Names are relative paths with slashes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from synergai.errors import InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TEMPORARY: Final = ".new-"
+"""Prefix of the names of files that are being written."""
+
+
+class Files(Protocol):
+    """Files of the store. A file is complete or absent, whenever it is looked at.
+
+    All methods raise `OSError`, or `Unavailable` if the storage cannot be reached.
+    """
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder by name; none if it does not exist."""
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return `size` bytes from an offset, or fewer at the end of the file; None for all."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace a small file."""
+
+    def adopt(self, name: str, file: Path) -> None:
+        """Move a file of this machine into the store."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+
+class LocalFiles:
+    """A directory of this machine.
+
+    Args:
+        root: the directory; created with the first file.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder by name."""
+        return dict(self._sizes(self.root / folder))
+
+    def _sizes(self, folder: Path) -> Iterator[tuple[str, int]]:
+        for current, _, names in os.walk(folder):
+            for name in names:
+                path = Path(current, name)
+                if name.startswith(_TEMPORARY):  # of a process that was killed
+                    path.unlink(missing_ok=True)
+                else:
+                    yield path.relative_to(self.root).as_posix(), path.stat().st_size
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return part of a file."""
+        with (self.root / name).open("rb") as file:
+            file.seek(offset)
+            return file.read(-1 if size is None else size)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace a small file."""
+        new = self._new(name)
+        try:
+            with new.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.root / name)
+        finally:
+            new.unlink(missing_ok=True)
+        _sync(new.parent)
+
+    def adopt(self, name: str, file: Path) -> None:
+        """Move a file into the directory; copy it if it is on another file system."""
+        new = self._new(name)
+        try:
+            shutil.move(file, new)
+            new.chmod(0o600)
+            new.replace(self.root / name)
+        finally:
+            new.unlink(missing_ok=True)
+        _sync(new.parent)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and its folder if nothing else is in it."""
+        path = self.root / name
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()
+
+    def _new(self, name: str) -> Path:
+        folder = (self.root / name).parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+
+
+class FsspecFiles:
+    """A file system of fsspec, such as an S3 bucket.
+
+    Args:
+        url: its URL, such as ``s3://bucket/prefix``.
+
+    Raises:
+        InvalidInput: there is no such file system, or a library for it is missing.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ModuleNotFoundError:
+            raise InvalidInput(
+                f"--store {url} needs fsspec, which is not installed; run "
+                "pip install 'synergai[store]' and the library of the file system"
+            ) from None
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InvalidInput(f"--store {url} cannot be used: {error}") from None
+        self._root = str(root).rstrip("/")
+        self._url = url
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder by name."""
+        try:
+            self._fs.invalidate_cache()
+            found = self._fs.find(self._path(folder), detail=True)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # noqa: BLE001 - file systems raise what their libraries do
+            self._fail(error)
+        return {
+            str(path)[len(self._root) + 1 :]: int(facts["size"])
+            for path, facts in found.items()
+            if not str(path).rpartition("/")[2].startswith(_TEMPORARY)
+        }
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return part of a file."""
+        try:
+            data: Any = self._fs.cat_file(
+                self._path(name), start=offset, end=None if size is None else offset + size
+            )
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        return bytes(data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace a small file."""
+        new = self._new(name)
+        try:
+            self._fs.pipe_file(new, data)
+            self._fs.mv(new, self._path(name))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+
+    def adopt(self, name: str, file: Path) -> None:
+        """Copy a file of this machine, and remove it."""
+        new = self._new(name)
+        try:
+            self._fs.put_file(str(file), new)
+            self._fs.mv(new, self._path(name))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        file.unlink()
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        try:
+            self._fs.rm_file(self._path(name))
+        except FileNotFoundError:
+            return
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _new(self, name: str) -> str:
+        folder = self._path(name).rpartition("/")[0]
+        try:
+            self._fs.makedirs(folder, exist_ok=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        return f"{folder}/{_TEMPORARY}{secrets.token_hex(8)}"
+
+    def _fail(self, error: Exception) -> NoReturn:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise error
+        raise Unavailable(
+            f"the store {self._url} cannot be reached: {type(error).__name__}: {error}"
+        ) from error
+
+
+def open_files(location: str, state: Path) -> Files:
+    """Return the files of a store.
+
+    Args:
+        location: a directory or a URL of fsspec; empty for the state directory.
+        state: the gateway's state directory.
+
+    Raises:
+        InvalidInput: the URL cannot be used.
+    """
+    if "://" in location:
+        return FsspecFiles(location)
+    return LocalFiles(Path(location) if location else state / "store")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

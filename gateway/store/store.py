@@ -1,0 +1,646 @@
+"""The store of engines: versions, the content of their files, and how both come and go.
+
+Content is named by its SHA-256 and shared by versions. A version becomes visible by one atomic
+write of its record, after all of its content is there, and never changes except for its placement.
+The records are kept in memory, so that only transfers and changes need the storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.store.selectors import parse_placement
+from synergai.domain import EngineName, split_version, validate_name, versioned
+from synergai.errors import (
+    Conflict,
+    EngineUnusable,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    SynergaiError,
+    Unavailable,
+)
+from synergai.models.manifest import (
+    Manifest,
+    content_digest,
+    read_manifest,
+    validate_sha256,
+    validate_version,
+)
+from synergai.runtime.atomic_file import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from gateway.store.files import Files
+    from gateway.store.uploads import Uploads
+
+T = TypeVar("T")
+
+KEEP_FREE_BYTES: Final = 512 << 20
+"""Space that uploads leave on the disk of the state directory, which has the journal as well."""
+_MAX_PENDING: Final = 64
+"""Versions that clients are uploading."""
+_THREADS: Final = 2
+_CHECK_S: Final = 30.0
+"""Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ENGINES: Final = "engines"
+_CONTENT: Final = "content"
+_ID: Final = "store-id"
+
+_log = logging.getLogger(__name__)
+
+
+class _Record(Struct, frozen=True, kw_only=True):
+    """What is stored of a version beside its content."""
+
+    digest: str
+    placement: tuple[str, ...] = ()
+    pushed_at: str = ""
+    pushed_by: str = ""
+
+
+class StoredVersion(Struct, frozen=True, kw_only=True):
+    """A version of an engine in the store.
+
+    Attributes:
+        engine: name of the engine.
+        version: its version.
+        digest: SHA-256 of its manifest.
+        manifest: its files.
+        model_sha256: digest of its model, as workers report it.
+        placement: selectors of the workers that fetch it; none for every one with the backend.
+        pushed_at: when it was published, in ISO 8601.
+        pushed_by: name of the client that pushed it.
+        fault: why it cannot be fetched; empty if it can.
+    """
+
+    engine: str
+    version: int
+    digest: str
+    manifest: Manifest
+    model_sha256: str
+    placement: tuple[str, ...]
+    pushed_at: str
+    pushed_by: str
+    fault: str = ""
+
+    @property
+    def name(self) -> EngineName:
+        """What workers call it."""
+        return versioned(self.engine, str(self.version))
+
+
+class Missing(Struct, frozen=True):
+    """Content that the store lacks: its SHA-256, size, and the bytes received so far."""
+
+    sha256: str
+    size: int
+    received: int
+
+
+class _Pending(Struct, frozen=True):
+    """A version that a client is uploading."""
+
+    data: bytes
+    manifest: Manifest
+    contents: dict[str, int]
+
+
+class EngineStore:
+    """The store of a gateway.
+
+    Args:
+        files: where it keeps its files.
+        uploads: content that clients are uploading.
+        location: what identifies the storage, to notice that it was lost.
+        remembered: file in the state directory with the id of the storage.
+        budget_bytes: limit of its content; 0 for none.
+        keep_free_bytes: space that uploads leave on their disk.
+        now: current time.
+
+    Attributes:
+        fault: why the storage cannot be used; empty if it can.
+        loaded: whether the versions are known.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        uploads: Uploads,
+        *,
+        location: str,
+        remembered: Path,
+        budget_bytes: int = 0,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._files = files
+        self._uploads = uploads
+        self._location = location
+        self._remembered = remembered
+        self._keep_free_bytes = keep_free_bytes
+        self._now = now
+        self._versions: dict[tuple[str, int], StoredVersion] = {}
+        self._content: dict[str, int] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="store")
+        self._changes = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._followers: list[Callable[[], object]] = []
+        self.budget_bytes = budget_bytes
+        self.fault = ""
+        self.loaded = False
+
+    @property
+    def versions(self) -> Mapping[tuple[str, int], StoredVersion]:
+        """All versions by engine and version."""
+        return self._versions
+
+    @property
+    def used_bytes(self) -> int:
+        """Size of the content, in bytes."""
+        return sum(self._content.values())
+
+    def follow(self, on_change: Callable[[], object]) -> None:
+        """Call back after every change of the versions or of their placement."""
+        self._followers.append(on_change)
+
+    async def run(self) -> NoReturn:
+        """Load the versions and look after the uploads, until cancelled.
+
+        A storage that cannot be reached is tried again; the gateway serves without it.
+        """
+        while True:
+            try:
+                if not self.loaded:
+                    await self.load()
+                elif self.fault:
+                    await self._call(partial(self._files.sizes, _ENGINES))
+                await self._staged(self._uploads.expire)
+            except SynergaiError as error:
+                _log.warning("trying again in %g s: %s", _CHECK_S, error)
+            except Exception:  # noqa: BLE001 - a bug in one look must not end all others
+                _log.exception("cannot look after the store of engines")
+            await asyncio.sleep(_CHECK_S)
+
+    def of(self, engine: EngineName) -> StoredVersion | None:
+        """Return the version that an engine of a worker is called like; None if there is none."""
+        name, version = split_version(engine)
+        return self._versions.get((name, int(version)))
+
+    async def close(self) -> None:
+        """Wait for changes in progress."""
+        while self._running:
+            await asyncio.wait(self._running)
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def load(self) -> None:
+        """Read the versions, and remove content that none of them has.
+
+        Raises:
+            SynergaiError: the storage cannot be read, or is not the one that was used before.
+        """
+        async with self._changes:
+            versions, content = await self._call(self._load)
+            self._versions, self._content = versions, content
+            await self._collect()
+            self.loaded = True
+        _log.info(
+            "the store of engines has %d versions, %d MB", len(versions), self.used_bytes >> 20
+        )
+        self._changed()
+
+    # --- pushing ----------------------------------------------------------------------------
+
+    async def open(self, engine: str, version: int, data: bytes) -> tuple[str, bool, list[Missing]]:
+        """Begin or continue to push a version.
+
+        Args:
+            engine: name of the engine.
+            version: its version.
+            data: its manifest.
+
+        Returns:
+            The digest of the manifest, whether the version is published already, and the content
+            that is to be uploaded.
+
+        Raises:
+            InvalidInput: a name or the manifest is invalid.
+            Conflict: the version is stored with another digest.
+            Overloaded: there is no room for it.
+            Unavailable: the store cannot be read.
+        """
+        self._check_loaded()
+        validate_name(engine, "engine name")
+        validate_version(version)
+        manifest = await self._staged(partial(read_manifest, data))
+        digest = content_digest(data)
+        stored = self._versions.get((engine, version))
+        if stored is not None and stored.digest != digest:
+            raise Conflict(
+                f"version {version} of {engine!r} is stored with the digest "
+                f"{stored.digest[:12]}…, and versions do not change: push {digest[:12]}… as "
+                "another version, or remove it first with 'synergai engines remove'"
+            )
+        contents = manifest.contents
+        lacking = {each: size for each, size in contents.items() if each not in self._content}
+        if stored is not None and not lacking:
+            return digest, True, []
+        self._check_budget(digest, lacking)
+        missing = await self._staged(partial(self._missing, lacking))
+        await self._check_disk(sum(each.size - each.received for each in missing))
+        self._pending.pop(digest, None)
+        while len(self._pending) >= _MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
+        self._pending[digest] = _Pending(data, manifest, contents)
+        return digest, False, missing
+
+    async def append(self, sha256: str, offset: int, data: bytes) -> int:
+        """Append to content that is being uploaded; return the bytes received so far.
+
+        The digest is verified with the last byte.
+
+        Raises:
+            NotFound: no version that was opened lacks it.
+            InvalidInput: it is larger than it should be, or has another digest.
+            Unavailable: another call has appended meanwhile.
+            Overloaded: the disk is full.
+        """
+        size = self._expected(sha256)
+        received = await self._staged(partial(self._uploads.append, sha256, offset, data, size))
+        if received == size and not await self._staged(partial(self._uploads.verify, sha256, size)):
+            raise InvalidInput(
+                f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
+                "changed meanwhile, or was damaged on its way; push it again"
+            )
+        return received
+
+    async def publish(
+        self, engine: str, version: int, digest: str, placement: Sequence[str], by: str
+    ) -> StoredVersion:
+        """Make an uploaded version visible.
+
+        Raises:
+            InvalidInput: a selector is invalid.
+            NotFound: it was not opened.
+            EngineUnusable: some of its content was not uploaded.
+            Conflict: the version is stored with another digest.
+            Overloaded: the disk is full.
+            Unavailable: the storage cannot be written.
+        """
+        selectors = parse_placement(placement)
+        return await self._change(self._publish(engine, version, digest, selectors, by))
+
+    async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
+        """Change which workers fetch a version.
+
+        Raises:
+            InvalidInput: a selector is invalid.
+            NotFound: there is no such version.
+            Unavailable: the storage cannot be written.
+        """
+        selectors = parse_placement(placement)
+        return await self._change(self._place(engine, version, selectors))
+
+    async def remove(self, engine: str, version: int) -> int:
+        """Remove a version and the content that no other one has; return its size in bytes.
+
+        Raises:
+            NotFound: there is no such version.
+            Unavailable: the storage cannot be written.
+        """
+        return await self._change(self._remove(engine, version))
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def get(self, engine: str, version: int) -> StoredVersion:
+        """Return a version.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: the versions are not known yet.
+        """
+        self._check_loaded()
+        stored = self._versions.get((engine, version))
+        if stored is None:
+            raise NotFound(f"the store has no version {version} of {engine!r}")
+        return stored
+
+    async def read(self, sha256: str, offset: int, size: int) -> bytes:
+        """Return part of a content.
+
+        Raises:
+            NotFound: the store does not have it.
+            Unavailable: it cannot be read.
+        """
+        if sha256 not in self._content:
+            raise NotFound(f"the store has no content {sha256[:12]}…")
+        return await self._call(partial(self._files.read, _content_name(sha256), offset, size))
+
+    def content_size(self, sha256: str) -> int:
+        """Return the size of a content in bytes.
+
+        Raises:
+            NotFound: the store does not have it.
+        """
+        if sha256 not in self._content:
+            raise NotFound(f"the store has no content {sha256[:12]}…")
+        return self._content[sha256]
+
+    # --- internals --------------------------------------------------------------------------
+
+    def _check_loaded(self) -> None:
+        if not self.loaded:
+            raise Unavailable(f"the store of engines is not available: {self.fault or 'loading'}")
+
+    def _expected(self, sha256: str) -> int:
+        """Return the size of content that is to be uploaded."""
+        validate_sha256(sha256)
+        for pending in self._pending.values():
+            if sha256 in pending.contents:
+                return pending.contents[sha256]
+        raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
+
+    def _check_budget(self, digest: str, lacking: dict[str, int]) -> None:
+        if not self.budget_bytes:
+            return
+        wanted = dict(lacking)
+        for other, pending in self._pending.items():
+            if other != digest:
+                wanted |= pending.contents
+        needed = sum(size for each, size in wanted.items() if each not in self._content)
+        if self.used_bytes + needed > self.budget_bytes:
+            raise Overloaded(
+                f"the store of engines has {self.used_bytes:,} of {self.budget_bytes:,} bytes and "
+                f"has no room for {needed:,} more: remove versions with 'synergai engines remove', "
+                "or start the gateway with a larger --store-budget"
+            )
+
+    async def _check_disk(self, needed: int) -> None:
+        free = await self._staged(self._uploads.free_bytes)
+        if needed and free - needed < self._keep_free_bytes:
+            raise Overloaded(
+                f"the gateway's disk has {free:,} bytes free, of which uploads leave "
+                f"{self._keep_free_bytes:,}, and has no room for {needed:,} more: remove versions "
+                "with 'synergai engines remove', or free space in its state directory"
+            )
+
+    def _missing(self, lacking: dict[str, int]) -> list[Missing]:
+        """Return what is to be uploaded of content that the storage lacks."""
+        return [
+            Missing(sha256, size, self._uploads.received(sha256))
+            for sha256, size in lacking.items()
+            if not self._uploads.verify(sha256, size)
+        ]
+
+    async def _publish(
+        self, engine: str, version: int, digest: str, placement: tuple[str, ...], by: str
+    ) -> StoredVersion:
+        async with self._changes:
+            self._check_loaded()
+            key = engine, version
+            stored = self._versions.get(key)
+            if stored is not None and stored.digest != digest:
+                raise Conflict(
+                    f"version {version} of {engine!r} was stored meanwhile with another digest"
+                )
+            pending = self._pending.get(digest)
+            if pending is None:
+                if stored is not None and not stored.fault:
+                    return stored
+                raise NotFound(f"no version with the digest {digest[:12]}… is being uploaded")
+            validate_name(engine, "engine name")
+            validate_version(version)
+            lacking = [each for each in pending.contents if each not in self._content]
+            paths = await self._staged(lambda: [(e, self._uploads.complete(e)) for e in lacking])
+            absent = [each for each, path in paths if path is None]
+            if absent:
+                raise EngineUnusable(
+                    f"{len(absent)} files of version {version} of {engine!r} were not uploaded"
+                )
+            await self._call(self._remember)
+            for each, path in paths:
+                if path is not None:
+                    await self._call(partial(self._files.adopt, _content_name(each), path))
+                    self._content[each] = pending.contents[each]
+            await self._call(partial(self._files.write, _content_name(digest), pending.data))
+            self._content[digest] = len(pending.data)
+            record = _Record(
+                digest=digest,
+                placement=placement if stored is None else stored.placement,
+                pushed_at=self._now().isoformat(timespec="seconds"),
+                pushed_by=by,
+            )
+            await self._write(key, record)
+            stored = _stored(key, record, pending.manifest)
+            self._versions[key] = stored
+            self._pending.pop(digest, None)
+        _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
+        self._changed()
+        return stored
+
+    async def _place(self, engine: str, version: int, placement: tuple[str, ...]) -> StoredVersion:
+        async with self._changes:
+            stored = replace(self.get(engine, version), placement=placement)
+            key = engine, version
+            record = _Record(
+                digest=stored.digest,
+                placement=placement,
+                pushed_at=stored.pushed_at,
+                pushed_by=stored.pushed_by,
+            )
+            await self._write(key, record)
+            self._versions[key] = stored
+        self._changed()
+        return stored
+
+    async def _remove(self, engine: str, version: int) -> int:
+        async with self._changes:
+            self.get(engine, version)
+            key = engine, version
+            await self._call(partial(self._files.remove, _record_name(*key)))
+            del self._versions[key]
+            before = self.used_bytes
+            await self._collect()
+            freed = before - self.used_bytes
+        _log.info("version %d of engine %s is removed from the store", version, engine)
+        self._changed()
+        return freed
+
+    async def _write(self, key: tuple[str, int], record: _Record) -> None:
+        data = msgspec.json.encode(record)
+        await self._call(partial(self._files.write, _record_name(*key), data))
+
+    async def _collect(self) -> None:
+        """Remove content that no version has; what cannot be removed is tried again later."""
+        used = {stored.digest for stored in self._versions.values()}
+        for stored in self._versions.values():
+            used |= stored.manifest.contents.keys()
+        for sha256 in self._content.keys() - used:
+            try:
+                await self._call(partial(self._files.remove, _content_name(sha256)))
+            except SynergaiError as error:
+                _log.warning("cannot remove content %s: %s", sha256[:12], error)
+                return
+            del self._content[sha256]
+
+    def _changed(self) -> None:
+        for on_change in self._followers:
+            on_change()
+
+    def _load(self) -> tuple[dict[tuple[str, int], StoredVersion], dict[str, int]]:
+        self._check_id()
+        content = {
+            name.rpartition("/")[2]: size for name, size in self._files.sizes(_CONTENT).items()
+        }
+        versions = {}
+        for name in sorted(self._files.sizes(_ENGINES)):
+            try:
+                stored = self._read_version(name, content)
+            except (InvalidInput, msgspec.DecodeError, ValueError) as error:
+                _log.error("%s in the store of engines is damaged, and ignored: %s", name, error)
+                continue
+            if stored.fault:
+                _log.error("version %d of %s: %s", stored.version, stored.engine, stored.fault)
+            versions[stored.engine, stored.version] = stored
+        return versions, content
+
+    def _read_version(self, name: str, content: dict[str, int]) -> StoredVersion:
+        _, engine, file = name.split("/")
+        key = (
+            validate_name(engine, "engine name"),
+            validate_version(int(file.removesuffix(".json"))),
+        )
+        record = msgspec.json.decode(self._files.read(name), type=_Record)
+        if record.digest not in content:
+            raise InvalidInput(f"its manifest {record.digest[:12]}… is missing")
+        data = self._files.read(_content_name(record.digest))
+        if content_digest(data) != record.digest:
+            raise InvalidInput(f"its manifest {record.digest[:12]}… is damaged")
+        manifest = read_manifest(data)
+        stored = _stored(key, record, manifest)
+        absent = [file for file in manifest.files if content.get(file.sha256) != file.size]
+        if absent:
+            for each in absent:
+                content.pop(each.sha256, None)
+            return replace(
+                stored, fault=f"{absent[0].path} is missing in the store: push the version again"
+            )
+        return stored
+
+    def _check_id(self) -> None:
+        """Check that the storage is the one that was used before.
+
+        An empty one, such as a disk that is not mounted, would have all workers remove what they
+        have fetched.
+        """
+        try:
+            known = self._remembered.read_text().partition("\n")
+        except FileNotFoundError:
+            return
+        if known[0] != self._location:
+            return
+        if self._read_id() != known[2]:
+            raise Unavailable(
+                f"the store of engines in {self._location} is not the one that was used before; "
+                f"is it mounted? To start with an empty one, remove {self._remembered}"
+            )
+
+    def _remember(self) -> None:
+        """Give the storage an id, and remember it."""
+        own = self._read_id()
+        if not own:
+            own = secrets.token_hex(16)
+            self._files.write(_ID, own.encode())
+        remembered = f"{self._location}\n{own}"
+        if not self._remembered.exists() or self._remembered.read_text() != remembered:
+            write_atomic(self._remembered, remembered, mode=0o600)
+
+    def _read_id(self) -> str:
+        """Return the id of the storage; empty for a new one."""
+        try:
+            return self._files.read(_ID).decode()
+        except FileNotFoundError:
+            return ""
+
+    async def _change(self, change: Coroutine[Any, Any, T]) -> T:
+        """Run a change to its end, even if the caller is cancelled."""
+        task = asyncio.ensure_future(change)
+        self._running.add(task)
+        task.add_done_callback(self._end_change)
+        return await asyncio.shield(task)
+
+    def _end_change(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # avoids asyncio's warning if the caller has gone
+
+    async def _staged(self, operation: Callable[[], T]) -> T:
+        """Run a blocking operation of the uploads in a thread.
+
+        Raises:
+            Overloaded: the disk is full.
+            Unavailable: the directory cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, operation)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise Overloaded(
+                    "the disk of the store of engines is full: remove versions with "
+                    "'synergai engines remove', or free space"
+                ) from error
+            fault = f"{error.filename or self._location}: {error.strerror or error}"
+            raise Unavailable(f"the store of engines cannot be used: {fault}") from error
+
+    async def _call(self, operation: Callable[[], T]) -> T:
+        """Run a blocking operation of the storage in a thread, and keep its fault.
+
+        Raises:
+            Overloaded: its disk is full.
+            Unavailable: it cannot be used.
+        """
+        try:
+            result = await self._staged(operation)
+        except Unavailable as error:
+            self.fault = str(error)
+            raise
+        self.fault = ""
+        return result
+
+
+def _stored(key: tuple[str, int], record: _Record, manifest: Manifest) -> StoredVersion:
+    return StoredVersion(
+        engine=key[0],
+        version=key[1],
+        digest=record.digest,
+        manifest=manifest,
+        model_sha256=manifest.model_sha256,
+        placement=record.placement,
+        pushed_at=record.pushed_at,
+        pushed_by=record.pushed_by,
+    )
+
+
+def _content_name(sha256: str) -> str:
+    return f"{_CONTENT}/{sha256[:2]}/{sha256}"
+
+
+def _record_name(engine: str, version: int) -> str:
+    return f"{_ENGINES}/{engine}/{version}.json"

@@ -1,0 +1,119 @@
+"""Content that clients are uploading, in a directory of this machine.
+
+A file grows by appending until it has its size; once its digest is verified, it waits to be
+published. An upload that is interrupted continues where it stopped, also after a restart. All
+methods block, and are called in the store's threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEPT_S: Final = 24 * 3600.0
+"""Time after which an upload that was not continued is removed."""
+_COMPLETE: Final = ".complete"
+
+
+class Uploads:
+    """The uploads in a directory.
+
+    Args:
+        folder: the directory; created with the first upload.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._now = now
+
+    def received(self, sha256: str) -> int:
+        """Return the number of bytes that have been received of a content."""
+        for path in (self._complete(sha256), self._part(sha256)):
+            if path.exists():
+                return path.stat().st_size
+        return 0
+
+    def append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
+        """Append to a content; return the number of bytes received.
+
+        Args:
+            sha256: its SHA-256.
+            offset: the number of bytes that precede `data`.
+            data: the bytes.
+            size: size of the whole content.
+
+        Raises:
+            Unavailable: the offset is not where the content ends, as another call appends to it.
+            InvalidInput: it would be larger than `size`.
+            OSError: it cannot be written; what was written before remains.
+        """
+        received = self.received(sha256)
+        if offset != received:
+            raise Unavailable(
+                f"the upload is at {received:,} bytes, not at {offset:,}: another one has gone on; "
+                "open the version again"
+            )
+        if received + len(data) > size:
+            raise InvalidInput(f"the content has more than the {size:,} bytes of the manifest")
+        if data:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._part(sha256).open("ab", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+        return received + len(data)
+
+    def verify(self, sha256: str, size: int) -> bool:
+        """Return whether a content that has its full size also has its digest.
+
+        Otherwise it is removed.
+        """
+        part = self._part(sha256)
+        if self._complete(sha256).exists():
+            return True
+        if not part.exists() or part.stat().st_size != size:
+            return False
+        with part.open("r+b") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        if found != sha256:
+            part.unlink()
+            return False
+        part.replace(self._complete(sha256))
+        return True
+
+    def complete(self, sha256: str) -> Path | None:
+        """Return the file of a verified content; None if there is none."""
+        path = self._complete(sha256)
+        return path if path.exists() else None
+
+    def expire(self) -> None:
+        """Remove uploads that have not been continued for a long time."""
+        if not self.folder.exists():
+            return
+        for path in self.folder.iterdir():
+            if self._now() - path.stat().st_mtime > KEPT_S:
+                path.unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk."""
+        existing = self.folder
+        while not existing.exists():
+            existing = existing.parent
+        disk = os.statvfs(existing)
+        return disk.f_bavail * disk.f_frsize
+
+    def _part(self, sha256: str) -> Path:
+        return self.folder / sha256
+
+    def _complete(self, sha256: str) -> Path:
+        return self.folder / f"{sha256}{_COMPLETE}"

@@ -1,0 +1,196 @@
+"""``synergai engines push``, ``store``, ``place`` and ``remove``: the store of a gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.text import Text
+
+from synergai.cli.gateway_client import call_gateway
+from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.output import cut_text, print_json, print_table
+from synergai.client.target import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.client.client import Client
+    from synergai.client.store import PlacedEngine, StoreContent, StoredEngine
+
+_DIGEST_CHARS: Final = 12
+
+Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of an engine in the store.")]
+Version = Annotated[int, typer.Option("--version", metavar="N", help="Its version.")]
+Place = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--place",
+        metavar="SELECTOR",
+        help="Workers that fetch it: class=NAME, label=NAME or worker=ID, with commas for all of "
+        "them at once; may be repeated. Default: every worker with its backend.",
+    ),
+]
+
+
+def push(
+    path: Annotated[
+        Path,
+        typer.Argument(help="The model: a file, a SavedModel, or a folder of a model directory."),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The engine's name.")],
+    version: Annotated[int, typer.Option(metavar="N", help="The engine's version, from 1.")],
+    place: Place = None,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Push a version of an engine into the gateway's store, from which workers fetch it.
+
+    Content that the store has is not sent again, and an interrupted push is continued by the next
+    one. A version does not change: push other files as another version, or remove it first.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    from synergai.models.package import pack
+
+    package = pack(path, name, version)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=package.manifest.size)
+
+        async def run(client: Client) -> StoredEngine:
+            return await client.push_engine(
+                name,
+                version,
+                package.manifest.encode(),
+                package.paths,
+                place=place or (),
+                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+
+        stored = call_gateway(target, tls_ca, token_file, run)
+    if as_json:
+        print_json(stored)
+        return
+    typer.echo(f"version {version} of {name} is stored, digest {stored.digest}")
+    if tuple(place or ()) and not stored.workers:
+        typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
+
+
+def show_store(
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the versions in the gateway's store, and which workers have them."""
+    content = call_gateway(target, tls_ca, token_file, lambda client: client.stored_engines())
+    if as_json:
+        print_json(content)
+    elif content.engines:
+        print_store(content)
+    else:
+        typer.echo("the store has no engine; push one with 'synergai engines push'")
+
+
+def place(
+    engine: Stored,
+    version: Version,
+    place: Place = None,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Change which workers fetch a version; those that are no longer selected remove it."""
+    stored = call_gateway(
+        target,
+        tls_ca,
+        token_file,
+        lambda client: client.place_engine(engine, version, place or ()),
+    )
+    if as_json:
+        print_json(stored)
+        return
+    typer.echo(f"version {version} of {engine} is placed on {_placement_text(stored)}")
+
+
+def remove(
+    engine: Stored,
+    version: Version,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Remove a version from the gateway's store, and from the workers that have fetched it."""
+    freed = call_gateway(
+        target, tls_ca, token_file, lambda client: client.remove_engine(engine, version)
+    )
+    typer.echo(f"version {version} of {engine} is removed, which freed {decimal(freed)}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``synergai engines``."""
+    example = "Example: [bold]synergai engines"
+    app.command(
+        epilog=f"{example} push resnet50.onnx --name resnet50 --version 2 "
+        "--place class=agx-xavier[/bold]"
+    )(push)
+    app.command("store", epilog=f"{example} store --json[/bold]")(show_store)
+    app.command(epilog=f"{example} place resnet50 --version 2 --place label=line-3[/bold]")(place)
+    app.command(epilog=f"{example} remove resnet50 --version 1[/bold]")(remove)
+
+
+def print_store(content: StoreContent) -> None:
+    """Print a table of the versions."""
+    columns = ("engine", "version", "digest", "size", "placement", "workers")
+    print_table(columns, map(_row, content.engines))
+    used = decimal(content.used_bytes)
+    limit = f" of {decimal(content.budget_bytes)}" if content.budget_bytes else ""
+    typer.echo(f"\n{used}{limit} used")
+
+
+def _row(stored: StoredEngine) -> tuple[str | Text, ...]:
+    return (
+        stored.engine,
+        str(stored.version),
+        stored.digest[:_DIGEST_CHARS],
+        decimal(stored.size),
+        _placement_text(stored),
+        cut_text(stored.fault, "red")
+        if stored.fault
+        else Text("\n").join(
+            Text(f"{worker}: ").append(placed_text(placed))
+            for worker, placed in sorted(stored.workers.items())
+        ),
+    )
+
+
+def _placement_text(stored: StoredEngine) -> str:
+    return " or ".join(stored.placement) or "every worker with its backend"
+
+
+def placed_text(placed: PlacedEngine) -> Text:
+    """Return the state of a placed version."""
+    from synergai.client.store import PlacedState
+
+    if placed.state is PlacedState.FETCHING and placed.size:
+        return Text(f"fetching, {placed.received * 100 // placed.size} %")
+    text = Text("waiting" if placed.state is PlacedState.UNKNOWN else placed.state.name.lower())
+    if placed.fault:
+        text = Text(f"{text.plain}: {placed.fault}", "red")
+    return text
+
+
+def placed_rows(placed: tuple[PlacedEngine, ...]) -> Iterator[tuple[str, Text]]:
+    """Yield name and state of the placed versions that a worker does not have."""
+    from synergai.client.store import PlacedState
+
+    for each in placed:
+        if each.state is not PlacedState.INSTALLED:
+            yield f"{each.engine}/{each.version}", placed_text(each)

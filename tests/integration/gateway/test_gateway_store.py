@@ -1,0 +1,227 @@
+"""The gateway's store of engines, from a client's push to what agents may fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import pytest
+
+from gateway.access.enrolments import EnrolmentStore
+from gateway.server import Gateway
+from synergai.client.client import Client
+from synergai.client.store import PlacedState
+from synergai.errors import Conflict, InvalidInput, NotFound
+from synergai.models.package import pack
+from synergai.v1 import common_pb2
+from tests.integration.gateway.conftest import FakeAgent, config_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from synergai.client.store import StoredEngine
+    from synergai.models.package import Package
+
+MODEL: Final = bytes(range(256)) * 4096
+"""A few chunks."""
+
+
+def folder(path: Path, model: bytes = MODEL) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "model.onnx").write_bytes(model)
+    (path / "engine.toml").write_text('title = "A model"\n')
+    return path
+
+
+@pytest.fixture
+async def client(gateway: Gateway) -> AsyncIterator[Client]:
+    async with Client(gateway.address) as client:
+        yield client
+
+
+async def push(
+    client: Client, package: Package, name: str = "net", version: int = 1, **options: list[str]
+) -> StoredEngine:
+    data, place = package.manifest.encode(), options.get("place", ())
+    return await client.push_engine(name, version, data, package.paths, place=place)
+
+
+async def worker(
+    stack: AsyncExitStack, gateway: Gateway, worker_id: str, *, backend: str = "onnxruntime"
+) -> FakeAgent:
+    agent = FakeAgent(gateway.hub_address, worker_id)
+    agent.register.worker_class = f"class-{worker_id}"
+    agent.register.backends.append(backend)
+    agent.register.labels.append(f"label-{worker_id}")
+    return await stack.enter_async_context(agent)
+
+
+def wanted(agent: FakeAgent) -> list[str] | None:
+    placements = agent.placements
+    return None if placements is None else [f"{each.engine}/{each.version}" for each in placements]
+
+
+async def test_worker_is_told_what_it_should_have_and_fetches_it_from_any_byte(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    async with AsyncExitStack() as stack:
+        early = await worker(stack, gateway, "early")
+        other = await worker(stack, gateway, "other", backend="tflite")
+        old = await stack.enter_async_context(FakeAgent(gateway.hub_address, "old"))
+        stored = await push(client, package)
+        late = await worker(stack, gateway, "late")
+        for agent in (early, late):
+            await agent.until(lambda agent=agent: wanted(agent) == ["net/1"])  # type: ignore[misc]  # bound now
+            assert await agent.fetch(stored.digest) == package.manifest.encode()
+            for file in package.manifest.files:
+                content = await agent.fetch(file.sha256)
+                assert hashlib.sha256(content).hexdigest() == file.sha256
+        model = package.manifest.model_sha256
+        assert await late.fetch(model, 300_001) == MODEL[300_001:]
+        assert await late.fetch(model, len(MODEL)) == b""
+        with pytest.raises(grpc.aio.AioRpcError) as beyond:
+            await late.fetch(model, len(MODEL) + 1)
+        assert beyond.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await other.until(lambda: wanted(other) == [])
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await other.fetch(model)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert old.placements is None  # of a version that cannot fetch
+        other.connection_id = "guessed"
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await other.fetch(model)
+        assert unknown.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_placement_selects_by_class_label_and_id_and_may_change(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    async with AsyncExitStack() as stack:
+        agents = {name: await worker(stack, gateway, name) for name in ("a", "b")}
+
+        async def has(**expected: list[str]) -> None:
+            for name, versions in expected.items():
+                agent = agents[name]
+                await agent.until(lambda agent=agent, v=versions: wanted(agent) == v)  # type: ignore[misc]  # as above
+
+        await push(client, package, place=["class=class-a"])
+        await has(a=["net/1"], b=[])
+        await client.place_engine("net", 1, ["label=label-b"])
+        await has(a=[], b=["net/1"])
+        await client.place_engine("net", 1, ["b", "class=*,worker=a"])
+        await has(a=["net/1"], b=["net/1"])
+        with pytest.raises(InvalidInput, match="select"):
+            await client.place_engine("net", 1, ["nonsense=1"])
+        await client.remove_engine("net", 1)
+        await has(a=[], b=[])
+        with pytest.raises(grpc.aio.AioRpcError):
+            await agents["a"].fetch(package.manifest.model_sha256)
+        with pytest.raises(NotFound):
+            await client.remove_engine("net", 1)
+
+
+async def test_versions_do_not_change_and_what_is_stored_is_not_sent_again(
+    client: Client, tmp_path: Path
+) -> None:
+    first = await push(client, pack(folder(tmp_path / "net"), "net", 1))
+    assert await push(client, pack(folder(tmp_path / "net"), "net", 1)) == first
+    changed = pack(folder(tmp_path / "other", b"changed"), "net", 1)
+    with pytest.raises(Conflict, match="versions do not change"):
+        await push(client, changed)
+    sent: list[tuple[int, int]] = []
+    await client.push_engine(
+        "net",
+        2,
+        changed.manifest.encode(),
+        changed.paths,
+        on_progress=lambda done, total: sent.append((done, total)),
+    )
+    assert sent[0][0] == (tmp_path / "other" / "engine.toml").stat().st_size
+    content = await client.stored_engines()
+    assert [(each.engine, each.version) for each in content.engines] == [("net", 1), ("net", 2)]
+    assert content.used_bytes < first.size + 3000
+
+
+async def test_reports_of_workers_are_shown_and_others_ignored(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        agent = await worker(stack, gateway, "w")
+        stored = await push(client, pack(folder(tmp_path / "net"), "net", 1))
+        await agent.until(lambda: wanted(agent) == ["net/1"])
+        for version in (2, 1):
+            await agent.report_placed(
+                engine="net",
+                version=version,
+                digest=stored.digest,
+                state=common_pb2.PLACED_STATE_FAILED,
+                received=7,
+                fault="no space\n",
+            )
+
+        async def shown() -> bool:
+            [engine] = (await client.stored_engines()).engines
+            return engine.workers["w"].state is PlacedState.FAILED
+
+        async with asyncio.timeout(30):
+            while not await shown():  # noqa: ASYNC110 - polls the gateway
+                await asyncio.sleep(0.02)
+        [status] = await client.workers()
+        [placed] = status.placed
+        assert (placed.version, placed.received, placed.fault) == (1, 7, "no space ")
+        assert status.labels == ("label-w",)
+
+
+async def test_upload_that_is_cut_off_is_kept_and_continued(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    data, model = package.manifest.encode(), package.manifest.model_sha256
+    await gateway.app.store.open("net", 1, data)
+    await gateway.app.store.append(model, 0, MODEL[:400_000])
+    progress: list[int] = []
+    await client.push_engine(
+        "net", 1, data, package.paths, on_progress=lambda done, _: progress.append(done)
+    )
+    assert progress[0] == 400_000
+    assert await gateway.app.store.read(model, 0, len(MODEL)) == MODEL
+
+
+async def test_allow_list_of_a_worker_limits_what_is_placed_on_it(tmp_path: Path) -> None:
+    table = tmp_path / "access.toml"
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    digest = package.manifest.model_sha256
+    other = pack(folder(tmp_path / "other", b"other"), "net", 2)
+    table.write_text(
+        '[[grants]]\nto = ["anonymous"]\nroles = ["operate", "observe"]\n'
+        '[[workers]]\nid = "w"\nworker_class = "*"\nengines = ["net"]\n'
+        f'[workers.digests]\nnet = ["{digest}"]\n'
+    )
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(Gateway(config_in(tmp_path, access=table)))
+        client = await stack.enter_async_context(Client(gateway.address))
+        token = await asyncio.to_thread(_token, tmp_path / "state")
+        agent = FakeAgent(gateway.hub_address, "w")
+        agent.register.backends.append("onnxruntime")
+        agent.register.secret, agent.register.enrolment_token = "s" * 40, token
+        await stack.enter_async_context(agent)
+        await push(client, package)
+        await push(client, other, version=2)
+        await push(client, package, name="secret")
+        await agent.until(lambda: wanted(agent) == ["net/1"])
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await agent.fetch(other.manifest.model_sha256)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def _token(state: Path) -> str:
+    now = time.time()
+    with EnrolmentStore(state) as store:
+        return store.issue("", "", now + 600, now)

@@ -1,0 +1,401 @@
+"""The store of engines on file systems in memory and on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.store.files import Files, FsspecFiles, LocalFiles, open_files
+from gateway.store.store import EngineStore
+from gateway.store.uploads import KEPT_S, Uploads
+from synergai.errors import (
+    Conflict,
+    EngineUnusable,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+from synergai.models.manifest import Manifest, ManifestFile, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+MODEL, SAMPLES = b"model" * 100, b"samples" * 10
+
+
+class Folder(NamedTuple):
+    """An engine's folder: its files, and its manifest."""
+
+    files: dict[str, bytes]
+    manifest: bytes
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        return {content_digest(data): data for data in self.files.values()}
+
+
+def folder(model: bytes = MODEL, samples: bytes = SAMPLES) -> Folder:
+    files = {"model.onnx": model, "samples.npz": samples}
+    entries = (ManifestFile(name, content_digest(data), len(data)) for name, data in files.items())
+    manifest = Manifest(backend="onnxruntime", model="model.onnx", files=tuple(entries))
+    return Folder(files, manifest.encode())
+
+
+class Broken:
+    """Files that fail with an error while it is set."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.error: Exception | None = None
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        self._check()
+        return self.files.sizes(folder)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        self._check()
+        return self.files.read(name, offset, size)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._check()
+        self.files.write(name, data)
+
+    def adopt(self, name: str, file: Path) -> None:
+        self._check()
+        self.files.adopt(name, file)
+
+    def remove(self, name: str) -> None:
+        self._check()
+        self.files.remove(name)
+
+
+class Fixture:
+    """A store that can be started again on the same storage."""
+
+    def __init__(self, url: str, state: Path) -> None:
+        self.url = url
+        self.state = state
+        self.files = Broken(open_files(url, state))
+        self.uploads = Uploads(state / "uploads")
+        self.store: EngineStore
+
+    async def start(self, budget: int = 0, keep_free: int = 0) -> EngineStore:
+        self.store = EngineStore(
+            self.files,
+            self.uploads,
+            location=self.url,
+            remembered=self.state / "store-id",
+            budget_bytes=budget,
+            keep_free_bytes=keep_free,
+        )
+        await self.store.load()
+        return self.store
+
+
+@pytest.fixture(
+    params=["memory://store-{}", "local://{folder}/local", "dir::file://{folder}/d", ""]
+)
+async def at(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fixture]:
+    url: str = request.param.format(secrets.token_hex(4), folder=tmp_path)
+    fixture = Fixture(url, tmp_path)
+    yield fixture
+    await fixture.store.close()
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Fixture]:
+    fixture = Fixture("", tmp_path)
+    yield fixture
+    await fixture.store.close()
+
+
+async def upload(store: EngineStore, engine: str, version: int, pushed: Folder) -> str:
+    digest, _, missing = await store.open(engine, version, pushed.manifest)
+    for each in missing:
+        await store.append(
+            each.sha256, each.received, pushed.contents[each.sha256][each.received :]
+        )
+    return digest
+
+
+async def push(
+    store: EngineStore, engine: str = "a", version: int = 1, pushed: Folder | None = None
+) -> str:
+    digest = await upload(store, engine, version, pushed or folder())
+    await store.publish(engine, version, digest, (), "me")
+    return digest
+
+
+def names(fixture: Fixture) -> set[str]:
+    return {name.partition("/")[0] for name in fixture.files.sizes("")}
+
+
+async def test_pushed_version_is_read_back_also_after_a_restart(at: Fixture) -> None:
+    digest = await push(await at.start())
+    for store in (at.store, await at.start()):
+        stored = store.get("a", 1)
+        assert (stored.digest, stored.pushed_by) == (digest, "me")
+        assert await store.read(digest, 0, 1 << 20) == folder().manifest
+        for sha256, data in folder().contents.items():
+            assert await store.read(sha256, 3, 7) == data[3:10]
+            assert store.content_size(sha256) == len(data)
+
+
+async def test_same_digest_again_is_a_no_op_and_another_one_is_refused(at: Fixture) -> None:
+    store = await at.start()
+    digest = await push(store)
+    assert await store.open("a", 1, folder().manifest) == (digest, True, [])
+    before = store.get("a", 1)
+    assert await store.publish("a", 1, digest, ("class=x",), "you") == before
+    with pytest.raises(Conflict, match="engines remove"):
+        await store.open("a", 1, folder(b"other").manifest)
+    await store.remove("a", 1)
+    await push(store, pushed=folder(b"other"))
+
+
+async def test_content_is_shared_and_removed_with_the_last_version_that_has_it(at: Fixture) -> None:
+    store = await at.start()
+    await push(store)
+    _, _, missing = await store.open("a", 2, folder(b"new").manifest)
+    assert [each.sha256 for each in missing] == [content_digest(b"new")]  # not the samples
+    await push(store, version=2, pushed=folder(b"new"))
+    freed = await store.remove("a", 1)
+    assert freed == len(MODEL) + len(folder().manifest)
+    with pytest.raises(NotFound):
+        await store.read(content_digest(MODEL), 0, 1)
+    assert await store.read(content_digest(SAMPLES), 0, 1000) == SAMPLES
+    await store.remove("a", 2)
+    assert (store.used_bytes, names(at)) == (0, {"store-id"})
+
+
+async def test_nothing_is_visible_before_all_content_is_there(at: Fixture) -> None:
+    store = await at.start()
+    digest, _, missing = await store.open("a", 1, folder().manifest)
+    with pytest.raises(EngineUnusable, match="2 files"):
+        await store.publish("a", 1, digest, (), "me")
+    assert store.versions == {}
+    await store.append(missing[0].sha256, 0, folder().contents[missing[0].sha256])
+    with pytest.raises(EngineUnusable, match="1 files"):
+        await store.publish("a", 1, digest, (), "me")
+    assert (await at.start()).versions == {}
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(cuts=st.lists(st.integers(0, len(MODEL)), max_size=4), restart=st.booleans())
+def test_upload_continues_at_any_byte(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], *, restart: bool
+) -> None:
+    async def run() -> None:
+        fixture = Fixture("", tmp_path_factory.mktemp("store"))
+        store = await fixture.start()
+        pushed, model = folder(), content_digest(MODEL)
+        sent = 0
+        for cut in sorted(cuts):
+            _, _, missing = await store.open("a", 1, pushed.manifest)
+            [received] = [each.received for each in missing if each.sha256 == model] or [len(MODEL)]
+            assert received == sent
+            await store.append(model, received, MODEL[received:cut])
+            sent = cut
+            if restart:
+                await store.close()
+                store = await fixture.start()
+        digest = await push(store)
+        assert await store.read(model, 0, 10_000) == MODEL
+        assert store.get("a", 1).digest == digest
+        await store.close()
+
+    asyncio.run(run())
+
+
+async def test_upload_with_a_wrong_digest_starts_again(local: Fixture) -> None:
+    store = await local.start()
+    await store.open("a", 1, folder().manifest)
+    model = content_digest(MODEL)
+    with pytest.raises(InvalidInput, match="another digest"):
+        await store.append(model, 0, b"x" * len(MODEL))
+    _, _, missing = await store.open("a", 1, folder().manifest)
+    assert {each.received for each in missing} == {0}
+
+
+async def test_upload_with_more_bytes_or_at_another_offset_is_refused(local: Fixture) -> None:
+    store = await local.start()
+    await store.open("a", 1, folder().manifest)
+    model = content_digest(MODEL)
+    await store.append(model, 0, MODEL[:10])
+    with pytest.raises(Unavailable, match="at 10 bytes"):
+        await store.append(model, 0, MODEL[:10])
+    with pytest.raises(InvalidInput, match="more than"):
+        await store.append(model, 10, MODEL)
+    with pytest.raises(NotFound):
+        await store.append("0" * 64, 0, b"x")
+    with pytest.raises(InvalidInput):
+        await store.append("../x", 0, b"x")
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"), [("../a", 1), ("", 1), (".a", 1), ("a/b", 1), ("a", 0), ("a", 1 << 31)]
+)
+async def test_names_and_versions_are_validated(local: Fixture, engine: str, version: int) -> None:
+    store = await local.start()
+    with pytest.raises(InvalidInput):
+        await store.open(engine, version, folder().manifest)
+
+
+async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture) -> None:
+    pushed = folder()
+    store = await local.start(budget=len(MODEL) + len(SAMPLES) + len(pushed.manifest) + 600)
+    await push(store)
+    await store.open("b", 1, folder(b"x" * 400).manifest)
+    with pytest.raises(Overloaded, match="--store-budget"):
+        await store.open("c", 1, folder(b"y" * 400).manifest)
+    await push(store, "d", 1)  # shares all
+
+
+async def test_uploads_leave_space_on_the_disk(
+    local: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await local.start(keep_free=1000)
+    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 1300)
+    with pytest.raises(Overloaded, match="engines remove"):
+        await store.open("a", 1, folder().manifest)
+    await store.open("a", 1, folder(b"x").manifest)
+
+
+async def test_full_disk_is_reported_and_harms_nothing(
+    at: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await at.start()
+    await push(store)
+    new = folder(b"new")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    digest = await upload(store, "a", 2, new)
+    at.files.error = full
+    with pytest.raises(Overloaded, match="engines remove"):
+        await store.publish("a", 2, digest, (), "me")
+    at.files.error = None
+    assert list(store.versions) == [("a", 1)]
+    assert store.fault == ""
+    await store.publish("a", 2, digest, (), "me")
+
+    def fail(*_: object) -> int:
+        raise full
+
+    await store.open("a", 3, folder(b"newer").manifest)
+    with monkeypatch.context() as patch:
+        patch.setattr(at.uploads, "append", fail)
+        with pytest.raises(Overloaded):
+            await store.append(content_digest(b"newer"), 0, b"newer")
+    await push(store, version=3, pushed=folder(b"newer"))
+
+
+async def test_store_that_vanishes_is_unavailable_until_it_returns(at: Fixture) -> None:
+    store = await at.start()
+    await push(store)
+    for error in (OSError(errno.EIO, "Input/output error"), Unavailable("cannot be reached")):
+        at.files.error = error
+        for call in (store.read(content_digest(MODEL), 0, 1), store.remove("a", 1)):
+            with pytest.raises(Unavailable):
+                await call
+        assert store.fault
+        assert list(store.versions) == [("a", 1)]
+        with pytest.raises(Unavailable):
+            await at.start()
+        with pytest.raises(Unavailable, match="not available"):
+            at.store.get("a", 1)
+        await at.store.close()
+        at.files.error = None
+        assert await store.read(content_digest(MODEL), 0, 5) == b"model"
+        assert store.fault == ""
+    at.store = store
+
+
+async def test_empty_storage_in_place_of_the_one_used_before_is_not_taken(at: Fixture) -> None:
+    await push(await at.start())
+    await at.store.close()
+    at.files.files.remove("store-id")
+    with pytest.raises(Unavailable, match="mounted"):
+        await at.start()
+    (at.state / "store-id").unlink()
+    await at.start()
+
+
+async def test_content_that_a_crash_has_left_is_removed_at_the_start(at: Fixture) -> None:
+    await push(await at.start())
+    at.files.write("content/ab/" + "ab" * 32, b"garbage")
+    await at.start()
+    assert not any("garbage" in name or name.endswith("ab" * 32) for name in at.files.sizes(""))
+    assert await at.store.read(content_digest(MODEL), 0, 5) == b"model"
+
+
+async def test_damage_of_one_version_does_not_affect_the_others(at: Fixture) -> None:
+    store = await at.start()
+    await push(store)
+    await push(store, "b", 1, folder(b"b" * 50))
+    await push(store, "c", 1, folder(b"c" * 50))
+    at.files.write("engines/b/1.json", b"{")
+    sha256 = content_digest(b"c" * 50)
+    at.files.remove(f"content/{sha256[:2]}/{sha256}")
+    store = await at.start()
+    assert [key[0] for key in store.versions] == ["a", "c"]
+    assert "push the version again" in store.get("c", 1).fault
+    await push(store, "c", 1, folder(b"c" * 50))
+    assert store.get("c", 1).fault == ""
+
+
+async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> None:
+    store = await at.start()
+    calls: list[int] = []
+    store.follow(lambda: calls.append(len(store.versions)))
+    digest = await upload(store, "a", 1, folder())
+    await store.publish("a", 1, digest, ("label=x, class=y", "edge-1"), "me")
+    assert store.get("a", 1).placement == ("class=y,label=x", "worker=edge-1")
+    await store.place("a", 1, ())
+    with pytest.raises(InvalidInput, match="select"):
+        await store.place("a", 1, ("colour=red",))
+    await store.remove("a", 1)
+    assert calls == [1, 1, 0]
+
+
+async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> None:
+    store = await local.start()
+    digest = await upload(store, "a", 1, folder())
+    publishing = asyncio.ensure_future(store.publish("a", 1, digest, (), "me"))
+    await asyncio.sleep(0)
+    publishing.cancel()
+    await asyncio.wait([publishing])
+    await store.close()
+    assert list(store.versions) == [("a", 1)]
+
+
+def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:
+    now = 0.0
+    uploads = Uploads(tmp_path / "uploads", lambda: now)
+    uploads.expire()
+    uploads.append("a" * 64, 0, b"x", 2)
+    now = (tmp_path / "uploads" / ("a" * 64)).stat().st_mtime + KEPT_S - 1
+    uploads.expire()
+    assert uploads.received("a" * 64) == 1
+    now += 2
+    uploads.expire()
+    assert uploads.received("a" * 64) == 0
+
+
+def test_url_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="nonsense"):
+        open_files("nonsense://x", tmp_path)
+    assert isinstance(open_files("", tmp_path), LocalFiles)
+    assert isinstance(open_files("memory://x", tmp_path), FsspecFiles)
