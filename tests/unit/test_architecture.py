@@ -42,6 +42,7 @@ ORDER = {
         "protocol",
         "scheduling",
         "models",
+        "data",
         "client",
         "zoo",
         "loadgen",
@@ -115,6 +116,7 @@ ORDER = {
 APART = {
     "scheduling": {"protocol"},
     "client": {"models", "scheduling"},
+    "data": {"models", "scheduling"},
     "zoo": {"client", "scheduling"},
     "loadgen": {"scheduling", "zoo"},
     "simulator": {"loadgen", "models", "protocol", "zoo"},

@@ -1,0 +1,83 @@
+"""Matching of columns and arrays with the inputs of an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from synergai.domain import Engine, TensorSpec
+
+    Row = Mapping[str, Any]
+    """Values of one input of the job, by the engine's input names."""
+
+
+def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[str, str]:
+    """Return the column of a file for each input of the engine.
+
+    A file may have more columns than the engine inputs; a single column needs no matching name.
+
+    Args:
+        available: names of the columns.
+        engine: the engine.
+        kind: what columns are called in the file's format.
+
+    Raises:
+        InvalidInput: an input has no column.
+    """
+    names = list(available)
+    wanted = [spec.name for spec in engine.inputs]
+    if all(name in names for name in wanted):
+        return {name: name for name in wanted}
+    if len(names) == len(wanted) == 1:
+        return {wanted[0]: names[0]}
+    raise InvalidInput(
+        f"it has the {kind} {', '.join(names) or '(none)'}; engine {engine.name!r} needs "
+        f"{', '.join(wanted)}"
+    )
+
+
+def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | None:
+    """Return the number of rows of arrays with these shapes; None if they are one input.
+
+    Args:
+        shapes: shape of the array for each input of the engine.
+        engine: the engine.
+
+    Raises:
+        InvalidInput: an array has too many or too few dimensions, or not as many rows as another.
+    """
+    counts: dict[str, int | None] = {}
+    for spec in engine.inputs:
+        counts[spec.name] = _rows_of(shapes[spec.name], spec)
+    [first, *others] = counts.items()
+    for name, count in others:
+        if count != first[1]:
+            raise InvalidInput(f"its arrays {first[0]} and {name} have different numbers of rows")
+    return first[1]
+
+
+def _rows_of(shape: tuple[int, ...], spec: TensorSpec) -> int | None:
+    """Return the number of inputs along the first dimension; None if the array is one input."""
+    extra = len(shape) - len(spec.shape)
+    batched = spec.shape[:1] in {(-1,), (1,)}
+    if extra == 1 or (extra == 0 and batched):
+        return shape[0]
+    if (extra == 0) or (extra == -1 and batched):
+        return None
+    raise InvalidInput(
+        f"an array of shape {list(shape)} does not suit input {spec.name!r} of shape "
+        f"{list(spec.shape)}, neither as a whole nor in rows"
+    )
+
+
+def iterate_rows(arrays: Mapping[str, NDArray[Any]], start: int) -> Iterator[Row]:
+    """Yield the rows of arrays in memory, from `start` on."""
+    names = list(arrays)
+    for values in zip(*(array[start:] for array in arrays.values()), strict=True):
+        yield dict(zip(names, values, strict=True))

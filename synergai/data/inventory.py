@@ -1,0 +1,282 @@
+"""Inventory: all inputs of a job that are in files, listed before the first one is read.
+
+The list is kept in a temporary file. It makes the number of inputs known, their order stable and
+their total digest comparable with that of an earlier run, while memory stays small for millions of
+files. Any position can be reached without reading the inputs before it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from synergai.data.items import NamedInput, Reference, Unusable, unusable
+from synergai.data.locations import find, is_url, locate, read_file, suffix_of, to_url
+from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
+from synergai.data.names import UniqueNames, clean_name
+from synergai.data.row_files import ROW_SUFFIXES, open_rows
+from synergai.errors import InvalidInput, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from synergai.data.locations import Location
+    from synergai.domain import Engine
+
+_IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
+_TENSORS_ONLY: Final = (
+    "the engine takes tensors only, in .npy, .npz and .parquet files; for images, set preprocess "
+    "in its engine.toml"
+)
+_LENGTH_BYTES: Final = 4
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """A file, or what stands in for it, with `inputs` consecutive inputs.
+
+    Paths are bytes, since names of files need not be text.
+    """
+
+    path: bytes
+    name: str
+    inputs: int
+    is_rows: bool
+    numbered: bool
+    size: int
+    modified: str
+    reason: str = ""
+
+
+class Inventory:
+    """Inputs in files; a context manager that owns a temporary file.
+
+    Args:
+        patterns: paths, directories, patterns, URLs and manifests.
+        engine: the engine that the inputs are for.
+        by_reference: whether the workers read the files.
+        limit: bytes of the largest input.
+
+    Attributes:
+        inputs: number of inputs.
+        files: number of files.
+        size: bytes of the files whose size is known.
+        skipped: files of directories that are no inputs by their suffix.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        engine: Engine,
+        *,
+        by_reference: bool = False,
+        limit: int,
+    ) -> None:
+        self.inputs = self.files = self.size = self.skipped = 0
+        self._patterns = patterns
+        self._engine = engine
+        self._by_reference = by_reference
+        self._limit = limit
+        # The paths that one pattern matches are distinct.
+        alone = len(patterns) == 1 and not _is_manifest(patterns[0])
+        self._names = None if alone else UniqueNames()
+        self._usable = 0
+        self._first_reason = ""
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="synergai-inputs-")  # noqa: SIM115 - closed by `close`
+        self._end = 0
+        self._hash = sha256()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        self._file.close()
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of names, sizes and modification times of all files, in order."""
+        return self._hash.hexdigest()
+
+    # --- listing ------------------------------------------------------------------------
+
+    def scan(self) -> Iterator[None]:
+        """List all inputs; yield after each file.
+
+        A file that cannot be used becomes one input that fails.
+
+        Raises:
+            InvalidInput: a pattern matches nothing, a manifest is malformed, or no file can be
+                used.
+            OSError: a directory or the temporary file cannot be used.
+            NotSupported: a library of the extra ``data`` is missing.
+        """
+        for pattern in self._patterns:
+            if _is_manifest(pattern):
+                for path, name in read_manifest(pattern):
+                    self._add_listed(path, name)
+                    yield
+                continue
+            for location in find(pattern):
+                if location.listed and not self._suits(location.path):
+                    self.skipped += 1
+                else:
+                    self._add_file(location, location.path)
+                yield
+        self._file.flush()
+        where = ", ".join(self._patterns)
+        if not self.inputs:
+            skipped = f"; {self.skipped:,} other files were skipped" if self.skipped else ""
+            raise InvalidInput(
+                f"{where}: there are no inputs for engine {self._engine.name!r}{skipped}"
+            )
+        if not self._usable:
+            raise InvalidInput(f"{where}: no file can be used; the first: {self._first_reason}")
+
+    def _add_listed(self, path: str, name: str) -> None:
+        try:
+            location = locate(path)
+        except (OSError, ValueError) as error:
+            self._append(
+                _Entry(os.fsencode(path), name, 1, False, False, -1, "", unusable(error).reason)
+            )
+            return
+        self._add_file(location, name)
+
+    def _suits(self, path: str) -> bool:
+        """Return whether a file that was not named is an input, by its suffix."""
+        suffix = suffix_of(path)
+        if suffix in ROW_SUFFIXES:
+            return not self._by_reference
+        if self._engine.preprocess:
+            return suffix in _IMAGE_SUFFIXES
+        return takes_files(self._engine)
+
+    def _add_file(self, location: Location, name: str) -> None:
+        path, size, modified, _ = location
+        entry = _Entry(os.fsencode(path), name, 1, False, False, size, modified)
+        if suffix_of(path) in ROW_SUFFIXES:
+            self._describe_rows(path, entry)
+        elif not takes_files(self._engine):
+            entry.reason = _TENSORS_ONLY
+        self._append(entry)
+
+    def _describe_rows(self, path: str, entry: _Entry) -> None:
+        if self._by_reference:
+            entry.reason = "workers read encoded files only; rows of arrays must be uploaded"
+            return
+        entry.is_rows = True
+        try:
+            with open_rows(path, self._engine) as rows:
+                entry.inputs, entry.numbered = rows.count, not rows.single
+        except Exception as error:
+            if isinstance(error, SynergaiError) and not isinstance(error, InvalidInput):
+                raise  # a library is missing
+            entry.reason = unusable(error).reason
+
+    def _append(self, entry: _Entry) -> None:
+        entry.name = self._names.make(entry.name) if self._names else clean_name(entry.name)
+        if not entry.reason:
+            self._usable += 1
+        elif not self._first_reason:
+            self._first_reason = f"{entry.name}: {entry.reason}"
+        record = msgspec.msgpack.encode(entry)
+        self._hash.update(record)
+        self._file.write(len(record).to_bytes(_LENGTH_BYTES, "little") + record)
+        self._end += _LENGTH_BYTES + len(record)
+        self.inputs += entry.inputs
+        self.files += 1
+        self.size += max(0, entry.size)
+
+    # --- reading ------------------------------------------------------------------------
+
+    def read(self, start: int = 0) -> Iterator[NamedInput]:
+        """Yield the inputs from position `start` on: always ``inputs - start`` of them.
+
+        An input that cannot be read is `Unusable`. Reading holds one file, or one chunk of a file
+        of rows, in memory.
+        """
+        for entry in self._entries():
+            if start >= entry.inputs:
+                start -= entry.inputs
+                continue
+            yield from self._read(entry, start)
+            start = 0
+
+    def _entries(self) -> Iterator[_Entry]:
+        decode = msgspec.msgpack.Decoder(_Entry).decode
+        buffer, offset = b"", 0
+        while offset < self._end:
+            # Not through the file object: several readers do not disturb each other.
+            chunk = os.pread(self._file.fileno(), min(_CHUNK_BYTES, self._end - offset), offset)
+            offset += len(chunk)
+            buffer += chunk
+            position = 0
+            while len(buffer) - position >= _LENGTH_BYTES:
+                begin = position + _LENGTH_BYTES
+                end = begin + int.from_bytes(buffer[position:begin], "little")
+                if end > len(buffer):
+                    break
+                yield decode(buffer[begin:end])
+                position = end
+            buffer = buffer[position:]
+
+    def _read(self, entry: _Entry, start: int) -> Iterator[NamedInput]:
+        path = os.fsdecode(entry.path)
+        if entry.reason:
+            yield NamedInput(entry.name, Unusable(entry.reason))
+        elif self._by_reference:
+            yield NamedInput(entry.name, Reference(to_url(path)))
+        elif entry.is_rows:
+            yield from self._read_rows(entry, path, start)
+        else:
+            yield NamedInput(entry.name, self._read_content(path))
+
+    def _read_content(self, path: str) -> bytes | Unusable:
+        try:
+            return read_file(path, self._limit)
+        except Exception as error:  # noqa: BLE001 - file systems of URLs have errors of their own
+            return unusable(error)
+
+    def _read_rows(self, entry: _Entry, path: str, start: int) -> Iterator[NamedInput]:
+        failure = Unusable("the file has become shorter while it was read")
+        position = start
+        try:
+            with open_rows(path, self._engine) as rows:
+                for row in islice(rows.rows(start), entry.inputs - start):
+                    yield NamedInput(_row_name(entry, position), row)
+                    position += 1
+        except Exception as error:  # noqa: BLE001 - file systems of URLs have errors of their own
+            failure = unusable(error)
+        for number in range(position, entry.inputs):
+            yield NamedInput(_row_name(entry, number), failure)
+
+
+def _is_manifest(pattern: str) -> bool:
+    return suffix_of(pattern) in MANIFEST_SUFFIXES and (is_url(pattern) or Path(pattern).is_file())
+
+
+def _row_name(entry: _Entry, position: int) -> str:
+    return f"{entry.name}#{position}" if entry.numbered else entry.name
+
+
+def takes_files(engine: Engine) -> bool:
+    """Return whether an encoded file can be the engine's input."""
+    return len(engine.inputs) == 1 and (
+        bool(engine.preprocess) or engine.inputs[0].datatype == "BYTES"
+    )

@@ -1,0 +1,201 @@
+"""Directory with the results of one job: a marker with the job, and numbered shards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from synergai.data.shards import FORMATS, TEMPORARY_PREFIX, Format, format_of, write_shard
+from synergai.errors import Conflict, InvalidInput
+from synergai.runtime.atomic_file import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from synergai.data.results import JobResult
+
+MARKER: Final = "synergai-job.json"
+_SHARD: Final = re.compile(r"results-([0-9]{6,})\.(npz|parquet)")
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What a directory of results belongs to.
+
+    Attributes:
+        job_id: the job; empty while its inputs are being uploaded.
+        engine: the job's engine.
+        submission: digest of the command that submits the job; empty if it was submitted before.
+        format: format of its shards; None is the default.
+    """
+
+    job_id: str = ""
+    engine: str = ""
+    submission: str = ""
+    format: Format | None = None
+
+
+class ResultDirectory:
+    """A directory that takes the results of one job; a context manager that locks it.
+
+    Files that are not its own are left alone.
+
+    Args:
+        path: the directory; it is created if it does not exist.
+
+    Attributes:
+        path: the directory.
+        marker: whose results it has; None if nobody's yet.
+        cursor: where the results continue after its last shard.
+        total: number of results in its shards.
+
+    Raises:
+        Conflict: another process writes to it, or it has shards without a marker.
+        InvalidInput: its marker, or its last shard, is not valid.
+        OSError: it cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.marker: Marker | None = None
+        self.cursor = self.total = 0
+        self._next = 1
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._acquire()
+            self.marker = read_marker(path)
+            self._continue_after(list_shards(path))
+            self._remove_temporary_files()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._lock)
+
+    def claim(self, marker: Marker) -> None:
+        """Record whose results the directory takes.
+
+        Raises:
+            Conflict: it has those of another job, or of another command.
+            OSError: the marker cannot be written.
+        """
+        found = self.marker
+        if found is not None:
+            same_command = bool(found.submission) and found.submission == marker.submission
+            same_job = bool(found.job_id) and found.job_id == marker.job_id
+            if not (same_command or same_job):
+                raise Conflict(f"{self.path} has {_owner(found)}; choose another directory")
+            if marker.format not in (None, found.format):
+                raise Conflict(
+                    f"{self.path} has {found.format} files; choose another directory for "
+                    f"{marker.format}"
+                )
+            marker = Marker(
+                marker.job_id or found.job_id,
+                marker.engine or found.engine,
+                marker.submission or found.submission,
+                found.format,
+            )
+        elif marker.format is None:
+            marker = msgspec.structs.replace(marker, format=FORMATS[0])
+        if marker != found:
+            text = msgspec.json.format(msgspec.json.encode(marker), indent=2).decode()
+            write_atomic(self.path / MARKER, f"{text}\n")
+            self.marker = marker
+
+    def write(self, results: Sequence[JobResult], cursor: int) -> Path:
+        """Write the next shard and return its path.
+
+        Args:
+            results: the results after those of the last shard.
+            cursor: where they continue.
+
+        Raises:
+            OSError: it cannot be written.
+            SynergaiError: see `write_shard`.
+        """
+        if self.marker is None or not self.marker.job_id:
+            raise InvalidInput(f"{self.path} has not been claimed for a job")
+        path = self.path / f"results-{self._next:06}.{self.marker.format}"
+        total = self.total + len(results)
+        write_shard(path, results, job_id=self.marker.job_id, cursor=cursor, total=total)
+        self._next += 1
+        self.cursor, self.total = cursor, total
+        return path
+
+    def _continue_after(self, shards: Sequence[Path]) -> None:
+        if not shards:
+            return
+        if self.marker is None:
+            raise Conflict(
+                f"{self.path} has results of a job, but no {MARKER} that says which; choose "
+                "another directory"
+            )
+        last = format_of(shards[-1]).describe(shards[-1])
+        self._next, self.cursor, self.total = _number(shards[-1]) + 1, last.cursor, last.total
+
+    def _acquire(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"another process writes results to {self.path}") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def _remove_temporary_files(self) -> None:
+        """Remove what a killed process has left; the lock makes sure that it is not in use."""
+        for path in self.path.glob(f"{TEMPORARY_PREFIX}results-*"):
+            with suppress(OSError):
+                path.unlink()
+
+
+def read_marker(directory: Path) -> Marker | None:
+    """Return the marker of a directory; None without one.
+
+    Raises:
+        InvalidInput: it is not valid.
+        OSError: it cannot be read.
+    """
+    path = directory / MARKER
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Marker)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path} is not the marker of a job: {error}") from None
+
+
+def list_shards(directory: Path) -> list[Path]:
+    """Return the shards of a directory, in their order.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return sorted((p for p in directory.iterdir() if _SHARD.fullmatch(p.name)), key=_number)
+
+
+def _number(path: Path) -> int:
+    match = _SHARD.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def _owner(marker: Marker) -> str:
+    if marker.job_id:
+        return f"the results of job {marker.job_id} ({marker.engine})"
+    return f"been chosen for a job of {marker.engine} whose inputs are being uploaded"

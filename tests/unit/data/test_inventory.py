@@ -1,0 +1,398 @@
+"""Readers of inputs in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from synergai.data.inventory import Inventory
+from synergai.data.items import Reference, Unusable
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput, NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from synergai.data.items import NamedInput
+
+LIMIT = 1 << 20
+
+
+def an_engine(*inputs: TensorSpec, preprocess: str = "") -> Engine:
+    return Engine(
+        name=EngineName("engine"),
+        version="1",
+        backend="none",
+        inputs=inputs,
+        outputs=(),
+        preprocess=preprocess,
+    )
+
+
+IMAGES = an_engine(TensorSpec("image", "FP32", (1, 8, 8, 3)), preprocess="mobilenet")
+ROWS = an_engine(TensorSpec("x", "FP32", (-1, 2)))
+PAIRS = an_engine(TensorSpec("a", "FP32", (-1, 2)), TensorSpec("b", "INT64", (-1, 1)))
+
+
+def read(
+    *patterns: Path | str, engine: Engine = ROWS, start: int = 0, **options: Any
+) -> list[NamedInput]:
+    with scanned(*patterns, engine=engine, **options) as inventory:
+        items = list(inventory.read(start))
+        assert len(items) == inventory.inputs - start
+        return items
+
+
+def scanned(
+    *patterns: Path | str, engine: Engine = ROWS, limit: int = LIMIT, by_reference: bool = False
+) -> Inventory:
+    inventory = Inventory(
+        [str(each) for each in patterns], engine, limit=limit, by_reference=by_reference
+    )
+    try:
+        for _ in inventory.scan():
+            pass
+    except BaseException:
+        inventory.close()
+        raise
+    return inventory
+
+
+def names(items: Sequence[NamedInput], root: Path) -> list[str]:
+    return [item.name.removeprefix(f"{root}/") for item in items]
+
+
+def reason(item: NamedInput) -> str:
+    assert isinstance(item.value, Unusable), item
+    return item.value.reason
+
+
+def photo(path: Path, content: bytes = b"jpeg") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+# --- files ------------------------------------------------------------------------------
+
+
+def test_pattern_gives_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.jpg", "a.jpg", "ä.jpg", ".hidden.jpg", "notes.txt"):
+        photo(tmp_path / name, name.encode())
+    found = read(tmp_path / "*.jpg", engine=IMAGES)
+    assert names(found, tmp_path) == ["a.jpg", "b.jpg", "ä.jpg"]
+    assert [item.value for item in found] == [b"a.jpg", b"b.jpg", "ä.jpg".encode()]
+
+
+def test_directory_is_searched_for_files_that_the_engine_takes(tmp_path: Path) -> None:
+    for name in ("cats/1.jpg", "cats/2.PNG", "dogs/1.jpeg", "dogs/Thumbs.db", ".git/x.jpg"):
+        photo(tmp_path / name)
+    with scanned(tmp_path, engine=IMAGES) as inventory:
+        found = names(list(inventory.read()), tmp_path)
+        assert found == ["cats/1.jpg", "cats/2.PNG", "dogs/1.jpeg"]
+        assert (inventory.files, inventory.skipped, inventory.size) == (3, 1, 12)
+
+
+def test_file_with_the_characters_of_a_pattern_is_found(tmp_path: Path) -> None:
+    assert names(read(photo(tmp_path / "a[1].jpg"), engine=IMAGES), tmp_path) == ["a[1].jpg"]
+
+
+def test_name_that_is_not_text_is_escaped(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.jpg"
+    photo(tmp_path / os.fsdecode(b"\xff.jpg"), b"content")
+    assert os.path.exists(path)  # noqa: PTH110 - a path of bytes
+    [item] = read(tmp_path / "*.jpg", engine=IMAGES)
+    assert (item.name, item.value) == (f"{tmp_path}/\\udcff.jpg", b"content")
+
+
+def test_names_are_unique_and_stable(tmp_path: Path) -> None:
+    one, two = photo(tmp_path / "1.jpg"), photo(tmp_path / "2.jpg")
+    found = names(read(one, tmp_path / "*.jpg", two, engine=IMAGES), tmp_path)
+    assert found == ["1.jpg", "1.jpg~2", "2.jpg", "2.jpg~2"]
+
+
+def test_unreadable_files_fail_alone(tmp_path: Path) -> None:
+    photo(tmp_path / "a.jpg")
+    photo(tmp_path / "b.jpg", b"")
+    photo(tmp_path / "c.jpg", bytes(LIMIT + 1))
+    gone = photo(tmp_path / "d.jpg")
+    with scanned(tmp_path, engine=IMAGES) as inventory:
+        gone.unlink()
+        found = list(inventory.read())
+    assert found[0].value == b"jpeg"
+    assert [reason(item) for item in found[1:]] == [
+        "the file is empty",
+        "the file is larger than 1,048,576 bytes, the limit of a message",
+        "there is no such file",
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["absent", "absent/*.jpg", "a.jpg/*"])
+def test_pattern_without_files_is_refused(pattern: str, tmp_path: Path) -> None:
+    photo(tmp_path / "a.jpg")
+    with pytest.raises(InvalidInput, match=r"no such file|no file matches"):
+        read(tmp_path / pattern, engine=IMAGES)
+
+
+def test_empty_folder_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
+    photo(tmp_path / "notes.md")
+    with pytest.raises(InvalidInput, match=r"no inputs for engine 'engine'; 1 other files"):
+        read(tmp_path, engine=IMAGES)
+
+
+def test_engine_without_preprocessing_takes_no_images(tmp_path: Path) -> None:
+    photo(tmp_path / "a.jpg")
+    np.save(tmp_path / "b.npy", np.zeros((1, 2)))
+    bad, _ = read(tmp_path / "*")
+    assert "tensors only" in reason(bad)
+    with pytest.raises(InvalidInput, match=r"no file can be used; the first: .*a.jpg: the engine"):
+        read(tmp_path / "*.jpg")
+
+
+def test_digest_changes_with_names_and_contents(tmp_path: Path) -> None:
+    def digest() -> str:
+        with scanned(tmp_path, engine=IMAGES) as inventory:
+            return inventory.digest
+
+    photo(tmp_path / "a.jpg")
+    first = digest()
+    assert digest() == first
+    photo(tmp_path / "a.jpg", b"another")
+    second = digest()
+    photo(tmp_path / "b.jpg")
+    assert len({first, second, digest()}) == 3
+
+
+def test_files_by_reference_are_urls(tmp_path: Path) -> None:
+    photo(tmp_path / "a b.jpg")
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 3)))
+    manifest = tmp_path / "list.txt"
+    manifest.write_text("a b.jpg\ns3://bucket/c.jpg\nx.npy\n")
+    found = read(manifest, engine=IMAGES, by_reference=True)
+    assert [item.value for item in found[:2]] == [
+        Reference(f"file://{tmp_path}/a%20b.jpg"),
+        Reference("s3://bucket/c.jpg"),
+    ]
+    assert "must be uploaded" in reason(found[2])
+
+
+# --- rows -------------------------------------------------------------------------------
+
+
+def test_rows_of_an_array_are_inputs_from_any_position(tmp_path: Path) -> None:
+    rows = np.arange(400_000.0).reshape(-1, 2)  # several chunks
+    np.save(tmp_path / "x.npy", rows)
+    found = read(tmp_path / "x.npy", start=150_001)
+    assert found[0].name == f"{tmp_path}/x.npy#150001"
+    np.testing.assert_array_equal([item.value["x"] for item in found], rows[150_001:])
+
+
+def test_array_of_the_inputs_shape_is_one_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([1.0, 2.0]))
+    [item] = read(tmp_path / "x.npy")
+    assert item.name == f"{tmp_path}/x.npy"
+    assert item.value["x"].tolist() == [1.0, 2.0]
+
+
+def test_archive_has_an_array_for_each_input(tmp_path: Path) -> None:
+    a, b = np.arange(6.0).reshape(3, 2), np.arange(3)
+    np.savez_compressed(tmp_path / "x.npz", a=a, b=b[:, None], labels=np.zeros(7))
+    found = read(tmp_path / "x.npz", engine=PAIRS, start=1)
+    assert [item.value["b"].tolist() for item in found] == [[1], [2]]
+    assert found[-1].value["a"].tolist() == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_rows_of_a_parquet_file_are_read_by_row_group(flat: bool, tmp_path: Path) -> None:
+    rows = np.arange(24.0).reshape(6, 2, 2)
+    column = pa.array([row.ravel().tolist() if flat else row.tolist() for row in rows])
+    table = pa.table({"x": column, "label": pa.array(range(6))})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
+    engine = an_engine(TensorSpec("x", "FP32", (-1, 2, 2)))
+    found = read(tmp_path / "x.parquet", engine=engine, start=3)
+    assert [item.name.rpartition("#")[2] for item in found] == ["3", "4", "5"]
+    np.testing.assert_array_equal([item.value["x"] for item in found], rows[3:])
+
+
+def test_parquet_file_of_images_and_missing_values(tmp_path: Path) -> None:
+    table = pa.table({"label": [1, 2, 3], "image": [b"one", None, b"three"]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    found = read(tmp_path / "x.parquet", engine=IMAGES)
+    assert [item.value["image"] for item in found] == [b"one", None, b"three"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.npy", b"no array", "not an array in NumPy's format"),
+        ("x.npy", b"", "not an array in NumPy's format"),
+        ("x.npz", b"no archive", "not a .npz file"),
+        ("x.parquet", b"no table", "not a Parquet file"),
+    ],
+)
+def test_damaged_file_fails_alone(name: str, content: bytes, expected: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "good.npy", np.zeros((1, 2)))
+    (tmp_path / name).write_bytes(content)
+    good, bad = read(tmp_path / "good.npy", tmp_path / name)
+    assert good.value["x"].tolist() == [0.0, 0.0]
+    assert expected in reason(bad)
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.zeros((2, 3, 4, 5)), "does not suit input 'x'"),
+        (np.zeros(()), "does not suit input 'x'"),
+        (np.asfortranarray(np.zeros((3, 2))), "Fortran order"),
+        (np.array([{}]), "Python objects"),
+    ],
+)
+def test_array_that_does_not_suit_is_refused(
+    array: np.ndarray[Any, Any], expected: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(InvalidInput, match=expected):
+        read(tmp_path / "x.npy")
+
+
+def test_archive_without_the_inputs_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), c=np.zeros((3, 1)))
+    with pytest.raises(InvalidInput, match=r"has the arrays a, c; engine 'engine' needs a, b"):
+        read(tmp_path / "x.npz", engine=PAIRS)
+    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), b=np.zeros((4, 1)))
+    with pytest.raises(InvalidInput, match="different numbers of rows"):
+        read(tmp_path / "x.npz", engine=PAIRS)
+
+
+def test_rows_of_a_file_that_is_cut_meanwhile_fail(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((300_000, 2)))  # 4.8 MB, in chunks of 1 MiB
+    with scanned(path) as inventory:
+        os.truncate(path, 2_000_000)
+        found = list(inventory.read())
+    assert len(found) == 300_000
+    assert found[0].value["x"].tolist() == [0.0, 0.0]
+    assert reason(found[-1]) == "the file ends before its array does"
+
+
+# --- manifests --------------------------------------------------------------------------
+
+
+def test_manifests_of_all_formats_list_the_same_files(tmp_path: Path) -> None:
+    photo(tmp_path / "in" / "ä.jpg", b"1")
+    other = photo(tmp_path / "b,c.jpg", b"2")
+    texts = {
+        "list.txt": f"# photos\nin/ä.jpg\n\n{other}\r\n",
+        "plain.csv": f'in/ä.jpg\n"{other}"\n',
+        "list.csv": f'label,Path\n1,in/ä.jpg\n2,"{other}"\n',
+        "list.jsonl": f'"in/ä.jpg"\n{json.dumps({"file": str(other), "label": 2})}\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+        found = read(tmp_path / name, engine=IMAGES)
+        assert [(item.name, item.value) for item in found] == [
+            ("in/ä.jpg", b"1"),
+            (str(other), b"2"),
+        ]
+
+
+def test_manifest_may_name_inputs_and_list_files_that_are_missing(tmp_path: Path) -> None:
+    photo(tmp_path / "a.jpg")
+    (tmp_path / "list.csv").write_text("name,path\nfirst,a.jpg\nsecond,absent.jpg\nfirst,a.jpg\n")
+    found = read(tmp_path / "list.csv", engine=IMAGES)
+    assert [item.name for item in found] == ["first", "second", "first~2"]
+    assert reason(found[1]) == "there is no such file"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [("l.jsonl", '"a"\n{', 2), ("l.jsonl", "[1]", 1), ("l.csv", "x,path\n1,a.jpg\n2\n", 3)],
+)
+def test_malformed_manifest_is_refused_with_the_line(
+    name: str, text: str, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInput, match=f"{name}, line {line}"):
+        read(tmp_path / name, engine=IMAGES)
+
+
+# --- URLs -------------------------------------------------------------------------------
+
+
+def test_urls_are_read_by_fsspec() -> None:
+    files = fsspec.filesystem("memory")
+    for number in range(3):
+        files.pipe(f"/own-data/{number}.jpg", b"%d" % number)
+    try:
+        found = read("memory://own-data/*.jpg", engine=IMAGES, start=1)
+        assert [(item.name, item.value) for item in found] == [
+            ("memory:///own-data/1.jpg", b"1"),
+            ("memory:///own-data/2.jpg", b"2"),
+        ]
+        assert len(read("memory://own-data", engine=IMAGES)) == 3
+        with pytest.raises(InvalidInput, match="no file matches"):
+            read("memory://own-data/*.png", engine=IMAGES)
+    finally:
+        files.rm("/own-data", recursive=True)
+
+
+def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError(name=name.partition(".")[0])
+
+    monkeypatch.setattr("synergai.data.extras.import_module", refuse)
+    with pytest.raises(NotSupported, match=r"URLs need fsspec.*pip install 'synergai\[data\]'"):
+        read("s3://bucket/*.jpg", engine=IMAGES)
+    (tmp_path / "x.parquet").touch()
+    with pytest.raises(NotSupported, match="Parquet files need pyarrow"):
+        read(tmp_path / "x.parquet")
+
+
+# --- size -------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_names_take_little_memory(tmp_path: Path) -> None:
+    manifest = tmp_path / "list.txt"
+    with manifest.open("w") as file:
+        file.writelines(f"memory://photos/{number:07}.jpg\n" for number in range(100_000))
+    tracemalloc.start()
+    try:
+        with scanned(manifest, engine=IMAGES, by_reference=True) as inventory:
+            assert inventory.inputs == 100_000
+            last = None
+            for item in inventory.read():
+                last = item
+            assert last is not None
+            assert last.name == "memory://photos/0099999.jpg"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20, "digests of the names are kept, and nothing else"
+
+
+def test_large_array_is_read_in_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (50_000_000, 2)}
+        np.lib.format.write_array_header_2_0(file, header)  # type: ignore[no-untyped-call, unused-ignore]
+        file.truncate(file.tell() + 800_000_000)  # sparse
+    tracemalloc.start()
+    try:
+        with scanned(path) as inventory:
+            assert inventory.inputs == 50_000_000
+            reader = inventory.read(25_000_000)
+            for _ in range(200_000):
+                assert next(reader).value["x"].shape == (2,)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20

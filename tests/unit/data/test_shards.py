@@ -1,0 +1,237 @@
+"""Shards of results, and the directories that they are in."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import synergai
+from synergai.data import shards as shard_files
+from synergai.data.result_directory import MARKER, Marker, ResultDirectory
+from synergai.data.results import JobResult
+from synergai.errors import Conflict, InvalidInput
+from synergai.protocol.arrays import BFLOAT16_BITS
+
+if TYPE_CHECKING:
+    from synergai.data.shards import Format
+
+FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+
+
+def texts(shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray[Any, Any]]:
+    return arrays.arrays(np.object_, shape, elements=st.binary(max_size=5), fill=st.nothing())
+
+
+@st.composite
+def results(draw: st.DrawFn) -> list[JobResult]:
+    """Results with outputs of any dtype, some of them of one shape."""
+    names = draw(
+        st.lists(st.sampled_from(["p", "index", "index_", "error", "p.shape"]), unique=True)
+    )
+    dtypes = {
+        name: draw(st.sampled_from(["<f4", "<f2", "|i1", "<u8", "|b1", "BF16", "BYTES"]))
+        for name in names
+    }
+    fixed = {name: draw(SHAPES) if draw(st.booleans()) else None for name in names}
+    found = []
+    for index in range(draw(st.integers(1, 6))):
+        if draw(st.integers(0, 3)) == 0:
+            found.append(JobResult(index, draw(TEXTS), {}, "no " + draw(TEXTS)))
+            continue
+        outputs = {}
+        for name, dtype in dtypes.items():
+            shape = fixed[name]
+            shape = draw(SHAPES) if shape is None else shape
+            if dtype == "BYTES":
+                outputs[name] = draw(texts(shape))
+            elif dtype == "BF16":
+                outputs[name] = draw(arrays.arrays("<u2", shape)).view(BFLOAT16_BITS)
+            else:
+                outputs[name] = draw(arrays.arrays(dtype, shape))
+        found.append(JobResult(index, draw(TEXTS), outputs))
+    return found
+
+
+def assert_same(found: JobResult, expected: JobResult) -> None:
+    assert (found.index, found.name, found.error) == (
+        expected.index,
+        expected.name,
+        expected.error,
+    )
+    assert found.outputs.keys() == expected.outputs.keys()
+    for name, array in expected.outputs.items():
+        assert found.outputs[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.outputs[name], array)
+
+
+def a_result(index: int, **outputs: object) -> JobResult:
+    found = {name: np.asarray(value) for name, value in (outputs or {"p": [index]}).items()}
+    return JobResult(index, f"{index}.jpg", found)
+
+
+def read(path: Path) -> list[JobResult]:
+    return [result for _, result in synergai.read_results(path)]
+
+
+@FORMATS
+@given(expected=results())
+@settings(deadline=None, max_examples=60)
+def test_results_read_back_as_they_were_written(
+    shard_format: Format, expected: list[JobResult]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"results-000001.{shard_format}")
+        shard_files.write_shard(path, expected, job_id="job", cursor=7, total=9)
+        description = shard_files.format_of(path).describe(path)
+        assert (description.job_id, description.cursor, description.total) == ("job", 7, 9)
+        found = read(path)
+    assert len(found) == len(expected)
+    for each, original in zip(found, expected, strict=True):
+        assert_same(each, original)
+
+
+@given(
+    counts=st.lists(st.integers(1, 5), max_size=6),
+    failures=st.sets(st.integers(0, 12), max_size=4),
+)
+@settings(deadline=None, max_examples=25)
+def test_interrupted_writing_continues_without_gap_or_repetition(
+    counts: list[int], failures: set[int]
+) -> None:
+    """Every write may fail half-way; the directory is then opened again, as by a new process."""
+    expected = [a_result(index) for index in range(sum(counts))]
+    attempts = 0
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        write = shard_files.format_of(Path("x.npz")).write
+
+        def fail_sometimes(_self: object, file: Any, *arguments: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts in failures:
+                file.write(b"half a shard")
+                raise OSError("the disk is full")
+            write(file, *arguments)
+
+        patch.setattr("synergai.data.npz_shards.NpzShards.write", fail_sometimes)
+        path = Path(folder)
+        done = 0
+        while done < len(counts):
+            with ResultDirectory(path) as directory:
+                directory.claim(Marker("job", "engine"))
+                done = _shards_up_to(counts, directory.cursor)
+                for count in counts[done:]:
+                    first = directory.cursor
+                    batch = expected[first : first + count]
+                    try:
+                        directory.write(batch, first + count)
+                    except OSError:
+                        break
+                    done += 1
+                assert {each.index for each in read(path)} == set(range(directory.cursor))
+        assert [each.index for each in read(path)] == list(range(len(expected)))
+        allowed = {MARKER, *(f"results-{n:06}.npz" for n in range(1, len(counts) + 1))}
+        assert {each.name for each in path.iterdir()} <= allowed
+
+
+def _shards_up_to(counts: list[int], cursor: int) -> int:
+    done = 0
+    while cursor > 0:
+        cursor -= counts[done]
+        done += 1
+    return done
+
+
+@FORMATS
+def test_shard_has_a_row_for_each_result_for_other_libraries(
+    shard_format: Format, tmp_path: Path
+) -> None:
+    found = [
+        a_result(0, p=np.array([[0.5, 0.25]], np.float32), label=np.asarray([b"cat"], object)),
+        JobResult(1, "b.jpg", {}, "not an image"),
+    ]
+    with ResultDirectory(tmp_path) as directory:
+        directory.claim(Marker("job", "engine", "", shard_format))
+        path = directory.write(found, 2)
+    if shard_format == "npz":
+        with np.load(path) as shard:
+            assert shard["name"].tolist() == ["0.jpg", "b.jpg"]
+            assert shard["error"].tolist() == ["", "not an image"]
+            assert shard["p"].shape == (2, 1, 2)
+            assert np.isnan(shard["p"][1]).all()
+            assert shard["label"].tolist() == [[b"cat"], [b""]]
+    else:
+        assert pq.ParquetFile(path).read().to_pylist() == [
+            {"index": 0, "name": "0.jpg", "error": None, "p": [0.5, 0.25], "label": b"cat"},
+            {"index": 1, "name": "b.jpg", "error": "not an image", "p": None, "label": None},
+        ]
+
+
+def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
+    with ResultDirectory(tmp_path / "new" / "folder") as directory:
+        directory.claim(Marker("", "digits", "command"))
+        directory.claim(Marker("first", "digits", "command"))
+        directory.write([a_result(0)], 1)
+        with pytest.raises(Conflict, match="another process writes results to"):
+            ResultDirectory(directory.path)
+    with ResultDirectory(directory.path) as again:
+        assert (again.cursor, again.total) == (1, 1)
+        again.claim(Marker("first"))
+        with pytest.raises(Conflict, match=r"has the results of job first \(digits\); choose"):
+            again.claim(Marker("second", "digits", "another command"))
+        with pytest.raises(Conflict, match="has npz files"):
+            again.claim(Marker("first", format="parquet"))
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "results.npz").write_text("mine")
+    (tmp_path / ".synergai-results-000001.npz-abc").write_text("of a killed process")
+    with ResultDirectory(tmp_path) as directory:
+        directory.claim(Marker("job"))
+        directory.write([a_result(0)], 1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.npz",
+        "results-000001.npz",
+        MARKER,
+    }
+    assert (tmp_path / "results.npz").read_text() == "mine"
+
+
+def test_shards_without_a_marker_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results-000001.npz").write_text("whose?")
+    with pytest.raises(Conflict, match=r"no synergai-job\.json that says which"):
+        ResultDirectory(tmp_path)
+
+
+def test_shard_never_replaces_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "results-000001.npz"
+    path.write_text("there first")
+    with pytest.raises(FileExistsError):
+        shard_files.write_shard(path, [a_result(0)], job_id="job", cursor=1, total=1)
+    assert path.read_text() == "there first"
+
+
+@FORMATS
+@pytest.mark.parametrize("content", [b"", b"no shard"])
+def test_damaged_shard_is_refused(shard_format: Format, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"results-000001.{shard_format}"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match="is not a shard of results"):
+        read(path)
+
+
+def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "results-000001.npz", index=np.zeros(1))
+    with pytest.raises(InvalidInput, match="is not a shard of results"):
+        read(tmp_path)
+    with pytest.raises(InvalidInput, match="no such directory"):
+        read(tmp_path / "absent")
