@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
+    from synergai.data.items import NamedInput as NamedInput
+    from synergai.data.reading import read_results as read_results
+    from synergai.data.results import JobResult as JobResult
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import JobSpec as JobSpec
@@ -43,6 +46,9 @@ _EXPORTS = {
     "synergai.client.jobs": ("JobHandle",),
     "synergai.client.streaming": ("InferResult", "JobRun"),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
+    "synergai.data.items": ("NamedInput",),
+    "synergai.data.reading": ("read_results",),
+    "synergai.data.results": ("JobResult",),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

@@ -56,6 +56,27 @@ def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Ar
     return arrays
 
 
+def cast_value(value: ArrayLike, spec: TensorSpec) -> Array:
+    """Convert a value, which may be an array of another dtype, to an input of an engine.
+
+    A value with one dimension less than the input gains a leading batch dimension of 1; a scalar
+    becomes a single element. ``BF16`` inputs are arrays of bfloat16 or of its bit patterns.
+
+    Raises:
+        InvalidInput: the conversion would change the value other than by rounding to the nearest
+            floating-point number.
+    """
+    if spec.datatype == "BF16" and isinstance(value, np.ndarray) and _is_bfloat16(value.dtype):
+        return _with_batch(value.view(DTYPES["BF16"]), spec)
+    if isinstance(value, np.ndarray) and value.dtype == DTYPES[spec.datatype]:
+        return _with_batch(value, spec)
+    return _with_batch(_cast(value, spec.datatype), spec)
+
+
+def _is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    return dtype == DTYPES["BF16"] or dtype.name == "bfloat16"
+
+
 def _cast(value: ArrayLike, datatype: str) -> Array:
     if datatype == "BYTES":
         return _texts(value)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from synergai.oip import inference_pb2_grpc
     from synergai.protocol.bearer_token import Metadata
-    from synergai.v1 import fleet_pb2_grpc, jobs_pb2_grpc, store_pb2_grpc
+    from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 10.0
 """Timeout of calls without inference, which a healthy gateway answers at once."""
@@ -82,6 +82,17 @@ class GatewayChannel:
         from synergai.v1 import jobs_pb2_grpc
 
         return jobs_pb2_grpc.JobsStub(self._calls)
+
+    def upload(self) -> grpc.aio.StreamStreamCall[bytes, jobs_pb2.UploadReceipt]:
+        """Start an upload, whose requests are serialised by the caller without copying them."""
+        from synergai.v1 import jobs_pb2
+
+        method: grpc.aio.StreamStreamMultiCallable[bytes, jobs_pb2.UploadReceipt]
+        method = self._calls.stream_stream(
+            "/synergai.v1.Jobs/Upload",
+            response_deserializer=jobs_pb2.UploadReceipt.FromString,
+        )
+        return method()
 
     @cached_property
     def fleet(self) -> fleet_pb2_grpc.FleetAsyncStub:

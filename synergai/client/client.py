@@ -20,7 +20,6 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Sized
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 from msgspec.structs import replace
 
 from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
-from synergai.client.deadlines import normalize_deadline, to_microseconds
+from synergai.client.deadlines import normalize_deadline, seconds_until, to_microseconds
 from synergai.client.descriptions import EngineDescriptions
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle
@@ -60,17 +59,20 @@ from synergai.protocol.converters import (
     job_status_from_proto,
     profile_entry_from_proto,
 )
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 from synergai.protocol.tls import Identity, channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from types import TracebackType
 
+    from synergai.client.input_sources import JobInputs
     from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.client.uploads import UploadProgress
     from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
     from synergai.profiles.dictionary import ProfileEntry
@@ -157,6 +159,11 @@ class Client:
         if self._opened is None:
             raise InvalidInput("use the client in an `async with Client(...) as client:` block")
         return self._opened
+
+    @property
+    def max_input_bytes(self) -> int:
+        """Size of the largest input of a job, serialised."""
+        return self._max_message_bytes - ENVELOPE_BYTES
 
     # --- inference ----------------------------------------------------------------------
 
@@ -299,42 +306,100 @@ class Client:
         self,
         engine: str,
         *,
-        queries: int,
+        queries: int | None = None,
+        inputs: JobInputs | None = None,
         qos: float | None = None,
+        by: datetime | None = None,
         priority: int = 0,
         tenant: str = "",
         version: str = "",
         idempotency_key: str = "",
+        outputs: Sequence[str] = (),
+        max_failures: int | None = None,
+        on_progress: Callable[[UploadProgress], None] = lambda _: None,
     ) -> JobHandle:
-        """Submit a job of `queries` queries on the engine's sample set.
+        """Submit a job, of `queries` queries on the engine's sample set or over `inputs`.
 
         When this returns, the job is in the gateway's journal and survives a crash.
+
+        Inputs are uploaded first. They are read while they are sent, in a thread, and never all in
+        memory; an upload that is interrupted continues, for up to the client's `patience`. An input
+        that cannot be read, or does not suit the engine, fails alone: its result has the error.
 
         Args:
             engine: name of the engine.
             queries: number of queries; query *i* is sample *i* modulo the size of the sample set.
+            inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
+                list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
+                manifests. An array, or a mapping of arrays by input name, whose rows are the
+                inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
+                ``bytes`` (an encoded image) or `NamedInput`, each of which is one input.
             qos: seconds from acceptance to completion; None means no deadline.
+            by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
+                it is local time.
             priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
             version: version of the engine; if empty, the gateway chooses one when it accepts the
                 job.
             idempotency_key: submitting again with the same key and specification returns the
-                same job; a random key if empty.
+                same job, and continues the upload of its inputs; a random key if empty.
+            outputs: names of the requested outputs; all if empty. Only with `inputs`.
+            max_failures: inputs that may fail before the job does; None for all. Only with
+                `inputs`.
+            on_progress: called with the progress of the upload, on the event loop.
 
         Raises:
-            InvalidInput: a number is out of range or a name is not valid.
+            InvalidInput: a number is out of range, a name is not valid, or no input can be used.
             NotFound: there is no such engine.
             Conflict: the key was used with a different specification.
-            Overloaded: the gateway rejected the job.
+            Overloaded: the gateway rejected the job, or has no room for its inputs.
             Unavailable: the gateway is unreachable or stopping.
+            DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
+            NotSupported: a library that the inputs need is missing.
         """
-        request = jobs_pb2.SubmitRequest(
-            spec=job_spec_to_proto(_job_spec(engine, queries, qos, priority, tenant, version)),
-            idempotency_key=idempotency_key or uuid.uuid4().hex,
+        if qos is not None and by is not None:
+            raise InvalidInput("pass either qos or by")
+
+        def spec(queries: int, upload_id: str = "") -> JobSpec:
+            return _job_spec(
+                engine,
+                queries,
+                upload_id,
+                qos=qos if by is None else seconds_until(by),
+                priority=priority,
+                tenant=tenant,
+                version=version,
+                max_failures=max_failures,
+            )
+
+        key = idempotency_key or uuid.uuid4().hex
+        if inputs is None:
+            if queries is None:
+                raise InvalidInput("pass the number of queries, or inputs")
+            if outputs:
+                raise InvalidInput("outputs are for jobs over inputs only")
+            request = jobs_pb2.SubmitRequest(
+                spec=job_spec_to_proto(spec(queries)), idempotency_key=key
+            )
+            method = self._channel.jobs.Submit
+            return self.job((await self._channel.call(method, request)).id)
+        if queries is not None:
+            raise InvalidInput("pass either queries or inputs")
+        # Imported late: other jobs need no NumPy.
+        from synergai.client.submission import submit_inputs
+
+        job_id = await submit_inputs(
+            self._channel,
+            await self.engine(_with_version(engine, version)),
+            inputs,
+            spec,
+            outputs=outputs,
+            idempotency_key=key,
+            max_input_bytes=self.max_input_bytes,
+            patience=self._patience,
+            on_progress=on_progress,
         )
-        method = self._channel.jobs.Submit
-        job = await self._channel.call(method, request)
-        return self.job(job.id)
+        return self.job(job_id)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of a job, without asking the gateway whether it exists."""
@@ -394,7 +459,7 @@ class Client:
         _ = channel.oip  # raises NotSupported before the call starts
         engine = _with_version(engine, version)
         build_request = self._request_builder(engine, (), 0, None, None)
-        spec = _job_spec(engine, queries, qos, priority, tenant)
+        spec = _job_spec(engine, queries, qos=qos, priority=priority, tenant=tenant)
         return JobRun(channel, spec, self._cast_each(engine, inputs), build_request)
 
     # --- the fleet ----------------------------------------------------------------------
@@ -656,16 +721,26 @@ def _with_version(engine: str, version: str) -> str:
 
 
 def _job_spec(
-    engine: str, queries: int, qos: float | None, priority: int, tenant: str, version: str = ""
+    engine: str,
+    queries: int,
+    upload_id: str = "",
+    *,
+    qos: float | None,
+    priority: int,
+    tenant: str,
+    version: str = "",
+    max_failures: int | None = None,
 ) -> JobSpec:
     name, _, version = _with_version(engine, version).partition("/")
     return JobSpec(
         engine=EngineName(name),
         version=version,
         queries=queries,
-        qos=math.inf if qos is None else qos,
+        **({} if qos is None else {"qos": qos}),
         priority=priority,
         tenant=tenant,
+        upload_id=upload_id,
+        max_failures=max_failures,
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
 
-from synergai.errors import InvalidInput
+from synergai.errors import DeadlineExceeded, InvalidInput
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _NO_LIMIT_S: Final = 10 * 365 * 86400.0
 """Longer deadlines mean no deadline: clocks and the protocol's integers are bounded."""
@@ -24,6 +28,18 @@ def normalize_deadline(seconds: float | None) -> float | None:
         return None
     if math.isnan(seconds):
         raise InvalidInput("a deadline must be a number of seconds, not nan")
+    return seconds
+
+
+def seconds_until(instant: datetime) -> float:
+    """Return the seconds from now to an instant; one without a zone is in local time.
+
+    Raises:
+        DeadlineExceeded: it has passed.
+    """
+    seconds = instant.timestamp() - time.time()
+    if seconds <= 0:
+        raise DeadlineExceeded(f"{instant:%Y-%m-%d %H:%M:%S} has passed")
     return seconds
 
 

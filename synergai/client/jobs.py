@@ -1,4 +1,4 @@
-"""Handle to watch, await and cancel a job."""
+"""Handle to watch, await and cancel a job, and to read its results."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from synergai.client.channel import GatewayChannel
+    from synergai.client.results import ResultBatch
+    from synergai.data.results import JobResult
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
 
@@ -100,6 +102,42 @@ class JobHandle:
         finally:
             await statuses.aclose()
         raise Unavailable(f"the watch of job {self.id} ended before the job")
+
+    async def results(self, *, follow: bool = True) -> AsyncGenerator[tuple[int, JobResult], None]:
+        """Yield the results of a job over its own inputs, in the order in which they were stored.
+
+        Inputs that failed are among them, with their `error`. Results can be read while the job
+        runs, any number of times, until the gateway deletes them. Like `watch`, it reconnects.
+
+        Args:
+            follow: wait for further results until the job has ended.
+
+        Yields:
+            The position of the input, and its result.
+
+        Raises:
+            NotFound: the gateway does not know the job, or no longer has its results.
+            Unavailable: the gateway was unavailable for longer than `patience`.
+            SynergaiError: the call failed.
+        """
+        batches = self.result_batches(follow=follow)
+        try:
+            async for batch in batches:
+                for result in batch.results:
+                    yield result.index, result
+        finally:
+            await batches.aclose()
+
+    def result_batches(
+        self, *, cursor: int = 0, follow: bool = True
+    ) -> AsyncGenerator[ResultBatch, None]:
+        """Yield the results like `results`, as they arrive and with the cursor after each batch."""
+        # Imported late: submitting and watching jobs needs no NumPy.
+        from synergai.client.results import read_batches
+
+        return read_batches(
+            self._channel, self.id, cursor=cursor, follow=follow, patience=self._patience
+        )
 
     async def cancel(self) -> JobStatus:
         """Stop the job at its next query; completed queries are kept.

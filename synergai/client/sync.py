@@ -24,15 +24,18 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from synergai.client.client import Parameters
     from synergai.client.fleet import WorkerStatus
+    from synergai.client.input_sources import JobInputs
     from synergai.client.jobs import JobHandle
     from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
+    from synergai.data.results import JobResult
     from synergai.domain import Engine, JobState
     from synergai.jobs import JobStatus
     from synergai.profiles.dictionary import ProfileEntry
@@ -135,23 +138,31 @@ class SyncClient:
         self,
         engine: str,
         *,
-        queries: int,
+        queries: int | None = None,
+        inputs: JobInputs | None = None,
         qos: float | None = None,
+        by: datetime | None = None,
         priority: int = 0,
         tenant: str = "",
         version: str = "",
         idempotency_key: str = "",
+        outputs: Sequence[str] = (),
+        max_failures: int | None = None,
     ) -> SyncJobHandle:
         """Submit a job; see `Client.submit`."""
         handle = self._loop.run(
             self._client.submit(
                 engine,
                 queries=queries,
+                inputs=inputs,
                 qos=qos,
+                by=by,
                 priority=priority,
                 tenant=tenant,
                 version=version,
                 idempotency_key=idempotency_key,
+                outputs=outputs,
+                max_failures=max_failures,
             )
         )
         return SyncJobHandle(self._loop, handle)
@@ -278,6 +289,10 @@ class SyncJobHandle:
     def wait(self) -> JobStatus:
         """Wait for the job to end; see `JobHandle.wait`."""
         return self._loop.run(self._handle.wait())
+
+    def results(self, *, follow: bool = True) -> Iterator[tuple[int, JobResult]]:
+        """Yield the results of a job over its own inputs; see `JobHandle.results`."""
+        return self._loop.iterate(self._handle.results(follow=follow))
 
     def cancel(self) -> JobStatus:
         """Stop the job at its next query; see `JobHandle.cancel`."""

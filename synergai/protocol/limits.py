@@ -6,6 +6,8 @@ from typing import Final
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Largest gRPC message; gRPC's default of 4 MiB is too small for eight ordinary images."""
+ENVELOPE_BYTES: Final = 64 * 1024
+"""Room in a message around an input of a job: its name, and the fields of the message."""
 MAX_CALLS_PER_CONNECTION: Final = 256
 """Calls that a client may have open on one connection; gRPC clients delay the rest.
 

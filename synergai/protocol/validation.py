@@ -61,6 +61,10 @@ TYPED_FIELDS: Final = {
 }
 """Field of ``InferTensorContents`` by datatype; 16-bit floats have none."""
 
+UNUSABLE: Final = "synergai_unusable"
+"""Request parameter: why an input of a job could not be read. It takes the place of the input, so
+that positions remain and the reason appears with the results."""
+
 _NARROW: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),
@@ -104,6 +108,8 @@ def check_request(
             datatype, shape or data is wrong; or a requested output does not exist or cannot be
             returned in the requested form.
     """
+    if request.parameters and UNUSABLE in request.parameters:
+        raise InvalidInput(request.parameters[UNUSABLE].string_param)
     if request.model_version and request.model_version != engine.version:
         raise InvalidInput(
             f"engine {engine.name!r} has version {engine.version!r}, not {request.model_version!r}"

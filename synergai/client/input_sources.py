@@ -1,0 +1,202 @@
+"""Sources of a job's inputs: files, arrays, and iterables of anything that is an input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from synergai.client.upload_messages import MessageBuilder
+from synergai.data.columns import count_rows, iterate_rows
+from synergai.data.inventory import Inventory
+from synergai.data.items import NamedInput
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+
+    from synergai.client.upload_messages import InputEncoder, UploadMessage
+    from synergai.domain import Engine
+
+_END: Final[Any] = object()
+
+
+class InputSource(Protocol):
+    """Inputs in a stable order.
+
+    Attributes:
+        inputs: their number; None if it is unknown.
+    """
+
+    @property
+    def inputs(self) -> int | None:
+        """See above."""
+        ...
+
+    def read(self, start: int = 0) -> Iterator[NamedInput] | AsyncIterator[NamedInput]:
+        """Yield the inputs from position `start` on."""
+        ...
+
+
+JobInputs: TypeAlias = (
+    InputSource | str | Path | Mapping[str, Any] | Iterable[Any] | AsyncIterable[Any]
+)
+"""See `synergai.Client.submit`."""
+
+
+async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSource:
+    """Return the source of a job's inputs; files are listed in a thread.
+
+    Raises:
+        InvalidInput: there are none, or they do not suit the engine.
+        OSError: a directory cannot be read.
+        NotSupported: a library of the extra ``data`` is missing.
+    """
+    match inputs:
+        case Inventory() | ArraySource() | IterableSource() | AsyncSource():
+            return inputs
+        case str() | Path():
+            return await asyncio.to_thread(take_inventory, [str(inputs)], engine, limit)
+        case list() | tuple() if inputs and all(isinstance(each, str | Path) for each in inputs):
+            paths = [str(each) for each in inputs]
+            return await asyncio.to_thread(take_inventory, paths, engine, limit)
+        case np.ndarray():
+            if len(engine.inputs) != 1:
+                names = ", ".join(spec.name for spec in engine.inputs)
+                raise InvalidInput(f"pass a mapping of arrays by the engine's inputs: {names}")
+            return ArraySource({engine.inputs[0].name: inputs}, engine)
+        case Mapping():
+            return ArraySource(inputs, engine)
+        case AsyncIterable():
+            return AsyncSource(inputs, engine, limit)
+        case Iterable() if not isinstance(inputs, bytes):
+            return IterableSource(inputs, engine, limit)
+    raise InvalidInput(
+        "the inputs must be paths, arrays, a mapping of arrays, or an iterable of inputs, not "
+        f"{type(inputs).__name__}"
+    )
+
+
+def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> Inventory:
+    """List the inputs in files.
+
+    Raises:
+        SynergaiError: see `Inventory.scan`.
+        OSError: a directory cannot be read.
+    """
+    inventory = Inventory(patterns, engine, limit=limit)
+    try:
+        for _ in inventory.scan():
+            pass
+    except BaseException:
+        inventory.close()
+        raise
+    return inventory
+
+
+class ArraySource:
+    """Rows of arrays, one array for each input of the engine.
+
+    Raises:
+        InvalidInput: the arrays do not suit the engine.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], engine: Engine) -> None:
+        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        names = [spec.name for spec in engine.inputs]
+        if set(self._arrays) != set(names):
+            raise InvalidInput(
+                f"there are arrays {', '.join(self._arrays) or '(none)'}; engine {engine.name!r} "
+                f"needs {', '.join(names)}"
+            )
+        rows = count_rows({name: array.shape for name, array in self._arrays.items()}, engine)
+        if rows is None:
+            self._arrays = {name: array[np.newaxis] for name, array in self._arrays.items()}
+        self.inputs = 1 if rows is None else rows
+
+    def read(self, start: int = 0) -> Iterator[NamedInput]:
+        """Yield the rows from `start` on, named by their numbers."""
+        for number, row in enumerate(iterate_rows(self._arrays, start), start):
+            yield NamedInput(str(number), row)
+
+
+class IterableSource:
+    """Inputs of an iterable, which can be read once."""
+
+    def __init__(self, items: Iterable[Any], engine: Engine, limit: int) -> None:
+        self.inputs = None
+        self._items = items
+        self._expand = partial(expand, engine=engine, limit=limit)
+
+    def read(self, start: int = 0) -> Iterator[NamedInput]:
+        """Yield the inputs from `start` on."""
+        return islice(self._read(), start, None)
+
+    def _read(self) -> Iterator[NamedInput]:
+        position = 0
+        for item in self._items:
+            for each in self._expand(item, position):
+                yield each
+                position += 1
+
+
+class AsyncSource:
+    """Inputs of an asynchronous iterable, which can be read once."""
+
+    def __init__(self, items: AsyncIterable[Any], engine: Engine, limit: int) -> None:
+        self.inputs = None
+        self._items = items
+        self._expand = partial(expand, engine=engine, limit=limit)
+
+    async def read(self, start: int = 0) -> AsyncGenerator[NamedInput, None]:
+        """Yield the inputs from `start` on."""
+        position = 0
+        async for item in self._items:
+            for each in self._expand(item, position):
+                if position >= start:
+                    yield each
+                position += 1
+
+
+def expand(item: Any, position: int, engine: Engine, limit: int) -> Iterator[NamedInput]:
+    """Yield the inputs that an element of an iterable stands for.
+
+    A path stands for the inputs in its file; anything else is one input, named by its position.
+    """
+    if isinstance(item, str | Path):
+        with take_inventory([str(item)], engine, limit) as inventory:
+            yield from inventory.read()
+    else:
+        yield item if isinstance(item, NamedInput) else NamedInput(str(position), item)
+
+
+async def read_messages(
+    source: InputSource, encoder: InputEncoder, start: int
+) -> AsyncGenerator[UploadMessage, None]:
+    """Yield the messages of a source's inputs from `start` on.
+
+    Iterables that are not asynchronous are advanced in a thread, as they may read files.
+    """
+    builder = MessageBuilder(encoder, start)
+    items = source.read(start)
+    if isinstance(items, AsyncIterator):
+        async for item in items:
+            if message := builder.add(item):
+                yield message
+    else:
+        while message := await asyncio.to_thread(_next_message, items, builder):
+            yield message
+    while message := builder.take():
+        yield message
+
+
+def _next_message(items: Iterator[NamedInput], builder: MessageBuilder) -> UploadMessage | None:
+    for item in items:
+        if message := builder.add(item):
+            return message
+    return builder.take()

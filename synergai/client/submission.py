@@ -1,0 +1,93 @@
+"""Submission of a job over the client's own inputs: upload, then submit."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from synergai.client.input_sources import open_source, read_messages
+from synergai.client.upload_messages import InputEncoder
+from synergai.client.uploads import Upload, UploadProgress
+from synergai.data.inventory import Inventory
+from synergai.errors import Conflict, InvalidInput
+from synergai.protocol.converters import job_spec_to_proto
+from synergai.v1 import jobs_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.client.channel import GatewayChannel
+    from synergai.client.input_sources import JobInputs
+    from synergai.domain import Engine, JobSpec
+
+_NAMESPACE: Final = uuid.UUID("5ca1ab1e-0da7-4a11-8e57-5eed0f1a7e57")
+"""Of the ids of uploads that follow from idempotency keys."""
+_MAX_LISTED: Final = 1000
+
+
+def upload_id_for(idempotency_key: str) -> str:
+    """Return the id of the upload for a key, so that submitting again continues the upload."""
+    return str(uuid.uuid5(_NAMESPACE, idempotency_key))
+
+
+async def submit_inputs(
+    channel: GatewayChannel,
+    engine: Engine,
+    inputs: JobInputs,
+    make_spec: Callable[[int, str], JobSpec],
+    *,
+    outputs: Sequence[str],
+    idempotency_key: str,
+    max_input_bytes: int,
+    patience: float,
+    on_progress: Callable[[UploadProgress], None],
+) -> str:
+    """Upload inputs, submit a job over them and return its id.
+
+    Args:
+        channel: the gateway's.
+        engine: the engine.
+        inputs: see `Client.submit`.
+        make_spec: returns the job's specification for a number of inputs and an upload.
+        outputs: names of the requested outputs; all if empty.
+        idempotency_key: of the submission, and of the upload.
+        max_input_bytes: largest input.
+        patience: seconds for which the upload outlasts an unavailable gateway.
+        on_progress: called with the progress of the upload.
+
+    Raises:
+        InvalidInput: there are no inputs, or they do not suit the engine.
+        SynergaiError: a call failed.
+        Exception: reading the inputs failed.
+    """
+    upload_id = upload_id_for(idempotency_key)
+    make_spec(0, upload_id)  # raises for an invalid specification before anything is read
+    source = await open_source(inputs, engine, max_input_bytes)
+    try:
+        encoder = InputEncoder(engine, outputs, max_input_bytes)
+        read = partial(read_messages, source, encoder)
+        upload = Upload(channel, upload_id, read, patience=patience, on_progress=on_progress)
+        stored = await upload.run()
+    finally:
+        if isinstance(source, Inventory) and source is not inputs:
+            source.close()
+    if not stored:
+        raise InvalidInput(f"there are no inputs for engine {engine.name!r}")
+    request = jobs_pb2.SubmitRequest(
+        spec=job_spec_to_proto(make_spec(stored, upload_id)), idempotency_key=idempotency_key
+    )
+    try:
+        return (await channel.call(channel.jobs.Submit, request)).id
+    except Conflict:
+        # The time left until an instant has changed since the key was used.
+        if job_id := await _find_job(channel, upload_id):
+            return job_id
+        raise
+
+
+async def _find_job(channel: GatewayChannel, upload_id: str) -> str:
+    """Return the id of the job over an upload, if it is among the newest; empty otherwise."""
+    request = jobs_pb2.ListRequest(limit=_MAX_LISTED)
+    jobs = (await channel.call(channel.jobs.List, request)).jobs
+    return next((job.id for job in jobs if job.spec.upload_id == upload_id), "")

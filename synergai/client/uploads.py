@@ -1,0 +1,186 @@
+"""Upload of a job's inputs, which continues after an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.client.multiplexer import DuplexCall
+from synergai.errors import InternalError, Unavailable
+from synergai.runtime.backoff import Backoff
+from synergai.v1 import jobs_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from synergai.client.channel import GatewayChannel
+    from synergai.client.upload_messages import UnusableInput, UploadMessage
+
+_WINDOW_BYTES: Final = 32 << 20
+"""Bytes that are sent and not stored yet, and are kept to be sent again."""
+_READ_AHEAD: Final = 2
+"""Messages that are made while others are written."""
+
+
+@dataclass(slots=True)
+class UploadProgress:
+    """How far an upload is.
+
+    Attributes:
+        stored: inputs that the gateway has stored.
+        read: inputs that have been read, or were stored by an earlier upload.
+        size: bytes that have been sent.
+        unusable: inputs among those read that are unusable.
+        new: the unusable inputs since the last report, in order.
+    """
+
+    stored: int = 0
+    read: int = 0
+    size: int = 0
+    unusable: int = 0
+    new: tuple[UnusableInput, ...] = ()
+
+
+class Upload:
+    """One upload; run it once.
+
+    Args:
+        channel: the gateway's.
+        upload_id: identifies the upload across interruptions.
+        read: yields the messages of the inputs from a position on; called once.
+        patience: seconds without progress after which an unavailable gateway is given up.
+        on_progress: called with the progress after each change.
+    """
+
+    def __init__(
+        self,
+        channel: GatewayChannel,
+        upload_id: str,
+        read: Callable[[int], AsyncGenerator[UploadMessage, None]],
+        *,
+        patience: float,
+        on_progress: Callable[[UploadProgress], None] = lambda _: None,
+    ) -> None:
+        self._channel = channel
+        self._upload_id = upload_id
+        self._read = read
+        self._patience = patience
+        self._on_progress = on_progress
+        self._progress = UploadProgress()
+        self._messages: asyncio.Queue[UploadMessage | BaseException | None] = asyncio.Queue(
+            _READ_AHEAD
+        )
+        self._reader: asyncio.Task[None] | None = None
+        self._exhausted = False
+        self._unstored: deque[UploadMessage] = deque()
+        self._unstored_bytes = 0
+        self._changed = asyncio.Event()
+
+    async def run(self) -> int:
+        """Send all inputs that the gateway has not stored yet; return their number in all.
+
+        Raises:
+            Unavailable: the gateway was unavailable for longer than `patience`.
+            SynergaiError: the gateway refused the upload.
+            Exception: reading the inputs failed.
+        """
+        delays = Backoff().delays()
+        unavailable_since: float | None = None
+        try:
+            while True:
+                stored = self._progress.stored
+                try:
+                    await self._send()
+                except Unavailable:
+                    now = time.monotonic()
+                    if unavailable_since is None or self._progress.stored > stored:
+                        delays, unavailable_since = Backoff().delays(), now
+                    delay = next(delays)
+                    if now + delay - unavailable_since > self._patience:
+                        raise
+                    await asyncio.sleep(delay)
+                else:
+                    return self._progress.stored
+        finally:
+            await self._stop_reading()
+
+    async def _send(self) -> None:
+        """Send over one call, until it ends."""
+        self._channel.ensure_open()
+        self._changed.clear()
+        greeted = asyncio.Event()
+        call = DuplexCall(self._channel, self._channel.upload(), self._requests(greeted))
+        try:
+            async for receipt in call:
+                self._acknowledge(receipt.stored)
+                greeted.set()
+        finally:
+            await call.close()
+        if not self._exhausted or self._unstored:
+            raise Unavailable(f"{self._channel.target} ended the upload before its last input")
+
+    async def _requests(self, greeted: asyncio.Event) -> AsyncIterator[bytes]:
+        yield jobs_pb2.UploadRequest(upload_id=self._upload_id).SerializeToString()
+        await greeted.wait()
+        for message in list(self._unstored):
+            yield message.data
+        if self._reader is None:
+            self._progress.read = self._progress.stored
+            self._reader = asyncio.create_task(self._read_ahead(self._progress.stored))
+        while True:
+            while self._unstored_bytes >= _WINDOW_BYTES:
+                self._changed.clear()
+                await self._changed.wait()
+            if self._exhausted:
+                return
+            match await self._messages.get():
+                case None:
+                    self._exhausted = True
+                    return
+                case BaseException() as error:
+                    raise error
+                case message:
+                    self._unstored.append(message)
+                    self._unstored_bytes += len(message.data)
+                    self._count(message)
+                    yield message.data
+
+    async def _read_ahead(self, start: int) -> None:
+        try:
+            async with aclosing(self._read(start)) as messages:
+                async for message in messages:
+                    await self._messages.put(message)
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            await self._messages.put(error)
+        else:
+            await self._messages.put(None)
+
+    async def _stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    def _count(self, message: UploadMessage) -> None:
+        progress = self._progress
+        progress.read += message.count
+        progress.size += len(message.data)
+        progress.unusable += len(message.unusable)
+        progress.new = message.unusable
+        self._on_progress(progress)
+        progress.new = ()
+
+    def _acknowledge(self, stored: int) -> None:
+        if stored < self._progress.stored:
+            raise InternalError(
+                f"{self._channel.target} has lost inputs of upload {self._upload_id} that it had "
+                "stored"
+            )
+        self._progress.stored = stored
+        while self._unstored and self._unstored[0].first + self._unstored[0].count <= stored:
+            self._unstored_bytes -= len(self._unstored.popleft().data)
+        self._changed.set()
+        self._on_progress(self._progress)

@@ -1,0 +1,185 @@
+"""Upload of inputs over calls that break."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synergai.client import uploads
+from synergai.client.upload_messages import UploadMessage
+from synergai.client.uploads import Upload
+from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
+from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from synergai.client.channel import GatewayChannel
+
+
+class Spool:
+    """A gateway's store of one upload, whose calls end as planned.
+
+    Args:
+        breaks: number of messages after which each call breaks; later calls do not.
+        keeps: number of messages whose inputs each of these calls does not store in the end.
+    """
+
+    def __init__(self, breaks: list[tuple[int, int]]) -> None:
+        self.breaks = breaks
+        self.names: list[str] = []
+        self.most_unstored = 0
+
+    def call(self) -> Call:
+        return Call(self, *(self.breaks.pop(0) if self.breaks else (10**6, 0)))
+
+
+class Call:
+    """A call of Upload."""
+
+    def __init__(self, spool: Spool, breaks_after: int, forgets: int) -> None:
+        self.spool = spool
+        self.left = breaks_after
+        self.forgets = forgets
+        self.receipts: asyncio.Queue[UploadReceipt | None] = asyncio.Queue()
+        self.broken = False
+
+    async def write(self, data: bytes) -> None:
+        request = UploadRequest.FromString(data)
+        if self.left == 0 or self.broken:
+            self.broken = True
+            self.receipts.put_nowait(None)
+            await asyncio.sleep(0)
+            raise asyncio.InvalidStateError
+        self.left -= 1
+        names = self.spool.names
+        assert request.first <= len(names), "a gap"
+        # A call that is about to break may lose what it has not acknowledged.
+        if self.left >= self.forgets:
+            names += [each.name for each in request.inputs[len(names) - request.first :]]
+            self.receipts.put_nowait(UploadReceipt(stored=len(names)))
+        else:
+            self.broken = True
+            self.receipts.put_nowait(None)
+        await asyncio.sleep(0)
+
+    async def done_writing(self) -> None:
+        self.receipts.put_nowait(None)
+
+    def cancel(self) -> None:
+        self.receipts.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[UploadReceipt]:
+        while (receipt := await self.receipts.get()) is not None:
+            yield receipt
+        if self.broken:
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()
+            )
+
+
+def channel_to(spool: Spool, failure: type[SynergaiError] = Unavailable) -> GatewayChannel:
+    channel = SimpleNamespace(
+        target="gate:1",
+        upload=spool.call,
+        ensure_open=lambda: None,
+        to_error=lambda _: failure("the disk is full"),
+        cancellation_cause=lambda cancellation: cancellation,
+    )
+    return cast("GatewayChannel", channel)
+
+
+def messages(names: list[str], sizes: list[int]) -> Any:
+    """Return a function that yields messages of these sizes from a position on."""
+
+    async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
+        first = start
+        for size in [*sizes, len(names)]:
+            part = names[first : first + size]
+            if not part:
+                return
+            inputs = [Input(name=name) for name in part]
+            data = UploadRequest(first=first, inputs=inputs).SerializeToString()
+            yield UploadMessage(first, len(part), data, ())
+            first += len(part)
+
+    return read
+
+
+@pytest.fixture(autouse=True)
+def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        uploads, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] * 1000))
+    )
+
+
+def run(spool: Spool, read: Any, patience: float = 60.0) -> int:
+    return asyncio.run(Upload(channel_to(spool), "id", read, patience=patience).run())
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), max_size=12),
+    stored=st.integers(0, 5),
+    breaks=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=5),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_input_is_stored_once_and_in_order(
+    sizes: list[int], stored: int, breaks: list[tuple[int, int]]
+) -> None:
+    names = [f"{number}.jpg" for number in range(sum(sizes))]
+    spool = Spool(breaks)
+    spool.names = names[:stored]
+    assert run(spool, messages(names, sizes)) == len(names)
+    assert spool.names == names
+
+
+def test_error_of_the_inputs_ends_the_upload() -> None:
+    async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
+        if start == 0:
+            raise InvalidInput("the inputs are broken")
+        yield UploadMessage(0, 0, b"", ())
+
+    with pytest.raises(InvalidInput, match="inputs are broken"):
+        run(Spool([]), read)
+
+
+def test_unavailable_gateway_is_given_up_after_the_patience() -> None:
+    spool = Spool([(0, 0)] * 1000)
+    with pytest.raises(Unavailable):
+        run(spool, messages(["a"], []), patience=-1.0)
+    assert len(spool.breaks) == 999
+
+
+def test_gateway_that_has_lost_inputs_is_not_trusted() -> None:
+    spool = Spool([(2, 0)])
+    call = spool.call
+
+    def forgetful() -> Call:
+        spool.names = spool.names[:1]
+        return call()
+
+    spool.call = forgetful  # type: ignore[method-assign]  # a test's own spool
+    with pytest.raises(InternalError, match="has lost inputs"):
+        run(spool, messages([str(n) for n in range(9)], [4]))
+
+
+def test_window_bounds_what_is_sent_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_WINDOW_BYTES", 1)
+    spool = Spool([])
+    names = [str(number) for number in range(50)]
+    assert run(spool, messages(names, [1] * 50)) == 50
+    assert spool.names == names
+
+
+def test_refusal_of_the_gateway_is_raised() -> None:
+    spool = Spool([(1, 0)])
+    channel = channel_to(spool, SynergaiError)
+    upload = Upload(channel, "id", messages(["a"], []), patience=60.0)
+    with pytest.raises(SynergaiError, match="disk is full"):
+        asyncio.run(upload.run())
