@@ -166,15 +166,17 @@ def _as_json(result: InferResult) -> dict[str, Any]:
     return {
         "engine": result.engine,
         "version": result.version,
-        "outputs": {
-            name: {
-                "datatype": _datatype(array),
-                "shape": list(array.shape),
-                "data": [_element(element) for element in array.ravel().tolist()],
-            }
-            for name, array in result.outputs.items()
-        },
+        "outputs": {name: tensor_as_json(array) for name, array in result.outputs.items()},
         "parameters": dict(result.parameters),
+    }
+
+
+def tensor_as_json(array: NDArray[Any]) -> dict[str, Any]:
+    """Return a tensor's datatype, shape and elements for JSON."""
+    return {
+        "datatype": _datatype(array),
+        "shape": list(array.shape),
+        "data": [_element(element) for element in array.ravel().tolist()],
     }
 
 
@@ -218,7 +220,7 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
             if shown < array.shape[1]:
                 notes.append(f"{name}: top {shown} of {array.shape[1]:,}")
         else:
-            values.append(_summary(name, array))
+            values.append(summary(name, array))
     for columns, rows in ((_BOX, boxes), (_CLASS, classes), (_VALUES, values)):
         if rows:
             print_table(columns, rows)
@@ -243,7 +245,8 @@ def _classes(array: NDArray[Any], top: int, first: int) -> Iterator[tuple[str, .
             yield str(number), str(index - first), f"{row[index]:.4g}"
 
 
-def _summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
+def summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
+    """Return the name, datatype, shape and first elements of a tensor."""
     values = [str(_element(element)) for element in array.ravel()[:_PREVIEW].tolist()]
     more = ", …" if array.size > _PREVIEW else ""
     return name, _datatype(array), str(list(array.shape)), ", ".join(values) + more

@@ -1,34 +1,36 @@
-"""``synergai submit`` and ``synergai jobs``: submit, list, show, watch and cancel jobs."""
+"""``synergai jobs``: list, show, watch and cancel jobs, and fetch their results."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from contextlib import aclosing
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
+from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
+from synergai.cli.progress import count_progress
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, InvalidSettings, Unavailable
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
+    from synergai.data.shards import Format
     from synergai.jobs import Execution, JobStatus
 
 VIOLATED: Final = 3
 """Exit code of a command whose job missed its QoS."""
 
-submit_app: Final = typer.Typer(rich_markup_mode="rich")
-app: Final = typer.Typer(rich_markup_mode="rich", help="List, show, watch and cancel jobs.")
+app: Final = typer.Typer(
+    rich_markup_mode="rich", help="List, show, watch and cancel jobs, and fetch results."
+)
 
 FailOnViolation = Annotated[
     bool,
@@ -41,6 +43,13 @@ JobIdArgument = Annotated[
     str,
     typer.Argument(
         metavar="JOB", help="The job's id, or at least 4 characters that only it begins with."
+    ),
+]
+
+ShardFormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="FORMAT", help="Format of the shards: npz (default) or parquet."
     ),
 ]
 
@@ -66,63 +75,6 @@ _STYLES: Final = {
 
 _UNSUCCESSFUL: Final = (JobState.FAILED, JobState.REJECTED)
 """States whose reason the table of jobs shows."""
-
-
-@submit_app.command(
-    epilog="Example: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold]"
-)
-def submit(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
-    queries: Annotated[int, typer.Option("--queries", "-q", help="Number of queries.")],
-    qos: Annotated[
-        float | None,
-        typer.Option(
-            "--qos",
-            metavar="SECONDS",
-            help="Time to completion. Default: no deadline.",
-        ),
-    ] = None,
-    priority: Priority = 0,
-    version: EngineVersion = "",
-    tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
-    key: Annotated[
-        str,
-        typer.Option(help="Idempotency key; submitting again with it returns the same job."),
-    ] = "",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
-    fail_on_violation: FailOnViolation = False,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Submit a job of queries on an engine's sample set, with an optional QoS.
-
-    Prints the job's id once the job is in the gateway's journal.
-    """
-
-    async def run(client: Client) -> None:
-        job = await client.submit(
-            engine,
-            queries=queries,
-            qos=qos,
-            priority=priority,
-            tenant=tenant,
-            version=version,
-            idempotency_key=key,
-        )
-        if watch or fail_on_violation:
-            await _follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
-            return
-        if not as_json:
-            typer.echo(job.id)
-        status = await job.status()
-        if as_json:
-            print_json(status)
-        if status.state is JobState.REJECTED:
-            status.raise_unless_succeeded()
-
-    call_gateway(target, tls_ca, token_file, run)
 
 
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
@@ -165,7 +117,7 @@ def show(
     async def run(client: Client) -> JobStatus:
         return await (await _find(client, job)).status()
 
-    _print_status(call_gateway(target, tls_ca, token_file, run), as_json=as_json)
+    print_status(call_gateway(target, tls_ca, token_file, run), as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
@@ -181,7 +133,7 @@ def watch(
 
     async def run(client: Client) -> None:
         found = await _find(client, job)
-        await _follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
+        await follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
 
     call_gateway(target, tls_ca, token_file, run)
 
@@ -194,7 +146,7 @@ def cancel(
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Stop a job at its next query; completed queries are kept."""
+    """Stop a job at its next query; completed queries, and their results, are kept."""
 
     async def run(client: Client) -> tuple[JobStatus, JobStatus]:
         handle = await _find(client, job)
@@ -203,7 +155,42 @@ def cancel(
     before, status = call_gateway(target, tls_ca, token_file, run)
     if before.state.ended:
         typer.echo(f"the job had already ended ({before.state.name.lower()})", err=True)
-    _print_status(status, as_json=as_json)
+    print_status(status, as_json=as_json)
+
+
+@app.command(epilog="Example: [bold]synergai jobs results JOB --output results/ --follow[/bold]")
+def results(
+    job: JobIdArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIRECTORY", help="Write shards; without it, print results."
+        ),
+    ] = None,
+    shard_format: ShardFormatOption = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Wait for further results until the job has ended."),
+    ] = False,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Fetch the results of a job over your own inputs; those in the directory already are kept."""
+    # Imported here to keep NumPy out of `--help`.
+    from synergai.cli.result_files import fetch_into, print_results
+
+    chosen = parse_format(shard_format)
+
+    async def run(client: Client) -> None:
+        found = await _find(client, job)
+        if output is None:
+            await print_results(found, follow=wait, as_json=as_json)
+        else:
+            await fetch_into(found, output, chosen, follow=wait, as_json=as_json)
+
+    call_gateway(target, tls_ca, token_file, run)
 
 
 @app.callback(invoke_without_command=True)
@@ -235,15 +222,25 @@ async def _find(client: Client, job: str) -> JobHandle:
     return client.job(ids[0] if len(ids) == 1 else job)
 
 
-async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
+async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
     """Show a job's progress until it ends, then its final status.
 
     Raises:
         SynergaiError: the job did not succeed.
         Exit: it missed its QoS, and `fail_on_violation` is set.
     """
-    status: JobStatus | None = None
-    with _progress() as progress:
+    status = await watch_progress(job)
+    print_status(status, as_json=as_json)
+    raise_unless_good(status, fail_on_violation=fail_on_violation)
+
+
+async def watch_progress(job: JobHandle) -> JobStatus:
+    """Show a job's progress until it ends, and return its final status.
+
+    Raises:
+        SynergaiError: the watch failed.
+    """
+    with count_progress() as progress:
         task = progress.add_task(job.id, total=None)
         try:
             async with aclosing(job.watch()) as statuses:
@@ -254,6 +251,8 @@ async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fa
                         completed=status.queries_done,
                         total=status.spec.queries,
                     )
+                    if status.state.ended:
+                        return status
         except asyncio.CancelledError:
             progress.console.print(
                 f"the job continues; cancel it with 'synergai jobs cancel {job.id}'",
@@ -261,31 +260,37 @@ async def _follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fa
                 highlight=False,
             )
             raise
-    if status is not None:
-        _print_status(status, as_json=as_json)
-        status.raise_unless_succeeded()
-        if fail_on_violation and status.violated:
-            raise typer.Exit(VIOLATED)
+    raise Unavailable(f"the watch of job {job.id} ended before the job")
+
+
+def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
+    """Raise unless a job succeeded and, if that matters, met its QoS.
+
+    Raises:
+        SynergaiError: the job did not succeed.
+        Exit: it missed its QoS, and `fail_on_violation` is set.
+    """
+    status.raise_unless_succeeded()
+    if fail_on_violation and status.violated:
+        raise typer.Exit(VIOLATED)
+
+
+def parse_format(name: str | None) -> Format | None:
+    """Return the format of `--format`; None if it is left to the directory.
+
+    Raises:
+        InvalidSettings: there is no such format.
+    """
+    match name:
+        case None | "npz" | "parquet":
+            return name
+    raise InvalidSettings(f"--format: {name!r} is not a format of shards; write npz or parquet")
 
 
 def progress_text(job: JobStatus) -> str:
     """Return the state, and what is known about the deadline of a job that has not ended."""
     texts = [_state_text(job)] if job.state.ended else [_state_text(job), deadline_text(job)]
     return ", ".join(text.plain for text in texts if text)
-
-
-def _progress() -> Progress:
-    """Return a progress bar on standard error, leaving standard output to the result."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
 
 
 def _parse_state(name: str) -> JobState:
@@ -333,7 +338,8 @@ def deadline_text(job: JobStatus) -> Text:
     return Text("met" if job.state is JobState.SUCCEEDED else "", "green")
 
 
-def _print_status(job: JobStatus, *, as_json: bool) -> None:
+def print_status(job: JobStatus, *, as_json: bool) -> None:
+    """Print a job's status as facts, or as JSON."""
     if as_json:
         print_json(job)
         return
@@ -343,6 +349,7 @@ def _print_status(job: JobStatus, *, as_json: bool) -> None:
         ("state", _state_text(job)),
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
+        ("failures", f"{job.failures:,}" if job.failures else ""),
         ("QoS", format_seconds(job.spec.qos)),
         ("deadline", deadline_text(job)),
         ("waited", format_seconds(job.waited_s)),

@@ -82,9 +82,17 @@ APPLICATIONS: Final = {
         "synergai.cli.infer:app", "Run one query and print its answer.", _USE, "cli,client"
     ),
     "submit": Application(
-        "synergai.cli.jobs:submit_app", "Submit a job of queries on an engine.", _USE, "cli"
+        "synergai.cli.submit:app",
+        "Submit a job on an engine, over your files or its samples.",
+        _USE,
+        "cli,client",
     ),
-    "jobs": Application("synergai.cli.jobs:app", "List, show, watch and cancel jobs.", _USE, "cli"),
+    "jobs": Application(
+        "synergai.cli.jobs:app",
+        "List, show, watch and cancel jobs, and fetch results.",
+        _USE,
+        "cli,client",
+    ),
     "workers": Application("synergai.cli.workers:app", "Show the registered workers.", _USE, "cli"),
     "engines": Application(
         "synergai.cli.engines:app",

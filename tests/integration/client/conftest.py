@@ -20,6 +20,7 @@ from synergai.errors import (
     EngineUnusable,
     IdempotencyConflict,
     JobNotFound,
+    NotFound,
     Overloaded,
     SynergaiError,
     Unavailable,
@@ -59,6 +60,8 @@ class FakeGateway:
         submissions: idempotency keys of all submissions.
         stalled: number of calls and queries that currently never return.
         max_in_flight: highest number of queries in flight on one stream.
+        uploads: inputs by upload.
+        refused_from: position of the first input that the next uploads fail at, if any.
     """
 
     def __init__(self) -> None:
@@ -71,6 +74,8 @@ class FakeGateway:
         self.streams: list[Answers] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
+        self.uploads: dict[str, list[jobs_pb2.Input]] = {}
+        self.refused_from: int | None = None
         self.stalled = 0
         self.max_in_flight = 0
         self.server = grpc.aio.server(options=rpc.server_options())
@@ -101,6 +106,8 @@ class FakeGateway:
                         "List": rpc.unary(self._list, jobs_pb2.ListRequest),
                         "Cancel": rpc.unary(self._cancel, jobs_pb2.CancelRequest),
                         "Run": rpc.stream(self._run, jobs_pb2.RunRequest),
+                        "Upload": rpc.stream(self._upload, jobs_pb2.UploadRequest),
+                        "Results": rpc.server_stream(self._results, jobs_pb2.ResultsRequest),
                     },
                 ),
                 grpc.method_handlers_generic_handler(
@@ -257,6 +264,8 @@ class FakeGateway:
         self._maybe_unavailable()
         if request.spec.engine not in ENGINES:
             raise EngineNotFound(request.spec.engine)
+        if request.spec.upload_id and request.spec.upload_id not in self.uploads:
+            raise NotFound(f"there is no upload {request.spec.upload_id!r}")
         job = jobs_pb2.Job(
             id=f"job-{request.idempotency_key}", spec=request.spec, state=jobs_pb2.JOB_STATE_QUEUED
         )
@@ -305,6 +314,41 @@ class FakeGateway:
         job.actual_s = 0.5
         job.finished_at.GetCurrentTime()
         yield job
+
+    async def _upload(
+        self, requests: AsyncIterator[jobs_pb2.UploadRequest], _: object
+    ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
+        inputs: list[jobs_pb2.Input] | None = None
+        async for request in requests:
+            if inputs is None:
+                inputs = self.uploads.setdefault(request.upload_id, [])
+            assert request.first <= len(inputs), "a gap"
+            inputs += request.inputs[len(inputs) - request.first :]
+            if self.refused_from is not None and len(inputs) >= self.refused_from:
+                raise Overloaded("the disk is full")
+            self._maybe_unavailable()
+            yield jobs_pb2.UploadReceipt(stored=len(inputs))
+
+    async def _results(
+        self, request: jobs_pb2.ResultsRequest, _: object
+    ) -> AsyncGenerator[jobs_pb2.ResultBatch, None]:
+        """Answer like ``identity``, three results at a time."""
+        inputs = self.uploads[self._job(request.job_id).spec.upload_id]
+        for first in range(request.cursor, len(inputs), 3):
+            results = []
+            for index, each in enumerate(inputs[first : first + 3], first):
+                query = oip.ModelInferRequest.FromString(each.request)
+                if query.inputs:
+                    outputs = {"y": read_inputs(query)["x"]}
+                    response = build_response("identity", outputs).SerializeToString()
+                    results.append(
+                        jobs_pb2.JobResult(index=index, name=each.name, response=response)
+                    )
+                else:
+                    reason = query.parameters["synergai_unusable"].string_param
+                    results.append(jobs_pb2.JobResult(index=index, name=each.name, error=reason))
+            yield jobs_pb2.ResultBatch(results=results, cursor=first + len(results))
+            self._maybe_unavailable()
 
     async def _run(
         self, requests: AsyncIterator[jobs_pb2.RunRequest], context: object

@@ -1,0 +1,71 @@
+"""Durations and times of day on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+from synergai.errors import InvalidSettings
+
+_SECONDS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+_DURATION: Final = re.compile(
+    r"(?:([0-9.]+)d)?(?:([0-9.]+)h)?(?:([0-9.]+)m(?:in)?)?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?"
+)
+_TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative.
+
+    Raises:
+        InvalidSettings: it is not a duration.
+    """
+    text = text.strip().lower()
+    try:
+        match = _DURATION.fullmatch(text)
+        if match is not None and text:
+            parts = zip(match.groups(), _SECONDS.values(), strict=True)
+            return sum(float(part) * unit for part, unit in parts if part)
+        return float(text)
+    except ValueError:
+        raise InvalidSettings(
+            f"{option}: {text!r} is not a duration; write seconds, or one such as 90s, 30m, 2h or "
+            "1h30m"
+        ) from None
+
+
+def parse_instant(text: str, option: str, now: datetime) -> datetime:
+    """Return the instant of a time such as ``18:00``, or of an ISO 8601 date and time.
+
+    A time of day is the next one. Times without a zone are local.
+
+    Args:
+        text: the time.
+        option: the option that has it, for the message.
+        now: the current time, with a zone.
+
+    Raises:
+        InvalidSettings: it is not a time, or has passed.
+    """
+    try:
+        if match := _TIME.fullmatch(text.strip()):
+            hour, minute, second = (int(part or 0) for part in match.groups())
+            local = now.astimezone()
+            instant = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            if instant <= now:
+                instant = _same_time_tomorrow(instant)
+        else:
+            instant = datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError:
+        raise InvalidSettings(
+            f"{option}: {text!r} is not a time; write one such as 18:00 or 2026-11-23T06:00"
+        ) from None
+    if instant <= now:
+        raise InvalidSettings(f"{option}: {text} has passed")
+    return instant
+
+
+def _same_time_tomorrow(instant: datetime) -> datetime:
+    # Without the zone, because the day may have 23 or 25 hours.
+    return (instant.replace(tzinfo=None) + timedelta(days=1)).astimezone()

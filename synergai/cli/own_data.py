@@ -1,0 +1,222 @@
+"""A job over files from the command line: list, upload, submit, wait, and write the results.
+
+Running the same command again continues where it was interrupted, in any of these steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import typer
+
+from synergai.cli.durations import parse_instant
+from synergai.cli.jobs import print_status, raise_unless_good, watch_progress
+from synergai.cli.output import print_json, to_jsonable
+from synergai.cli.progress import count_progress
+from synergai.cli.result_files import FailureList, fetch_results
+from synergai.data.inventory import Inventory
+from synergai.data.result_directory import Marker, ResultDirectory
+from synergai.domain import JobState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.progress import Progress
+
+    from synergai.client.client import Client
+    from synergai.client.jobs import JobHandle
+    from synergai.client.uploads import UploadProgress
+    from synergai.data.shards import Format
+    from synergai.domain import Engine
+    from synergai.jobs import JobStatus
+
+_REPORT_EVERY: Final = 1000
+"""Files listed between updates of the progress."""
+
+
+@dataclass
+class OwnDataJob:
+    """One run of the command; see the options of `synergai submit`."""
+
+    client: Client
+    engine: str
+    _: KW_ONLY
+    patterns: tuple[str, ...]
+    output: Path | None
+    shard_format: Format | None
+    outputs: tuple[str, ...]
+    by_reference: bool
+    max_failures: int | None
+    qos_s: float | None
+    by: str | None
+    priority: int
+    tenant: str
+    version: str
+    key: str
+    unusable: FailureList = field(default_factory=FailureList)
+    failed: FailureList = field(default_factory=FailureList)
+
+    async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
+        """Run the command.
+
+        Raises:
+            Conflict: the directory has results of another job.
+            SynergaiError: a call failed, or the job did not succeed.
+            OSError: a file cannot be read or written.
+            Exit: it missed its QoS, and `fail_on_violation` is set.
+        """
+        described = f"{self.engine}/{self.version}" if self.version else self.engine
+        description = await self.client.engine(described)
+        with ExitStack() as stack:
+            directory = stack.enter_context(ResultDirectory(self.output)) if self.output else None
+            with count_progress() as progress:
+                inventory = stack.enter_context(await self._list(description, progress))
+                digest = self._digest(description, inventory)
+                if directory is not None:
+                    directory.claim(Marker("", self.engine, digest, self.shard_format))
+                job = await self._submit(inventory, digest, directory, progress)
+            if detach:
+                await self._print_accepted(job, as_json=as_json)
+                return
+            if not as_json:
+                typer.echo(job.id)
+            status = await self._wait(job, directory)
+            self._print_end(status, directory, as_json=as_json)
+            raise_unless_good(status, fail_on_violation=fail_on_violation)
+
+    async def _list(self, engine: Engine, progress: Progress) -> Inventory:
+        task = progress.add_task("listing inputs", total=None)
+        inventory = Inventory(
+            self.patterns,
+            engine,
+            by_reference=self.by_reference,
+            limit=self.client.max_input_bytes,
+        )
+        try:
+            files = inventory.scan()
+            while await asyncio.to_thread(_advance, files):
+                progress.update(task, completed=inventory.files)
+        except BaseException:
+            inventory.close()
+            raise
+        progress.remove_task(task)
+        if inventory.skipped:
+            progress.console.print(
+                f"{inventory.skipped:,} other files of the directories are no inputs", markup=False
+            )
+        return inventory
+
+    def _digest(self, engine: Engine, inventory: Inventory) -> str:
+        """Return what identifies the command: the same one over the same files has the same."""
+        facts: list[Any] = [
+            self.engine,
+            engine.version,
+            inventory.digest,
+            self.outputs,
+            self.by_reference,
+            self.max_failures,
+            self.qos_s,
+            self.by,
+            self.priority,
+            self.tenant,
+            self.key,
+        ]
+        return sha256(msgspec.json.encode(facts)).hexdigest()
+
+    async def _submit(
+        self,
+        inventory: Inventory,
+        digest: str,
+        directory: ResultDirectory | None,
+        progress: Progress,
+    ) -> JobHandle:
+        """Upload the inputs and submit the job, unless the directory has one already."""
+        marker = directory.marker if directory is not None else None
+        if marker is not None and marker.job_id:
+            return self.client.job(marker.job_id)
+        task = progress.add_task(f"uploading to {self.engine}", total=inventory.inputs)
+
+        def report(upload: UploadProgress) -> None:
+            for each in upload.new:
+                self.unusable.add(each.index, each.name, each.reason)
+            text = f"uploading {upload.size / 1e6:,.0f} MB"
+            if upload.unusable:
+                text += f", {upload.unusable:,} unusable"
+            progress.update(task, description=text, completed=upload.stored)
+
+        job = await self.client.submit(
+            self.engine,
+            inputs=inventory,
+            qos=self.qos_s,
+            by=None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC)),
+            priority=self.priority,
+            tenant=self.tenant,
+            version=self.version,
+            idempotency_key=self.key or digest,
+            outputs=self.outputs,
+            max_failures=self.max_failures,
+            on_progress=report,
+        )
+        if directory is not None:
+            directory.claim(Marker(job.id, self.engine, digest, self.shard_format))
+        progress.remove_task(task)
+        return job
+
+    async def _print_accepted(self, job: JobHandle, *, as_json: bool) -> None:
+        if not as_json:
+            typer.echo(job.id)
+        status = await job.status()
+        if as_json:
+            print_json(status)
+        self.unusable.print()
+        if status.state is JobState.REJECTED:
+            status.raise_unless_succeeded()
+
+    async def _wait(self, job: JobHandle, directory: ResultDirectory | None) -> JobStatus:
+        """Wait for the job to end, writing its results meanwhile; return its final status."""
+        watching = asyncio.ensure_future(watch_progress(job))
+        if directory is None:
+            return await watching
+        fetching = asyncio.ensure_future(
+            fetch_results(job, directory, follow=True, failures=self.failed)
+        )
+        tasks = (watching, fetching)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            # The error of a shard that cannot be written ends the watch as well.
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return watching.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _print_end(
+        self, status: JobStatus, directory: ResultDirectory | None, *, as_json: bool
+    ) -> None:
+        listed = self.failed if directory is not None else self.unusable
+        if as_json:
+            facts = to_jsonable(status)
+            if directory is not None:
+                facts |= {"directory": str(directory.path), "results": directory.total}
+            print_json(facts | {"failed_inputs": listed.as_json()})
+            return
+        print_status(status, as_json=False)
+        if directory is not None:
+            typer.echo(f"{directory.total:,} results in {directory.path}")
+        elif status.queries_done:
+            typer.echo(f"fetch the results with 'synergai jobs results {status.id} --output DIR'")
+        listed.print()
+
+
+def _advance(files: Any) -> bool:
+    """List some more files; return whether there may be others."""
+    return any(number == _REPORT_EVERY for number, _ in enumerate(files, 1))

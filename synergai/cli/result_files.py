@@ -1,0 +1,233 @@
+"""Results of a job, fetched into the shards of a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from synergai.cli.infer import summary, tensor_as_json
+from synergai.cli.output import print_json
+from synergai.cli.progress import count_progress
+from synergai.data.result_directory import Marker, ResultDirectory
+from synergai.runtime.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+    from synergai.client.jobs import JobHandle
+    from synergai.client.results import ResultBatch
+    from synergai.data.results import JobResult
+    from synergai.data.shards import Format
+
+_SHARD_RESULTS: Final = 10_000
+_SHARD_BYTES: Final = 64 << 20
+_SHARD_S: Final = 30.0
+"""Results wait for at most so long before they can be read, and shards have at most so many."""
+_MAX_LISTED: Final = 20
+"""Failed inputs that a command lists; the shards have all."""
+
+
+class FailureList:
+    """Failed inputs: their number, and the first ones.
+
+    Attributes:
+        count: number of failed inputs.
+        first: positions, names and reasons of the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[tuple[int, str, str]] = []
+
+    def add(self, index: int, name: str, reason: str) -> None:
+        """Add a failed input."""
+        self.count += 1
+        if len(self.first) < _MAX_LISTED:
+            self.first.append((index, name, reason))
+
+    def lines(self) -> list[str]:
+        """Return a line for each listed input, and one for the others."""
+        lines = [f"{name}: {reason}" for _, name, reason in self.first]
+        if more := self.count - len(self.first):
+            lines.append(f"and {more:,} more")
+        return lines
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the listed inputs as objects."""
+        return [{"index": i, "name": name, "reason": text} for i, name, text in self.first]
+
+    def print(self) -> None:
+        """Print the failed inputs on standard error; nothing without any."""
+        if self.count:
+            typer.echo(f"{self.count:,} inputs failed:", err=True)
+        for line in self.lines():
+            typer.echo(f"  {printable(line)}", err=True)
+
+
+async def fetch_into(
+    job: JobHandle, output: Path, shard_format: Format | None, *, follow: bool, as_json: bool
+) -> None:
+    """Fetch results into a directory, and print what there is and which inputs failed.
+
+    Raises:
+        Conflict: the directory has results of another job.
+        SynergaiError: a call failed.
+        OSError: the directory cannot be written.
+    """
+    failures = FailureList()
+    with ResultDirectory(output) as directory:
+        status = await job.status()
+        directory.claim(Marker(job.id, status.spec.engine, "", shard_format))
+        before = directory.total
+        with count_progress() as progress:
+            task = progress.add_task("fetching results", total=status.spec.queries)
+            await fetch_results(
+                job,
+                directory,
+                follow=follow,
+                failures=failures,
+                on_progress=lambda done: progress.update(task, completed=done),
+            )
+        if as_json:
+            facts = {"job": job.id, "directory": str(output), "results": directory.total}
+            print_json({**facts, "new": directory.total - before, "failures": failures.as_json()})
+            return
+        typer.echo(f"{directory.total:,} results in {output} ({directory.total - before:,} new)")
+    failures.print()
+
+
+async def print_results(job: JobHandle, *, follow: bool, as_json: bool) -> None:
+    """Print a line per result: JSON, or the input's name and the outputs.
+
+    Raises:
+        SynergaiError: a call failed.
+    """
+    async with aclosing(job.results(follow=follow)) as results:
+        async for index, result in results:
+            if as_json:
+                facts: dict[str, Any] = {"index": index, "name": result.name}
+                facts |= {"error": result.error} if result.error else outputs_as_json(result)
+                typer.echo(json.dumps(facts, ensure_ascii=False))
+            else:
+                typer.echo(printable(f"{result.name}: {_describe(result)}"))
+
+
+def outputs_as_json(result: JobResult) -> dict[str, Any]:
+    """Return a result's outputs as ``infer --json`` has them."""
+    return {"outputs": {name: tensor_as_json(a) for name, a in result.outputs.items()}}
+
+
+def _describe(result: JobResult) -> str:
+    if result.error:
+        return f"failed: {result.error}"
+    texts = []
+    for name, array in result.outputs.items():
+        _, datatype, shape, values = summary(name, array)
+        texts.append(f"{name} {datatype} {shape} {values}")
+    return "; ".join(texts)
+
+
+async def fetch_results(
+    job: JobHandle,
+    directory: ResultDirectory,
+    *,
+    follow: bool,
+    failures: FailureList,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write the results that the directory does not have yet, shard by shard.
+
+    Args:
+        job: the job.
+        directory: claimed for the job.
+        follow: wait for further results until the job has ended.
+        failures: takes the failed inputs among the fetched results.
+        on_progress: called with the number of results in the shards.
+
+    Raises:
+        SynergaiError: a call failed.
+        OSError: a shard cannot be written.
+    """
+    pending = _Pending(directory)
+    on_progress(directory.total)
+    async with aclosing(job.result_batches(cursor=directory.cursor, follow=follow)) as batches:
+        async for batch in _with_ticks(batches, pending.seconds_left):
+            if batch is not None:
+                pending.add(batch)
+                for result in batch.results:
+                    if result.error:
+                        failures.add(result.index, result.name, result.error)
+            if pending.is_due():
+                await asyncio.to_thread(pending.write)
+                on_progress(directory.total)
+        await asyncio.to_thread(pending.write)
+        on_progress(directory.total)
+
+
+class _Pending:
+    """Results that are in no shard yet."""
+
+    def __init__(self, directory: ResultDirectory) -> None:
+        self._directory = directory
+        self._results: list[JobResult] = []
+        self._bytes = 0
+        self._cursor = directory.cursor
+        self._since = 0.0
+
+    def add(self, batch: ResultBatch) -> None:
+        if not self._results:
+            self._since = time.monotonic()
+        self._results += batch.results
+        self._bytes += sum(
+            array.nbytes for result in batch.results for array in result.outputs.values()
+        )
+        self._cursor = batch.cursor
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until a shard is due; None without results."""
+        if not self._results:
+            return None
+        return max(0.0, self._since + _SHARD_S - time.monotonic())
+
+    def is_due(self) -> bool:
+        return bool(self._results) and (
+            len(self._results) >= _SHARD_RESULTS
+            or self._bytes >= _SHARD_BYTES
+            or self.seconds_left() == 0.0
+        )
+
+    def write(self) -> None:
+        """Write a shard; nothing without results."""
+        if self._results:
+            self._directory.write(self._results, self._cursor)
+            self._results, self._bytes = [], 0
+
+
+async def _with_ticks(
+    batches: AsyncGenerator[ResultBatch, None], seconds_left: Callable[[], float | None]
+) -> AsyncGenerator[ResultBatch | None, None]:
+    """Yield the batches, and None whenever `seconds_left` have passed without one."""
+    step: asyncio.Task[ResultBatch] | None = None
+    try:
+        while True:
+            step = step or asyncio.ensure_future(anext(batches))
+            await asyncio.wait([step], timeout=seconds_left())
+            if not step.done():
+                yield None
+                continue
+            done, step = step, None
+            try:
+                batch = done.result()
+            except StopAsyncIteration:
+                return
+            yield batch
+    finally:
+        if step is not None:
+            step.cancel()
+            await asyncio.wait([step])

@@ -1,0 +1,177 @@
+"""``synergai submit``: a job on an engine's sample set, or over files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from synergai.cli.durations import parse_duration, parse_instant
+from synergai.cli.gateway_client import call_gateway
+from synergai.cli.jobs import FailOnViolation, ShardFormatOption, follow, parse_format
+from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
+from synergai.cli.output import print_json
+from synergai.client.target import DEFAULT_TARGET
+from synergai.domain import JobState
+from synergai.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from synergai.client.client import Client
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command(
+    epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
+    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]"
+)
+def submit(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
+    queries: Annotated[
+        int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            "-i",
+            metavar="PATH",
+            help="Instead: a file, directory, pattern, URL or manifest of inputs; repeatable.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIRECTORY",
+            help="Where to write the results. Default: they stay at the gateway until fetched.",
+        ),
+    ] = None,
+    shard_format: ShardFormatOption = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OUTPUT",
+            help="Only this output, such as classes or boxes; repeatable. Default: all tensors.",
+        ),
+    ] = None,
+    by_reference: Annotated[
+        bool,
+        typer.Option("--by-reference", help="Let the workers read the inputs; upload only URLs."),
+    ] = False,
+    max_failures: Annotated[
+        int | None,
+        typer.Option(min=0, help="Inputs that may fail before the job does. Default: all."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the job's id once it is accepted, and exit.")
+    ] = False,
+    qos: Annotated[
+        str | None,
+        typer.Option(
+            "--qos",
+            metavar="DURATION",
+            help="Time to completion, in seconds or as 90s, 30m or 2h. Default: no deadline.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="TIME", help="Complete by 18:00, or a date and time, instead of --qos."
+        ),
+    ] = None,
+    priority: Priority = 0,
+    version: EngineVersion = "",
+    tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
+    key: Annotated[
+        str,
+        typer.Option(
+            help="Idempotency key; submitting again with it returns the same job. Default: with"
+            " --inputs, it follows from the command and its files."
+        ),
+    ] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
+    fail_on_violation: FailOnViolation = False,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Submit a job: queries on an engine's sample set, or over your own inputs.
+
+    Prints the job's id once the job is in the gateway's journal. With --inputs, it then waits for
+    the job and, with --output, writes the results as they are stored.
+    """
+    qos_s = None if qos is None else parse_duration(qos, "--qos")
+    if qos is not None and by is not None:
+        raise InvalidSettings("give either --qos or --by")
+    chosen_format = parse_format(shard_format)
+    if (queries is None) == (not inputs):
+        raise InvalidSettings("give either --queries, or the inputs of the job by --inputs")
+    if not inputs:
+        _check_without_inputs(
+            {
+                "--output": output,
+                "--format": shard_format,
+                "--only": only,
+                "--by-reference": by_reference,
+                "--max-failures": max_failures,
+            }
+        )
+    elif detach and (watch or fail_on_violation):
+        raise InvalidSettings("--detach does not wait for the job: leave --watch out")
+
+    async def run(client: Client) -> None:
+        if inputs:
+            # Imported here to keep NumPy out of jobs on samples.
+            from synergai.cli.own_data import OwnDataJob
+
+            await OwnDataJob(
+                client,
+                engine,
+                patterns=tuple(inputs),
+                output=output,
+                shard_format=chosen_format,
+                outputs=tuple(only or ()),
+                by_reference=by_reference,
+                max_failures=max_failures,
+                qos_s=qos_s,
+                by=by,
+                priority=priority,
+                tenant=tenant,
+                version=version,
+                key=key,
+            ).run(detach=detach, fail_on_violation=fail_on_violation, as_json=as_json)
+            return
+        instant = None if by is None else parse_instant(by, "--by", datetime.now(UTC))
+        job = await client.submit(
+            engine,
+            queries=queries,
+            qos=qos_s,
+            by=instant,
+            priority=priority,
+            tenant=tenant,
+            version=version,
+            idempotency_key=key,
+        )
+        if (watch or fail_on_violation) and not detach:
+            await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
+            return
+        if not as_json:
+            typer.echo(job.id)
+        status = await job.status()
+        if as_json:
+            print_json(status)
+        if status.state is JobState.REJECTED:
+            status.raise_unless_succeeded()
+
+    call_gateway(target, tls_ca, token_file, run)
+
+
+def _check_without_inputs(options: dict[str, object]) -> None:
+    for option, value in options.items():
+        if value not in (None, False, []):
+            raise InvalidSettings(f"{option} is for jobs over your own inputs: give --inputs")

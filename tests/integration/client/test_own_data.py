@@ -1,0 +1,152 @@
+"""Jobs over the client's own data, against a fake gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import synergai
+from synergai.errors import InvalidInput, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.integration.client.conftest import FakeGateway, RunCommand
+
+
+async def test_results_have_the_positions_of_their_inputs(gateway: FakeGateway) -> None:
+    async with synergai.Client(gateway.address) as client:
+        inputs = [
+            np.ones(1, np.float32),
+            [2.0],
+            {"x": [3.0]},
+            synergai.NamedInput("four", 4),
+            "x",
+            b"x",
+        ]
+        with pytest.raises(InvalidInput, match="no such file"):
+            await client.submit("identity", inputs=inputs)
+        job = await client.submit("identity", inputs=[*inputs[:4], b"x"], qos=60.0)
+        found = [result async for _, result in job.results()]
+    assert [result.index for result in found] == [0, 1, 2, 3, 4]
+    assert [result.name for result in found] == ["0", "1", "2", "four", "4"]
+    assert [result["y"].tolist() for result in found[:4]] == [[1.0], [2.0], [3.0], [4.0]]
+    assert "tensors only" in found[4].error
+    with pytest.raises(synergai.SynergaiError, match="input 4"):
+        found[4]["y"]
+
+
+async def test_rows_of_an_array_are_inputs(gateway: FakeGateway) -> None:
+    async with synergai.Client(gateway.address) as client:
+        job = await client.submit("identity", inputs=np.arange(6.0).reshape(3, 2))
+        found = [result["y"].tolist() async for _, result in job.results()]
+        assert found == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+        assert (await job.status()).spec.queries == 3
+
+
+async def test_asynchronous_iterables_are_uploaded(gateway: FakeGateway) -> None:
+    async def numbers() -> AsyncIterator[list[float]]:
+        for number in range(5):
+            yield [float(number)]
+
+    async with synergai.Client(gateway.address) as client:
+        job = await client.submit("identity", inputs=numbers())
+        assert [index async for index, _ in job.results()] == list(range(5))
+
+
+async def test_upload_continues_after_the_gateway_was_unavailable(gateway: FakeGateway) -> None:
+    async with synergai.Client(gateway.address) as client:
+        gateway.unavailable = 2
+        rows = np.zeros((300, 25_000), np.float32)  # 30 MB in about 30 messages
+        rows[:, 0] = range(300)
+        job = await client.submit("identity", inputs=rows)
+        gateway.unavailable = 1
+        async with aclosing(job.results()) as results:
+            found = [int(result["y"][0]) async for _, result in results]
+    assert found == list(range(300))
+
+
+async def test_submitting_again_continues_the_upload(gateway: FakeGateway) -> None:
+    rows = np.arange(1_000_000, dtype=np.float32).reshape(100, 10_000)
+    async with synergai.Client(gateway.address) as client:
+        gateway.refused_from = 30
+        with pytest.raises(Overloaded, match="disk is full"):
+            await client.submit("identity", inputs=rows, idempotency_key="k")
+        [stored] = gateway.uploads.values()
+        assert 30 <= len(stored) < 100
+        gateway.refused_from = None
+        first = await client.submit("identity", inputs=rows, idempotency_key="k")
+        again = await client.submit("identity", inputs=rows, idempotency_key="k")
+        assert first.id == again.id
+        assert [each.name for each in stored] == [str(number) for number in range(100)]
+
+
+async def test_blocking_client_reads_results(gateway: FakeGateway) -> None:
+    def work() -> list[float]:
+        with synergai.SyncClient(gateway.address) as client:
+            job = client.submit("identity", inputs=({"x": [float(n)]} for n in range(4)))
+            return [result["y"].item() for _, result in job.results()]
+
+    assert await asyncio.to_thread(work) == [0.0, 1.0, 2.0, 3.0]
+
+
+async def test_command_writes_the_results_and_continues(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(8.0).reshape(4, 2))
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    output = tmp_path / "results"
+    command = ("submit", "identity", "--inputs", f"{tmp_path}/*.npy", "--output", str(output))
+    target = ("--target", gateway.address)
+    done = await run(*command, *target)
+    assert done.code == 0, done.err
+    assert "5 results in" in done.out
+    assert "bad.npy: it is not an array in NumPy's format" in done.err
+    found = dict(synergai.read_results(output))
+    assert [found[index].name.rpartition("/")[2] for index in range(5)] == [
+        "bad.npy",
+        "rows.npy#0",
+        "rows.npy#1",
+        "rows.npy#2",
+        "rows.npy#3",
+    ]
+    assert found[4]["y"].tolist() == [6.0, 7.0]
+
+    submissions = len(gateway.submissions)
+    again = await run(*command, "--json", *target)
+    facts = json.loads(again.out)
+    assert (again.code, facts["results"], len(gateway.submissions)) == (0, 5, submissions)
+
+    other = await run(*command, "--qos", "2h", *target)
+    assert other.code == 1
+    assert f"has the results of job {facts['id']} (identity); choose another" in other.err
+
+    fetched = tmp_path / "fetched"
+    options = ("--output", str(fetched), "--format", "parquet", "--follow", *target)
+    for new in (5, 0):
+        done = await run("jobs", "results", facts["id"], *options)
+        assert done.code == 0, done.err
+        assert f"5 results in {fetched} ({new} new)" in done.out
+    assert {index: result.name for index, result in synergai.read_results(fetched)} == {
+        index: result.name for index, result in found.items()
+    }
+    printed = await run("jobs", "results", facts["id"], "--json", *target)
+    assert [json.loads(line)["index"] for line in printed.out.splitlines()] == list(range(5))
+
+
+async def test_command_without_output_leaves_results_at_the_gateway(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3, np.float32))
+    inputs = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"))
+    detached = await run(*inputs, "--detach", "--target", gateway.address)
+    waited = await run(*inputs, "--target", gateway.address)
+    job_id = detached.out.strip()
+    assert (detached.code, waited.code, waited.out.split()[0]) == (0, 0, job_id)
+    assert f"synergai jobs results {job_id} --output DIR" in waited.out
