@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
+from synergai.protocol.abandoned_calls import free_abandoned_operations
 from synergai.protocol.port_guard import PortGuard
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ResilientServer:
         make: Callable[[], grpc.aio.Server],
         on_failure: Callable[[InternalError], None],
     ) -> None:
+        free_abandoned_operations()
         self.restarts = 0
         self._make = make
         self._on_failure = on_failure
