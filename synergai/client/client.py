@@ -23,35 +23,33 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 from msgspec.structs import replace
 
 from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
-from synergai.client.deadlines import normalize_deadline, seconds_until, to_microseconds
+from synergai.client.deadlines import normalize_deadline, seconds_until
 from synergai.client.descriptions import EngineDescriptions
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle
 from synergai.client.priority_semaphore import PrioritySemaphore
+from synergai.client.requests import InputConverter, job_spec, request_builder, with_version
 from synergai.client.shared_stream import SharedStream
 from synergai.client.streaming import (
     InferResult,
     JobRun,
-    iterate,
     parse_response,
     stream_queries,
 )
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import (
-    MAX_PRIORITY,
     Engine,
     EngineName,
     JobId,
     JobSpec,
     JobState,
-    validate_priority,
 )
-from synergai.errors import DeadlineExceeded, InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.protocol.bearer_token import token_metadata
 from synergai.protocol.converters import (
     engine_from_metadata,
@@ -70,14 +68,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.client.input_sources import JobInputs
+    from synergai.client.requests import Parameters
     from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
     from synergai.jobs import JobStatus
-    from synergai.oip import inference_pb2
     from synergai.profiles.dictionary import ProfileEntry
-
-    Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
 
 class Client:
@@ -131,6 +127,7 @@ class Client:
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
         self._descriptions = EngineDescriptions(self.engine)
+        self._inputs = InputConverter(self._descriptions)
 
     async def __aenter__(self) -> Self:
         # A channel is bound to the running event loop, so it is opened here.
@@ -204,12 +201,14 @@ class Client:
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        engine = _with_version(engine, version)
-        build_request = self._request_builder(engine, outputs, priority, None, parameters)
+        engine = with_version(engine, version)
+        build_request = request_builder(engine, outputs, priority, None, parameters)
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
         expires_at = None if timeout is None else time.monotonic() + timeout
-        inputs = await self._cast(engine, inputs, CALL_TIMEOUT_S if timeout is None else timeout)
+        inputs = await self._inputs.cast(
+            engine, inputs, CALL_TIMEOUT_S if timeout is None else timeout
+        )
         left = None if expires_at is None else max(0.0, expires_at - time.monotonic())
         async with self._slots.acquire(priority, left) as remaining:
             request = build_request(inputs)
@@ -287,10 +286,10 @@ class Client:
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         timeout = normalize_deadline(deadline)
-        engine = _with_version(engine, version)
-        build_request = self._request_builder(engine, outputs, priority, timeout, parameters)
+        engine = with_version(engine, version)
+        build_request = request_builder(engine, outputs, priority, timeout, parameters)
         outcomes = stream_queries(
-            self._channel, self._cast_each(engine, inputs), build_request, window
+            self._channel, self._inputs.cast_each(engine, inputs), build_request, window
         )
         try:
             async for outcome in outcomes:
@@ -361,7 +360,7 @@ class Client:
             raise InvalidInput("pass either qos or by")
 
         def spec(queries: int, upload_id: str = "") -> JobSpec:
-            return _job_spec(
+            return job_spec(
                 engine,
                 queries,
                 upload_id,
@@ -390,7 +389,7 @@ class Client:
 
         job_id = await submit_inputs(
             self._channel,
-            await self.engine(_with_version(engine, version)),
+            await self.engine(with_version(engine, version)),
             inputs,
             spec,
             outputs=outputs,
@@ -457,10 +456,10 @@ class Client:
             queries = len(inputs)
         channel = self._channel
         _ = channel.oip  # raises NotSupported before the call starts
-        engine = _with_version(engine, version)
-        build_request = self._request_builder(engine, (), 0, None, None)
-        spec = _job_spec(engine, queries, qos=qos, priority=priority, tenant=tenant)
-        return JobRun(channel, spec, self._cast_each(engine, inputs), build_request)
+        engine = with_version(engine, version)
+        build_request = request_builder(engine, (), 0, None, None)
+        spec = job_spec(engine, queries, qos=qos, priority=priority, tenant=tenant)
+        return JobRun(channel, spec, self._inputs.cast_each(engine, inputs), build_request)
 
     # --- the fleet ----------------------------------------------------------------------
 
@@ -662,89 +661,3 @@ class Client:
             return (await call(stub.ServerReady, server)).ready
         except (NotFound, Unavailable):
             return False
-
-    async def _cast(self, engine: str, inputs: Inputs, within_s: float = CALL_TIMEOUT_S) -> Inputs:
-        """Convert lists and scalars to the dtypes of the engine's inputs, described once."""
-        # Imported late: submitting and watching jobs needs no NumPy.
-        from synergai.client.casting import cast_inputs, needs_casting
-
-        if not needs_casting(inputs):
-            return inputs
-        return cast_inputs(inputs, await self._descriptions.get(engine, within_s))
-
-    async def _cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
-        async for item in iterate(items):
-            yield await self._cast(engine, item)
-
-    def _request_builder(
-        self,
-        engine: str,
-        outputs: Sequence[str],
-        priority: int,
-        timeout: float | None,
-        parameters: Parameters | None,
-    ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
-        """Return a function that makes a request from a query's inputs."""
-        name, _, version = engine.partition("/")
-        merged: dict[str, Any] = dict(parameters or {})
-        if priority:
-            merged["priority"] = _to_protocol_priority(priority)
-        if timeout is not None:
-            if not timeout > 0:
-                raise DeadlineExceeded(f"the deadline has passed: {timeout:g} s remain")
-            merged["timeout"] = to_microseconds(timeout)
-
-        def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
-            from synergai.protocol import arrays
-
-            return arrays.build_request(
-                name,
-                inputs,
-                outputs=outputs,
-                version=version,
-                parameters=merged,
-            )
-
-        return build_request
-
-
-def _with_version(engine: str, version: str) -> str:
-    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version.
-
-    Raises:
-        InvalidInput: both name different versions.
-    """
-    name, _, own = engine.partition("/")
-    if own and version not in ("", own):
-        raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
-    return f"{name}/{own or version}" if own or version else name
-
-
-def _job_spec(
-    engine: str,
-    queries: int,
-    upload_id: str = "",
-    *,
-    qos: float | None,
-    priority: int,
-    tenant: str,
-    version: str = "",
-    max_failures: int | None = None,
-) -> JobSpec:
-    name, _, version = _with_version(engine, version).partition("/")
-    return JobSpec(
-        engine=EngineName(name),
-        version=version,
-        queries=queries,
-        **({} if qos is None else {"qos": qos}),
-        priority=priority,
-        tenant=tenant,
-        upload_id=upload_id,
-        max_failures=max_failures,
-    )
-
-
-def _to_protocol_priority(priority: int) -> int:
-    """Convert 0 (default) to 9 (most urgent) to the protocol's 0 (default) and 1 (most urgent)."""
-    validate_priority(priority)
-    return MAX_PRIORITY + 1 - priority if priority else 0

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from synergai.client.client import Parameters
     from synergai.client.fleet import WorkerStatus
     from synergai.client.input_sources import JobInputs
     from synergai.client.jobs import JobHandle
+    from synergai.client.requests import Parameters
     from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
     from synergai.data.results import JobResult

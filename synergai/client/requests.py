@@ -1,0 +1,145 @@
+"""Requests of a client: converted inputs, parameters of the protocol, job specifications."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from synergai.client.channel import CALL_TIMEOUT_S
+from synergai.client.deadlines import to_microseconds
+from synergai.client.streaming import iterate
+from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_priority
+from synergai.errors import DeadlineExceeded, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from synergai.client.descriptions import EngineDescriptions
+    from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.oip import inference_pb2
+
+    Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+
+
+class InputConverter:
+    """Converts plain values to the arrays that an engine takes.
+
+    Args:
+        descriptions: the engines' inputs, which are asked for once.
+    """
+
+    def __init__(self, descriptions: EngineDescriptions) -> None:
+        self._descriptions = descriptions
+
+    async def cast(self, engine: str, inputs: Inputs, within_s: float = CALL_TIMEOUT_S) -> Inputs:
+        """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
+
+        Args:
+            engine: name of the engine.
+            inputs: a value per input.
+            within_s: time to wait for the engine's description, in seconds.
+
+        Raises:
+            InvalidInput: a value does not suit its input.
+            SynergaiError: the engine's description cannot be read.
+        """
+        # Imported late: submitting and watching jobs needs no NumPy.
+        from synergai.client.casting import cast_inputs, needs_casting
+
+        if not needs_casting(inputs):
+            return inputs
+        return cast_inputs(inputs, await self._descriptions.get(engine, within_s))
+
+    async def cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
+        """Yield the inputs of many queries as `cast` returns them."""
+        async for item in iterate(items):
+            yield await self.cast(engine, item)
+
+
+def request_builder(
+    engine: str,
+    outputs: Sequence[str],
+    priority: int,
+    timeout: float | None,
+    parameters: Parameters | None,
+) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
+    """Return a function that makes a request from a query's inputs.
+
+    Args:
+        engine: name of the engine, or ``NAME/N``.
+        outputs: names of the requested outputs; all if empty.
+        priority: 0 (default) to 9 (most urgent).
+        timeout: seconds until the deadline of each request; None if it has none.
+        parameters: further parameters of the protocol.
+
+    Raises:
+        InvalidInput: the priority is out of range.
+        DeadlineExceeded: the deadline has passed.
+    """
+    name, _, version = engine.partition("/")
+    merged: dict[str, Any] = dict(parameters or {})
+    if priority:
+        merged["priority"] = to_protocol_priority(priority)
+    if timeout is not None:
+        if not timeout > 0:
+            raise DeadlineExceeded(f"the deadline has passed: {timeout:g} s remain")
+        merged["timeout"] = to_microseconds(timeout)
+
+    def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
+        from synergai.protocol import arrays
+
+        return arrays.build_request(
+            name,
+            inputs,
+            outputs=outputs,
+            version=version,
+            parameters=merged,
+        )
+
+    return build_request
+
+
+def with_version(engine: str, version: str) -> str:
+    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version.
+
+    Raises:
+        InvalidInput: both name different versions.
+    """
+    name, _, own = engine.partition("/")
+    if own and version not in ("", own):
+        raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
+    return f"{name}/{own or version}" if own or version else name
+
+
+def job_spec(
+    engine: str,
+    queries: int,
+    upload_id: str = "",
+    *,
+    qos: float | None,
+    priority: int,
+    tenant: str,
+    version: str = "",
+    max_failures: int | None = None,
+) -> JobSpec:
+    """Return the specification of a job.
+
+    Raises:
+        InvalidInput: a number is out of range or a name is not valid.
+    """
+    name, _, version = with_version(engine, version).partition("/")
+    return JobSpec(
+        engine=EngineName(name),
+        version=version,
+        queries=queries,
+        **({} if qos is None else {"qos": qos}),
+        priority=priority,
+        tenant=tenant,
+        upload_id=upload_id,
+        max_failures=max_failures,
+    )
+
+
+def to_protocol_priority(priority: int) -> int:
+    """Convert 0 (default) to 9 (most urgent) to the protocol's 0 (default) and 1 (most urgent)."""
+    validate_priority(priority)
+    return MAX_PRIORITY + 1 - priority if priority else 0
