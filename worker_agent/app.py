@@ -235,10 +235,10 @@ class Agent:
         task = self._load(session)
         if task is None:
             engine = self._engines.get(session.engine)
-            fault = "" if engine is None else engine.fault
-            error = EngineUnusable(
-                fault or f"it cannot be loaded here with {session.configuration}"
-            )
+            reason = f"it cannot be loaded here with {session.configuration}"
+            if engine is not None and engine.fault:
+                reason += f": {engine.fault}"
+            error = EngineUnusable(reason)
             self._hub.send_session_changed(SessionChange(session, resident=False, error=error))
             return
         # The pool has logged and reported a failure.
