@@ -12,46 +12,26 @@ from __future__ import annotations
 import argparse
 import gc
 import random
-from time import thread_time
 from typing import TYPE_CHECKING
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    QueriesDone,
-    Stop,
-    Worker,
-    WorkerJoined,
-)
-from synergai.scheduling.settings import SchedulingSettings
+from benchmarks.timed_core import CONFIGURATION, TimedCore, make_core
+from synergai.domain import EngineName, Job, JobId, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.events import JobArrived, QueriesDone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.events import Assignment, Command, Event
+    from synergai.scheduling.core import SchedulerCore
 
 ENGINES = [EngineName(f"engine-{number}") for number in range(12)]
 CLASSES = {WorkerClass("server"): 100.0, WorkerClass("agx"): 30.0, WorkerClass("nx"): 20.0}
-CONFIGURATION = Configuration(4)
 POLICIES = ("synergai", "malleable")
 
 
-def make_core(policy: str, workers: int) -> SchedulerCore:
+def make_small_core(policy: str, workers: int) -> SchedulerCore:
     """Return a core with workers of all classes and half of their sessions warm."""
-    dictionary = ConfigurationDictionary(
+    entries = [
         ProfileEntry(
             engine=engine,
             worker_class=name,
@@ -61,56 +41,17 @@ def make_core(policy: str, workers: int) -> SchedulerCore:
         )
         for number, engine in enumerate(ENGINES)
         for name, qps in CLASSES.items()
-    )
-    core = SchedulerCore(SchedulingSettings(policy=policy), dictionary)
-    names = list(CLASSES)
-    for number in range(workers):
-        worker = Worker(
-            id=WorkerId(f"worker-{number}"),
-            worker_class=names[number % len(names)],
-            engines=frozenset(ENGINES),
-            configurations=(CONFIGURATION,),
-            sessions=frozenset(Session(engine, CONFIGURATION) for engine in ENGINES[::2]),
-        )
-        core.handle(WorkerJoined(worker), 0.0)
-    return core
+    ]
+    return make_core(policy, entries, list(CLASSES), workers, ENGINES[::2])
 
 
-class Traffic:
-    """Generates events for a core and tracks its assignments.
-
-    Attributes:
-        core: the core under test.
-        now: the current virtual time.
-        costs_s: CPU time of each event, so that other processes do not count.
-        in_flight: dispatched assignments by id.
-    """
+class Traffic(TimedCore):
+    """Generates events for a core and tracks its assignments."""
 
     def __init__(self, core: SchedulerCore, seed: int = 1) -> None:
-        self.core = core
-        self.now = 0.0
-        self.costs_s: list[float] = []
-        self.in_flight: dict[int, Assignment] = {}
+        super().__init__(core)
         self._random = random.Random(seed)
         self._jobs = 0
-
-    def handle(self, event: Event) -> None:
-        """Pass an event to the core, timed together with the call to ``wakeup``."""
-        started = thread_time()
-        commands = self.core.handle(event, self.now)
-        self.core.wakeup()
-        self.costs_s.append(thread_time() - started)
-        self._follow(commands)
-
-    def _follow(self, commands: Sequence[Command]) -> None:
-        for command in commands:
-            match command:
-                case Dispatch(assignment):
-                    self.in_flight[assignment.id] = assignment
-                case Stop(assignment_id):
-                    del self.in_flight[assignment_id]
-                    ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
-                    self._follow(self.core.handle(ended, self.now))
 
     def submit(self, queries: int | None = None, budget_s: float | None = None) -> None:
         """Submit a job."""
@@ -133,9 +74,7 @@ class Traffic:
 
     def end(self) -> None:
         """Complete a random assignment."""
-        assignment_id = self._random.choice(list(self.in_flight))
-        assignment = self.in_flight.pop(assignment_id)
-        self.handle(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
+        self.complete(self._random.choice(list(self.in_flight)))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -146,7 +85,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def requests(policy: str, count: int) -> None:
     """Measure single requests in sequence on three workers."""
-    core = make_core(policy, 3)
+    core = make_small_core(policy, 3)
     traffic = Traffic(core)
     for _ in range(200):
         traffic.submit(1, 1.0)
@@ -166,7 +105,7 @@ def growth(policy: str, jobs: int, workers: int, rounds: int) -> None:
     A job arrives only when one has been dispatched: a policy that splits jobs ends many
     assignments per job, so the queue would otherwise grow without bound.
     """
-    core = make_core(policy, workers)
+    core = make_small_core(policy, workers)
     traffic = Traffic(core)
     while core.queued < jobs:
         traffic.submit()
