@@ -71,6 +71,36 @@ class JobNotFound(NotFound):
         self.job_id = job_id
 
 
+class UploadNotFound(NotFound):
+    """The tenant has no upload with this id."""
+
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(
+            f"there is no upload {upload_id!r}; it may have expired: upload the inputs again"
+        )
+        self.upload_id = upload_id
+
+
+class WrongState(SynergaiError):
+    """The object exists, but not in a state in which this can be done; retrying cannot help."""
+
+
+class UploadUsed(WrongState):
+    """An upload can be used by one job, and has been.
+
+    Args:
+        upload_id: the upload.
+        job_id: the job that used it.
+    """
+
+    def __init__(self, upload_id: str, job_id: str) -> None:
+        super().__init__(
+            f"upload {upload_id!r} was used by job {job_id}; upload the inputs again under a new id"
+        )
+        self.upload_id = upload_id
+        self.job_id = job_id
+
+
 class Conflict(SynergaiError):
     """The object to create already exists with different content."""
 

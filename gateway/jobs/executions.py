@@ -23,10 +23,12 @@ class RecordedExecution(Execution):
     Attributes:
         labelled: number of queries with a known label.
         correct: number of these that were answered correctly.
+        failures: number of queries whose input failed.
     """
 
     labelled: int = 0
     correct: int = 0
+    failures: int = 0
 
     def since(self, earlier: RecordedExecution) -> RecordedExecution:
         """Return the difference to `earlier`, a report of the same assignment."""
@@ -37,6 +39,7 @@ class RecordedExecution(Execution):
             seconds=self.seconds - earlier.seconds,
             labelled=self.labelled - earlier.labelled,
             correct=self.correct - earlier.correct,
+            failures=self.failures - earlier.failures,
         )
 
     def followed_by(self, later: RecordedExecution) -> RecordedExecution:
@@ -47,6 +50,7 @@ class RecordedExecution(Execution):
             seconds=self.seconds + later.seconds,
             labelled=self.labelled + later.labelled,
             correct=self.correct + later.correct,
+            failures=self.failures + later.failures,
         )
 
 

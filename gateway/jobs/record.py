@@ -73,6 +73,7 @@ class JobRecord:
             reason=self.reason,
             remaining_s=None if completes_at is None else completes_at - now,
             expected_excess_s=self._excess_s(completes_at),
+            failures=sum(execution.failures for execution in self.executions),
         )
 
     def _excess_s(self, completes_at: float | None) -> float | None:

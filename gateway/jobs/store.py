@@ -8,10 +8,11 @@ from synergai.errors import Overloaded
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
+    from gateway.records.results import InputResult
     from synergai.domain import AssignmentId, JobId, JobSpec, JobState
 
 
@@ -20,6 +21,29 @@ class StoreFull(Overloaded):
 
     def __init__(self) -> None:
         super().__init__("the gateway's disk is full, so jobs cannot be recorded; try later")
+
+
+class ResultSink(Protocol):
+    """Durable results of one job, written on the thread of the job's store."""
+
+    def append(self, results: Sequence[InputResult]) -> None:
+        """Write results; those of an index that already has one are left out.
+
+        They are durable after `sync` only. All or none are written.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+
+    def sync(self) -> None:
+        """Make the results durable.
+
+        Raises:
+            OSError: the disk has failed.
+        """
+
+    def failures(self, first: int, stop: int) -> int:
+        """Return the number of the results ``[first, stop)`` that are failures."""
 
 
 class JobStore(Protocol):
@@ -61,6 +85,23 @@ class JobStore(Protocol):
         self, job_id: JobId, assignment_id: AssignmentId, execution: RecordedExecution
     ) -> Future[None]:
         """Record the completed queries of an assignment."""
+
+    def record_results(
+        self,
+        job_id: JobId,
+        assignment_id: AssignmentId,
+        execution: RecordedExecution,
+        sink: ResultSink,
+        results: Sequence[InputResult],
+    ) -> Future[RecordedExecution]:
+        """Record the completed queries of an assignment, after their results are durable.
+
+        Returns:
+            The execution with the number of its failures.
+        """
+
+    def upload_user(self, tenant: str, upload_id: str) -> Future[JobRecord | None]:
+        """Return the job over an upload of a tenant, if there is one."""
 
     def record_end(self, record: JobRecord) -> Future[None]:
         """Record the end of the job."""

@@ -18,6 +18,7 @@ import os
 import queue
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -34,12 +35,15 @@ from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from gateway.fleet.descriptions import Established
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
+    from gateway.jobs.store import ResultSink
+    from gateway.journal.operations import UploadUse
+    from gateway.records.results import InputResult
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]
@@ -55,10 +59,18 @@ _PROBE_S: Final = 1.0
 """Seconds between two looks for space on a full disk."""
 
 
+class _Results(NamedTuple):
+    """Results to be made durable before an operation records them."""
+
+    sink: ResultSink
+    results: Sequence[InputResult]
+
+
 class _QueuedOperation(NamedTuple):
     operation: Operation
     future: asyncio.Future[object]
     writes: bool
+    results: _Results | None = None
 
 
 class Journal:
@@ -154,6 +166,31 @@ class Journal:
             )
         )
 
+    def record_results(
+        self,
+        job_id: JobId,
+        assignment_id: AssignmentId,
+        execution: RecordedExecution,
+        sink: ResultSink,
+        results: Sequence[InputResult],
+    ) -> asyncio.Future[RecordedExecution]:
+        """Record the completed queries of an assignment, after their results are durable.
+
+        Results of many operations share a sync as well. After a crash between the two, the queries
+        run again, and the sink leaves their second results out.
+
+        Raises (the future):
+            InternalError: see `record_execution`.
+        """
+
+        def record(connection: apsw.Connection) -> RecordedExecution:
+            failures = sink.failures(execution.first, execution.stop)
+            counted = replace(execution, failures=failures)
+            operations.record_execution(connection, job_id, assignment_id, counted)
+            return counted
+
+        return self._enqueue(record, writes=True, results=_Results(sink, results))
+
     def record_end(self, record: JobRecord) -> asyncio.Future[None]:
         """Record the end of the job."""
         self._ended += 1
@@ -196,6 +233,14 @@ class Journal:
     def descriptions(self) -> asyncio.Future[dict[EngineName, Established]]:
         """Return the established descriptions by engine."""
         return self._enqueue(operations.descriptions)
+
+    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[JobRecord | None]:
+        """Return the job over an upload of a tenant, if there is one."""
+        return self._enqueue(partial(operations.upload_user, tenant=tenant, upload_id=upload_id))
+
+    def jobs_over_uploads(self) -> asyncio.Future[list[UploadUse]]:
+        """Return all jobs over uploads; those that ended come first, in order of their ends."""
+        return self._enqueue(operations.jobs_over_uploads)
 
     def find_job(self, job_id: JobId) -> asyncio.Future[JobRecord | None]:
         """Return the job as recorded, or None if it is unknown."""
@@ -259,7 +304,11 @@ class Journal:
         return self._enqueue(operation, writes=True)
 
     def _enqueue(
-        self, operation: Callable[[apsw.Connection], T], *, writes: bool = False
+        self,
+        operation: Callable[[apsw.Connection], T],
+        *,
+        writes: bool = False,
+        results: _Results | None = None,
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         if self.broken.done():
@@ -268,7 +317,7 @@ class Journal:
             return future
         self._pending += 1
         future.add_done_callback(self._on_settled)
-        self._queue.put(_QueuedOperation(operation, future, writes))  # type: ignore[arg-type]  # futures are invariant
+        self._queue.put(_QueuedOperation(operation, future, writes, results))  # type: ignore[arg-type]  # futures are invariant
         return future
 
     def _on_settled(self, _future: asyncio.Future[Any]) -> None:
@@ -316,6 +365,7 @@ class Journal:
     def _execute(self, batch: list[_QueuedOperation]) -> list[object]:
         """Execute the batch in one transaction; return a result or an exception per operation."""
         outcomes: list[object] = []
+        _write_results(batch)
         self._connection.execute("BEGIN IMMEDIATE")
         unchanged = self._connection.total_changes()
         for item in batch:
@@ -360,6 +410,19 @@ class Journal:
                     item.future.exception()  # reported once, by `broken` or the change of space
             else:
                 item.future.set_result(outcome)
+
+
+def _write_results(batch: list[_QueuedOperation]) -> None:
+    """Make the results of the batch durable, with one sync for each sink.
+
+    Raises:
+        OSError: they cannot be written; some of them may have been, and are left out next time.
+    """
+    written = [item.results for item in batch if item.results is not None]
+    for sink, results in written:
+        sink.append(results)
+    for sink in {id(sink): sink for sink, _ in written}.values():
+        sink.sync()
 
 
 def _broken(error: Exception) -> JournalBroken:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
@@ -25,7 +25,7 @@ from synergai.domain import (
     WorkerId,
     split_version,
 )
-from synergai.errors import IdempotencyConflict, InternalError
+from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,11 +38,31 @@ Row: TypeAlias = tuple[Any, ...]
 
 def digest(spec: JobSpec) -> bytes:
     """Return a hash that is equal for equal specifications only."""
+    # The number of an upload's inputs may be left out, and says nothing.
+    queries = 0 if spec.upload_id else spec.queries
     # Parts that earlier releases did not have come last, and only if given: digests stay valid.
-    parts: tuple[object, ...] = (spec.engine, spec.queries, spec.qos, spec.priority, spec.tenant)
+    parts: tuple[object, ...] = (spec.engine, queries, spec.qos, spec.priority, spec.tenant)
     if spec.version:
         parts += (("version", spec.version),)
+    if spec.upload_id:
+        parts += (("upload", spec.upload_id, spec.max_failures),)
     return hashlib.sha256(repr(parts).encode()).digest()
+
+
+class UploadUse(NamedTuple):
+    """A job over an upload.
+
+    Attributes:
+        job_id: the job.
+        tenant: its tenant, and the upload's.
+        upload_id: the upload.
+        finished_at: Unix time of its end; None if it has not ended.
+    """
+
+    job_id: JobId
+    tenant: str
+    upload_id: str
+    finished_at: float | None
 
 
 def no_op(_connection: apsw.Connection) -> None:
@@ -71,9 +91,11 @@ def accept(
     asked = spec if asked is None else asked
     if key and (known := find_accepted(connection, asked, key)) is not None:
         return known
+    if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
+        raise UploadUsed(spec.upload_id, user.id)
     connection.execute(
-        "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state, "
+        "upload, max_failures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             record.id,
             spec.engine_version,
@@ -83,6 +105,8 @@ def accept(
             spec.tenant,
             record.submitted_at,
             JobState.QUEUED.value,
+            spec.upload_id,
+            spec.max_failures,
         ),
     )
     if key:
@@ -117,10 +141,10 @@ def record_execution(
     configuration = execution.configuration
     try:
         connection.execute(
-            "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
+            "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
             "WHERE id = ? ON CONFLICT (assignment) DO UPDATE SET stop = excluded.stop, "
-            "seconds = excluded.seconds, labelled = excluded.labelled, correct = excluded.correct "
-            "WHERE excluded.stop > stop",
+            "seconds = excluded.seconds, labelled = excluded.labelled, correct = excluded.correct, "
+            "failures = excluded.failures WHERE excluded.stop > stop",
             (
                 assignment_id,
                 execution.first,
@@ -132,6 +156,7 @@ def record_execution(
                 execution.seconds,
                 execution.labelled,
                 execution.correct,
+                execution.failures,
                 job_id,
             ),
         )
@@ -216,7 +241,7 @@ def descriptions(connection: apsw.Connection) -> dict[EngineName, Established]:
 
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
-    "dispatched_at, finished_at, estimated_s, reason FROM jobs "
+    "dispatched_at, finished_at, estimated_s, reason, upload, max_failures FROM jobs "
 )
 _ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
@@ -239,6 +264,23 @@ def unfinished_jobs(connection: apsw.Connection) -> list[JobRecord]:
     """Return all unfinished jobs."""
     rows = connection.execute(_JOB + "WHERE state <= 2 ORDER BY sequence").fetchall()
     return [_to_record(connection, row) for row in rows]
+
+
+def upload_user(connection: apsw.Connection, tenant: str, upload_id: str) -> JobRecord | None:
+    """Return the job over an upload of a tenant."""
+    row = connection.execute(
+        _JOB + "WHERE tenant = ? AND upload = ? AND upload <> ''", (tenant, upload_id)
+    ).fetchone()
+    return None if row is None else _to_record(connection, row)
+
+
+def jobs_over_uploads(connection: apsw.Connection) -> list[UploadUse]:
+    """Return all jobs over uploads, those that ended first in order of their ends."""
+    rows: list[Row] = connection.execute(
+        "SELECT id, tenant, upload, finished_at FROM jobs WHERE upload <> '' "
+        "ORDER BY finished_at IS NULL, finished_at"
+    ).fetchall()
+    return [UploadUse(JobId(row[0]), *row[1:]) for row in rows]
 
 
 def ended_jobs(
@@ -275,11 +317,11 @@ def _json(value: object) -> str:
 
 def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
-    submitted_at, dispatched_at, finished_at, estimated_s, reason = rest
+    submitted_at, dispatched_at, finished_at, estimated_s, reason, upload, max_failures = rest
     name, version = split_version(engine)
     executions = connection.execute(
         "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
-        "correct FROM executions WHERE job = ? ORDER BY assignment",
+        "correct, failures FROM executions WHERE job = ? ORDER BY assignment",
         (sequence,),
     )
     return JobRecord(
@@ -291,6 +333,8 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
             qos=math.inf if qos_s is None else qos_s,
             priority=priority,
             tenant=tenant,
+            upload_id=upload,
+            max_failures=max_failures,
         ),
         state=JobState(state),
         submitted_at=submitted_at,
@@ -306,6 +350,7 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
                 seconds=seconds,
                 labelled=labelled,
                 correct=correct,
+                failures=failures,
             )
             for (
                 worker,
@@ -317,6 +362,7 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
                 seconds,
                 labelled,
                 correct,
+                failures,
             ) in executions
         ),
         reason=reason,

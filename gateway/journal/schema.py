@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTABLE_S: Final = 1.0
-VERSION: Final = 6
+VERSION: Final = 7
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -46,11 +46,14 @@ CREATE TABLE jobs (
   state         INTEGER NOT NULL CHECK (state BETWEEN 1 AND 7),
   finished_at   REAL,
   reason        TEXT NOT NULL DEFAULT '',
+  upload        TEXT NOT NULL DEFAULT '',
+  max_failures  INTEGER,
   CHECK ((state > 2) = (finished_at IS NOT NULL))
 ) STRICT;
 CREATE INDEX jobs_unfinished ON jobs (sequence) WHERE state <= 2;
 CREATE INDEX jobs_ended ON jobs (sequence) WHERE state > 2;
 CREATE INDEX jobs_by_owner ON jobs (engine, tenant, sequence, state) WHERE state > 2;
+CREATE UNIQUE INDEX jobs_by_upload ON jobs (tenant, upload) WHERE upload <> '';
 
 CREATE TABLE keys (
   tenant TEXT NOT NULL,
@@ -72,7 +75,8 @@ CREATE TABLE executions (
   execution_provider TEXT NOT NULL,
   seconds            REAL NOT NULL,
   labelled           INTEGER NOT NULL,
-  correct            INTEGER NOT NULL
+  correct            INTEGER NOT NULL,
+  failures           INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE UNIQUE INDEX executions_by_job ON executions (job, first);
 """
@@ -106,6 +110,12 @@ ALTER TABLE engines ADD COLUMN description TEXT NOT NULL DEFAULT '';
 ALTER TABLE gateway ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE gateway ADD COLUMN since_boot REAL NOT NULL DEFAULT 0;
 ALTER TABLE gateway ADD COLUMN unix REAL NOT NULL DEFAULT 0;
+""",
+    6: """
+ALTER TABLE jobs ADD COLUMN upload TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN max_failures INTEGER;
+CREATE UNIQUE INDEX jobs_by_upload ON jobs (tenant, upload) WHERE upload <> '';
+ALTER TABLE executions ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
 """,
 }
 """By version, the statements that upgrade a journal to the next one.

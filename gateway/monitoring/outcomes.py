@@ -14,6 +14,7 @@ from synergai.errors import (
     Overloaded,
     PermissionDenied,
     SynergaiError,
+    WrongState,
 )
 
 OK: Final = "ok"
@@ -38,7 +39,7 @@ def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
             return "rejected"
         case Cancelled():
             return "cancelled"
-        case InvalidInput() | NotFound() | NotSupported() | PermissionDenied():
+        case InvalidInput() | NotFound() | NotSupported() | PermissionDenied() | WrongState():
             return "invalid"
         case _:
             return "failed"

@@ -32,6 +32,9 @@ CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 
+SERVER_CODES: Final = {**CODES, errors.WrongState: grpc.StatusCode.FAILED_PRECONDITION}
+"""The same, with the classes whose codes mean another class to clients."""
+
 RETRY_METADATA: Final = "grpc-retry-pushback-ms"
 """Trailer with the number of milliseconds after which a client should retry."""
 
@@ -74,8 +77,8 @@ _ERRORS: Final = {code: error for error, code in CODES.items()}
 def status_code(error: errors.SynergaiError) -> grpc.StatusCode:
     """Return the status code of the error's class or of its nearest base class that has one."""
     for cls in type(error).__mro__:
-        if cls in CODES:
-            return CODES[cls]
+        if cls in SERVER_CODES:
+            return SERVER_CODES[cls]
     return grpc.StatusCode.INTERNAL
 
 

@@ -238,7 +238,7 @@ def copy_old_journal(version: int, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "unloaded"), [(1, set[str]()), (2, {"digits"}), (3, {"digits"}), (4, {"digits"})]
+    ("version", "unloaded"), [(1, set[str]()), *((version, {"digits"}) for version in (2, 3, 4, 6))]
 )
 async def test_journal_of_an_earlier_version_is_upgraded(
     tmp_path: Path, version: int, unloaded: set[str]
@@ -265,7 +265,7 @@ async def test_journal_of_an_earlier_version_is_upgraded(
         await journal.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
     tmp_path: Path, version: int
 ) -> None:

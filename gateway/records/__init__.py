@@ -1,0 +1,1 @@
+"""Files of records: what clients upload, and the results of jobs over it."""

@@ -1,0 +1,351 @@
+"""Append-only log of records in segment files, each record with a checksum.
+
+A record is a header and a payload. The header holds the payload's length, a tag that the owner
+chooses, and a checksum of the record's number, its tag and its payload. Zeros that a crash leaves
+at the end of a file are therefore never taken for a record.
+
+Records are durable once `sync` returns. The index repeats the headers with their positions. It is
+written after the records are durable and never synced itself: what it lacks is read from the
+segments when the log is opened. A record that was torn by a crash, and everything behind it, is
+cut off then; none of it was durable.
+
+All functions block, and a log has one writer at a time. Records that are durable may be read
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from array import array
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from synergai.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Buffer: TypeAlias = bytes | memoryview
+
+SEGMENT_BYTES: Final = 256 * 1024 * 1024
+"""Size from which a new segment begins; removing larger files would occupy the disk for long."""
+_HEADER: Final = struct.Struct("<QII")
+"""Tag, length of the payload, checksum."""
+_ENTRY: Final = struct.Struct("<QQII")
+"""Position, and the header: tag, length, checksum."""
+_INDEX: Final = "index"
+_SEGMENT_SHIFT: Final = 40
+"""A position is the number of the segment, from 1, and the offset in it in the lower bits."""
+_OFFSET_MASK: Final = (1 << _SEGMENT_SHIFT) - 1
+_MAX_PARTS: Final = 512
+"""Buffers in one system call; the limit of the system is 1024."""
+
+
+class DamagedLog(InternalError):
+    """A durable record cannot be read any more."""
+
+
+class Record(NamedTuple):
+    """A record: its tag, and the buffers whose concatenation is its payload."""
+
+    tag: int
+    parts: Sequence[Buffer]
+
+
+class RecordLog:
+    """A log in a directory of its own.
+
+    Args:
+        directory: the directory; created if missing.
+        segment_bytes: size from which a new segment begins.
+
+    Attributes:
+        directory: as given.
+        bytes: size of all records with their headers.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+
+    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.directory = directory
+        self.bytes = 0
+        self._segment_bytes = segment_bytes
+        self._positions = array("Q")
+        self._tags = array("Q")
+        self._lengths = array("Q")
+        self._end = 1 << _SEGMENT_SHIFT
+        self._durable = 0
+        self._index_entries = 0
+        self._data = -1
+        self._index = -1
+        if not directory.exists():
+            directory.mkdir(parents=True, mode=0o700)
+            sync_directory(directory.parent)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files; records that were not synced may be lost."""
+        for descriptor in (self._data, self._index):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._data = self._index = -1
+
+    def __len__(self) -> int:
+        """Return the number of durable records."""
+        return self._durable
+
+    def tags(self) -> Sequence[int]:
+        """Return the tags of all records, by number, those included that are not durable yet."""
+        return self._tags
+
+    # --- writing --------------------------------------------------------------------------
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Append records, all or none of them; they are durable after `sync` only.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        count, end, size = len(self._positions), self._end, self.bytes
+        try:
+            buffers: list[Buffer] = []
+            for tag, parts in records:
+                length = sum(map(len, parts))
+                if self._end & _OFFSET_MASK >= self._segment_bytes:
+                    _write(self._data, buffers)
+                    buffers = []
+                    self._next_segment()
+                checksum = _checksum(len(self._positions), tag, parts)
+                buffers += (_HEADER.pack(tag, length, checksum), *parts)
+                self._add(tag, length)
+            _write(self._data, buffers)
+        except BaseException:
+            self._cut(count, end, size)
+            raise
+
+    def sync(self) -> None:
+        """Make all records durable.
+
+        Raises:
+            OSError: the disk has failed; what it has kept is unknown.
+        """
+        if self._durable == len(self._positions):
+            return
+        os.fdatasync(self._data)
+        self._durable = len(self._positions)
+        with suppress(OSError):  # it is rebuilt from the segments
+            self._extend_index()
+
+    def _add(self, tag: int, length: int) -> None:
+        self._positions.append(self._end)
+        self._tags.append(tag)
+        self._lengths.append(length)
+        self._end += _HEADER.size + length
+        self.bytes += _HEADER.size + length
+
+    def _next_segment(self) -> None:
+        os.fdatasync(self._data)
+        os.close(self._data)
+        self._data = -1
+        number = (self._end >> _SEGMENT_SHIFT) + 1
+        self._end = number << _SEGMENT_SHIFT
+        self._data = self._open_segment(number, create=True)
+
+    def _cut(self, count: int, end: int, size: int) -> None:
+        """Remove what was appended behind the first `count` records."""
+        del self._positions[count:], self._tags[count:], self._lengths[count:]
+        last = end >> _SEGMENT_SHIFT
+        with suppress(OSError):  # opening the log cuts it as well
+            for number in range(self._end >> _SEGMENT_SHIFT, last, -1):
+                self._segment(number).unlink(missing_ok=True)
+        if self._end >> _SEGMENT_SHIFT != last and self._data >= 0:
+            os.close(self._data)
+            self._data = -1
+        self._end, self.bytes = end, size
+        if self._data < 0:
+            self._data = self._open_segment(last, create=False)
+        os.ftruncate(self._data, end & _OFFSET_MASK)
+        os.lseek(self._data, end & _OFFSET_MASK, os.SEEK_SET)
+
+    def _extend_index(self) -> None:
+        """Add the durable records that the index lacks."""
+        entries = bytearray()
+        for number in range(self._index_entries, self._durable):
+            entry = self._positions[number], self._tags[number], self._lengths[number]
+            entries += _ENTRY.pack(*entry, _entry_check(number, *entry))
+        os.pwrite(self._index, entries, self._index_entries * _ENTRY.size)
+        self._index_entries = self._durable
+
+    # --- reading --------------------------------------------------------------------------
+
+    def read(self, first: int, count: int, limit_bytes: int) -> list[bytes]:
+        """Return the payloads of durable records of one segment, from number `first` on.
+
+        Args:
+            first: number of the first record.
+            count: number of records at most.
+            limit_bytes: limit on their size together; a single larger record is read alone.
+
+        Raises:
+            DamagedLog: a record is damaged or missing.
+            OSError: the files cannot be read.
+        """
+        stop = min(first + count, self._durable)
+        if first >= stop:
+            return []
+        last = first
+        segment = self._positions[first] >> _SEGMENT_SHIFT
+        start = self._positions[first]
+        while (
+            last + 1 < stop
+            and self._positions[last + 1] >> _SEGMENT_SHIFT == segment
+            and self._record_end(last + 1) - start <= limit_bytes
+        ):
+            last += 1
+        data = self._pread(segment, start & _OFFSET_MASK, self._record_end(last) - start)
+        view = memoryview(data)
+        payloads = []
+        for number in range(first, last + 1):
+            offset = self._positions[number] - start
+            payloads.append(self._payload(number, view[offset:]))
+        return payloads
+
+    def _payload(self, number: int, data: memoryview) -> bytes:
+        if len(data) >= _HEADER.size:
+            tag, length, checksum = _HEADER.unpack_from(data)
+            payload = data[_HEADER.size : _HEADER.size + length]
+            if (
+                tag == self._tags[number]
+                and len(payload) == length
+                and checksum == _checksum(number, tag, (payload,))
+            ):
+                return bytes(payload)
+        raise DamagedLog(f"record {number} in {self.directory} is damaged")
+
+    def _pread(self, segment: int, offset: int, size: int) -> bytes:
+        descriptor = os.open(self._segment(segment), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
+
+    def _record_end(self, number: int) -> int:
+        """Return the position behind a record, in its segment."""
+        return self._positions[number] + _HEADER.size + self._lengths[number]
+
+    # --- opening --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._index = os.open(self.directory / _INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._read_index()
+        self._scan()
+        segment = self._end >> _SEGMENT_SHIFT
+        self._remove_after(segment)
+        self._data = self._open_segment(segment, create=not self._segment(segment).exists())
+        os.ftruncate(self._data, self._end & _OFFSET_MASK)
+        os.lseek(self._data, self._end & _OFFSET_MASK, os.SEEK_SET)
+        os.ftruncate(self._index, self._index_entries * _ENTRY.size)
+        self.sync()
+
+    def _read_index(self) -> None:
+        """Take the records from the valid beginning of the index."""
+        data = os.pread(self._index, os.fstat(self._index).st_size, 0)
+        sizes = self._segment_sizes()
+        whole = len(data) - len(data) % _ENTRY.size
+        for position, tag, length, check in _ENTRY.iter_unpack(data[:whole]):
+            number = len(self._positions)
+            next_segment = ((self._end >> _SEGMENT_SHIFT) + 1) << _SEGMENT_SHIFT
+            stop = (position & _OFFSET_MASK) + _HEADER.size + length
+            if (
+                position not in (self._end, next_segment)
+                or check != _entry_check(number, position, tag, length)
+                or stop > sizes.get(position >> _SEGMENT_SHIFT, 0)
+            ):
+                break
+            self._end = position
+            self._add(tag, length)
+        self._index_entries = self._durable = len(self._positions)
+
+    def _scan(self) -> None:
+        """Take the records behind those of the index."""
+        while (segment := self._segment(self._end >> _SEGMENT_SHIFT)).exists():
+            with segment.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                offset = file.seek(self._end & _OFFSET_MASK)
+                while size - offset >= _HEADER.size:
+                    tag, length, checksum = _HEADER.unpack(file.read(_HEADER.size))
+                    offset += _HEADER.size + length
+                    if offset > size:
+                        return
+                    if checksum != _checksum(len(self._positions), tag, (file.read(length),)):
+                        return
+                    self._add(tag, length)
+            following = (self._end >> _SEGMENT_SHIFT) + 1
+            # A segment is complete and durable before the next one begins.
+            if self._end & _OFFSET_MASK != size or not self._segment(following).exists():
+                return
+            self._end = following << _SEGMENT_SHIFT
+
+    def _segment_sizes(self) -> dict[int, int]:
+        return {
+            int(path.stem): path.stat().st_size
+            for path in self.directory.glob("*.records")
+            if path.stem.isdigit()
+        }
+
+    def _remove_after(self, segment: int) -> None:
+        for number in self._segment_sizes():
+            if number > segment:
+                self._segment(number).unlink()
+
+    def _segment(self, number: int) -> Path:
+        return self.directory / f"{number:08}.records"
+
+    def _open_segment(self, number: int, *, create: bool) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = os.open(self._segment(number), flags, 0o600)
+        if create:
+            sync_directory(self.directory)
+        return descriptor
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created and removed files of a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(number: int, tag: int, parts: Iterable[Buffer]) -> int:
+    checksum = zlib.crc32(struct.pack("<QQ", number + 1, tag))
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum
+
+
+def _entry_check(number: int, position: int, tag: int, length: int) -> int:
+    return zlib.crc32(struct.pack("<QQQI", number + 1, position, tag, length))
+
+
+def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
+    """Write all buffers at the current offset."""
+    left: Iterator[Buffer] = iter(buffers)
+    while chunk := list(islice(left, _MAX_PARTS)):
+        size = sum(map(len, chunk))
+        written = os.writev(descriptor, chunk)
+        if written < size:
+            rest = memoryview(b"".join(chunk))[written:]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,134 @@
+"""The log of records: what is durable survives a cut at any byte, and nothing else appears."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.records import log as record_log
+from gateway.records.log import DamagedLog, Record, RecordLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+ALL = 1 << 40
+
+
+def append(log: RecordLog, *payloads: bytes) -> None:
+    first = len(log.tags())
+    log.append(Record(first + number, (payload,)) for number, payload in enumerate(payloads))
+    log.sync()
+
+
+def payloads_of(log: RecordLog, limit_bytes: int = ALL) -> list[bytes]:
+    found: list[bytes] = []
+    while batch := log.read(len(found), ALL, limit_bytes):
+        found += batch
+    return found
+
+
+def test_durable_records_are_read_in_order(tmp_path: Path) -> None:
+    with closing(RecordLog(tmp_path / "log", segment_bytes=64)) as log:
+        written = [bytes([number]) * number for number in range(40)]
+        append(log, *written[:7])
+        append(log, *written[7:])
+        assert (len(log), payloads_of(log), list(log.tags())) == (40, written, list(range(40)))
+        assert payloads_of(log, 0) == written
+        assert log.read(39, 10, ALL) == written[39:]
+        assert log.read(40, 1, ALL) == []
+    with closing(RecordLog(tmp_path / "log", segment_bytes=64)) as log:
+        assert (payloads_of(log), list(log.tags())) == (written, list(range(40)))
+
+
+def test_records_that_are_not_synced_are_not_shown(tmp_path: Path) -> None:
+    with closing(RecordLog(tmp_path / "log")) as log:
+        log.append([Record(1, (b"a", b"b"))])
+        assert (len(log), log.read(0, 1, ALL)) == (0, [])
+        log.sync()
+        assert log.read(0, 1, ALL) == [b"ab"]
+
+
+def test_limit_of_bytes_ends_a_batch_but_one_larger_record_is_read_alone(tmp_path: Path) -> None:
+    with closing(RecordLog(tmp_path / "log")) as log:
+        append(log, b"x" * 100, b"y" * 10, b"z" * 10)
+        assert log.read(0, ALL, 50) == [b"x" * 100]
+        assert log.read(1, ALL, 60) == [b"y" * 10, b"z" * 10]
+
+
+def test_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(_descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
+        os.write(_descriptor, bytes(buffers[0])[:3])
+        raise OSError(errno.ENOSPC, "full")
+
+    with closing(RecordLog(tmp_path / "log", segment_bytes=30)) as log:
+        append(log, b"kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(record_log, "_write", write)
+            with pytest.raises(OSError, match="full"):
+                log.append([Record(9, (b"x" * 40,)), Record(9, (b"y" * 40,))])
+        append(log, b"next")
+        assert payloads_of(log) == [b"kept", b"next"]
+    with closing(RecordLog(tmp_path / "log", segment_bytes=30)) as log:
+        assert payloads_of(log) == [b"kept", b"next"]
+
+
+def test_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    with closing(RecordLog(tmp_path / "log")) as log:
+        append(log, b"first", b"second")
+        [segment] = (tmp_path / "log").glob("*.records")
+        content = bytearray(segment.read_bytes())
+        content[-1] ^= 1
+        segment.write_bytes(content)
+        assert log.read(0, 1, ALL) == [b"first"]
+        with pytest.raises(DamagedLog, match="record 1"):
+            log.read(1, 1, ALL)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    groups=st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=5), max_size=6),
+    segment_bytes=st.integers(20, 200),
+    data=st.data(),
+)
+def test_cut_at_any_byte_keeps_all_that_was_written_before_it(
+    tmp_path: Path,
+    groups: list[list[bytes]],
+    segment_bytes: int,
+    data: st.DataObject,
+) -> None:
+    """A power cut: the last segment ends anywhere, perhaps in zeros, and the index too."""
+    directory = tmp_path / os.urandom(8).hex()
+    with closing(RecordLog(directory, segment_bytes=segment_bytes)) as log:
+        for group in groups:
+            append(log, *group)
+    written = [payload for group in groups for payload in group]
+    segment = max(directory.glob("*.records"))
+    content = segment.read_bytes()
+    kept = data.draw(st.integers(0, len(content)), label="bytes of the last segment")
+    zeros = data.draw(st.sampled_from([0, 1, 100]), label="zeros behind them")
+    segment.write_bytes(content[:kept] + bytes(zeros))
+    index = directory / "index"
+    entries = index.read_bytes()
+    indexed = data.draw(st.integers(0, len(entries)), label="bytes of the index")
+    index.write_bytes(entries[:indexed] + bytes(zeros))
+
+    with closing(RecordLog(directory, segment_bytes=segment_bytes)) as log:
+        found = payloads_of(log)
+        before = sum(path.stat().st_size for path in directory.glob("*.records"))
+        assert found == written[: len(found)]
+        assert log.bytes == before
+        lost = content[kept:]
+        assert len(found) == len(written) or lost
+        append(log, b"after")
+        assert payloads_of(log) == [*found, b"after"]
+    with closing(RecordLog(directory, segment_bytes=segment_bytes)) as log:
+        assert payloads_of(log) == [*found, b"after"]
