@@ -90,12 +90,13 @@ class UploadUsed(WrongState):
 
     Args:
         upload_id: the upload.
-        job_id: the job that used it.
+        job_id: the job that used it; empty if one is just being accepted.
     """
 
-    def __init__(self, upload_id: str, job_id: str) -> None:
+    def __init__(self, upload_id: str, job_id: str = "") -> None:
         super().__init__(
-            f"upload {upload_id!r} was used by job {job_id}; upload the inputs again under a new id"
+            f"upload {upload_id!r} was used by {f'job {job_id}' if job_id else 'a job'}; upload "
+            "the inputs again under a new id"
         )
         self.upload_id = upload_id
         self.job_id = job_id

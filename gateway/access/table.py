@@ -93,6 +93,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         connections: connections with open calls.
         unfinished_jobs: submitted and streamed jobs that have not ended.
         queries_per_job: queries of one job.
+        stored_bytes: bytes of uploads, and of the results of jobs over them.
     """
 
     max_priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
@@ -103,6 +104,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections: Limit | None = None
     unfinished_jobs: Limit | None = None
     queries_per_job: Limit | None = None
+    stored_bytes: Limit | None = None
 
 
 class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

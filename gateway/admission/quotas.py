@@ -58,6 +58,7 @@ class TenantUsage:
         in_flight: accepted requests that have not ended.
         streams: open streams.
         jobs: unfinished jobs.
+        stored_bytes: bytes of uploads and results.
         connections: open calls by connection.
     """
 
@@ -70,6 +71,7 @@ class TenantUsage:
         "in_flight",
         "jobs",
         "quota",
+        "stored_bytes",
         "streams",
         "tenant",
     )
@@ -80,7 +82,7 @@ class TenantUsage:
         self.tenant = tenant
         self._on_rejection = on_rejection
         self.quota = quota
-        self.in_flight = self.streams = self.jobs = 0
+        self.in_flight = self.streams = self.jobs = self.stored_bytes = 0
         self.connections: dict[str, int] = {}
         self._requests = _bucket(None, quota.requests_per_s, now)
         self._bytes = _bucket(None, quota.bytes_per_s, now)
@@ -174,6 +176,22 @@ class TenantUsage:
         """Free the room of a job."""
         self.jobs -= 1
 
+    def store(self, used: int, added: int, now: float) -> None:
+        """Count stored bytes.
+
+        Args:
+            used: what is stored.
+            added: what is to be stored in addition; 0 only counts.
+            now: current time in monotonic seconds.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+        """
+        self.stored_bytes = used
+        limit = self.quota.stored_bytes
+        if added and limit is not None and used + added > limit:
+            self._refuse("stored_bytes", limit, now, asked=added if added > limit else None)
+
     def is_idle(self, now: float) -> bool:
         """Return whether nothing would be lost by forgetting the usage."""
         return not (
@@ -196,6 +214,7 @@ class TenantUsage:
             ("streams", self.streams, quota.streams),
             ("connections", len(self.connections), quota.connections),
             ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
+            ("stored_bytes", self.stored_bytes, quota.stored_bytes),
         ):
             if limit is not None:
                 yield name, float(used or 0.0), float(limit)
@@ -309,6 +328,22 @@ class TenantQuotas:
         usage = self._usages.get(tenant) or self._create(tenant, self._table.quota_of(tenant))
         usage.jobs += 1
         return usage
+
+    def store(self, tenant: str, used: int, added: int = 0) -> None:
+        """Count the bytes that a tenant stores.
+
+        Args:
+            tenant: the tenant.
+            used: what is stored.
+            added: what is to be stored in addition; 0 only counts.
+
+        Raises:
+            QuotaExceeded: there is no room for it.
+            Overloaded: too many tenants are active.
+        """
+        usage = self._usage_of(tenant)
+        if usage is not None:
+            usage.store(used, added, self._clock.now())
 
     @contextmanager
     def call(self, tenant: str, connection: str, *, stream: bool = False) -> Iterator[None]:

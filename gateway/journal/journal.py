@@ -268,6 +268,11 @@ class Journal:
             return
         self._enqueue(operations.no_op).add_done_callback(lambda _: callback())
 
+    def fail(self, error: OSError) -> None:
+        """Break the journal, because the disk has failed elsewhere; what it has kept is unknown."""
+        if not self.broken.done():
+            self.broken.set_result(_broken(error))
+
     # --- space --------------------------------------------------------------------------------
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-HUB_VERSION: Final = 1
+HUB_VERSION: Final = 2
 """Protocol version; incremented on incompatible changes."""
 WORKER_LOST_AFTER: Final = 3
 """Number of missed heartbeats after which a worker counts as lost."""

@@ -58,6 +58,8 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """the worker does not have the engine"""
     FAULT_RESPONSE_TOO_LARGE: _Fault.ValueType  # 5
     """the response exceeds the message limit; not retried"""
+    FAULT_DIED_AT_INPUT: _Fault.ValueType  # 6
+    """of assignments with `inputs_follow`: the engine host died while it"""
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
@@ -72,6 +74,8 @@ FAULT_UNKNOWN_ENGINE: Fault.ValueType  # 4
 """the worker does not have the engine"""
 FAULT_RESPONSE_TOO_LARGE: Fault.ValueType  # 5
 """the response exceeds the message limit; not retried"""
+FAULT_DIED_AT_INPUT: Fault.ValueType  # 6
+"""of assignments with `inputs_follow`: the engine host died while it"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final
@@ -506,6 +510,7 @@ class WorkOrders(_message.Message):
 
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     STOPS_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]:
         """run in this order"""
@@ -514,19 +519,59 @@ class WorkOrders(_message.Message):
     def stops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ids of assignments to stop before the next query"""
 
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Inputs]: ...
     def __init__(
         self,
         *,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
         stops: _abc.Iterable[_builtins.int] | None = ...,
+        inputs: _abc.Iterable[Global___Inputs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "inputs", b"inputs", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkOrders: _TypeAlias = WorkOrders  # noqa: Y015
+
+@_typing.final
+class Inputs(_message.Message):
+    """The next inputs of an assignment with `inputs_follow`, in order. The gateway sends further ones as
+    results arrive, so that few are in memory.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSIGNMENT_ID_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    SUSPECTS_FIELD_NUMBER: _builtins.int
+    assignment_id: _builtins.int
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """serialised Input messages of jobs.proto"""
+
+    @_builtins.property
+    def suspects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Queries among them that run alone, as an engine host died at or near them. If it dies again, the
+        input fails, and the assignment goes on.
+        """
+
+    def __init__(
+        self,
+        *,
+        assignment_id: _builtins.int = ...,
+        inputs: _abc.Iterable[_builtins.bytes] | None = ...,
+        suspects: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "inputs", b"inputs", "suspects", b"suspects"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inputs: _TypeAlias = Inputs  # noqa: Y015
 
 @_typing.final
 class WorkReports(_message.Message):
@@ -571,6 +616,7 @@ class Assignment(_message.Message):
     REQUESTS_FIELD_NUMBER: _builtins.int
     BATCH_S_FIELD_NUMBER: _builtins.int
     BUDGET_S_FIELD_NUMBER: _builtins.int
+    INPUTS_FOLLOW_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """fencing token: increases across restarts of the gateway"""
     job_id: _builtins.str
@@ -580,6 +626,10 @@ class Assignment(_message.Message):
     budget_s: _builtins.float
     """Seconds from receipt until the query should be computed; may be negative. Absent: no deadline.
     Only used to form batches: late queries still run.
+    """
+    inputs_follow: _builtins.bool
+    """The queries have inputs of their own, which follow in `Inputs`. An input that fails does not
+    fail the assignment.
     """
     @_builtins.property
     def configuration(self) -> _common_pb2.Configuration: ...
@@ -607,10 +657,11 @@ class Assignment(_message.Message):
         requests: _abc.Iterable[_builtins.bytes] | None = ...,
         batch_s: _abc.Iterable[_builtins.float] | None = ...,
         budget_s: _builtins.float | None = ...,
+        inputs_follow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
@@ -657,6 +708,7 @@ class Progress(_message.Message):
     CORRECT_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.int
     done: _builtins.int
     """completed queries, a prefix of the assignment's"""
@@ -672,6 +724,12 @@ class Progress(_message.Message):
     def responses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """responses not yet sent, in order, if it has requests"""
 
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputFailure]:
+        """Of assignments with `inputs_follow`: those of the queries in `responses` that failed, whose
+        responses are empty.
+        """
+
     def __init__(
         self,
         *,
@@ -682,14 +740,39 @@ class Progress(_message.Message):
         correct: _builtins.int = ...,
         compute_s: _builtins.float = ...,
         batch: _builtins.int = ...,
+        failures: _abc.Iterable[Global___InputFailure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "batch", b"batch", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "batch", b"batch", "compute_s", b"compute_s", "correct", b"correct", "done", b"done", "failures", b"failures", "labelled", b"labelled", "responses", b"responses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class InputFailure(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    query: _builtins.int
+    """counted from the assignment's first"""
+    detail: _builtins.str
+    """for the job's owner"""
+    def __init__(
+        self,
+        *,
+        query: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputFailure: _TypeAlias = InputFailure  # noqa: Y015
 
 @_typing.final
 class Ended(_message.Message):

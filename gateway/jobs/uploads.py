@@ -1,0 +1,326 @@
+"""Uploads: the inputs of a job, stored by its client before it submits the job.
+
+An upload belongs to its tenant. It is used by one job, and nothing can be added to it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from google.protobuf.message import DecodeError
+from msgspec import Struct
+
+from gateway.jobs.store import StoreFull
+from gateway.journal.database import is_disk_full
+from gateway.records.log import Record
+from gateway.records.store import DataKey
+from synergai.domain import MAX_QUERIES, validate_name
+from synergai.errors import InternalError, InvalidInput, Overloaded, UploadNotFound, UploadUsed
+from synergai.protocol.request_codec import split_fields
+from synergai.v1.jobs_pb2 import UploadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas
+    from gateway.jobs.record import JobRecord
+    from gateway.records.store import DataStore, OpenLog
+
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of an upload in memory, unless a single message is larger."""
+FREE_BYTES: Final = 64 * 1024 * 1024
+"""Room on the disk that uploads leave to the journal and to results."""
+_MAX_INPUTS: Final = 65_536
+"""Inputs of one message."""
+_INPUTS: Final = UploadRequest.INPUTS_FIELD_NUMBER
+
+
+class Journal(Protocol):
+    """What uploads need of the journal."""
+
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for new jobs."""
+
+    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[JobRecord | None]:
+        """Return the job over an upload, if there is one."""
+
+    def fail(self, error: OSError) -> None:
+        """Break the journal: the disk has failed."""
+
+
+class Message(Struct, frozen=True):
+    """A parsed ``UploadRequest``; the inputs are serialised views of it."""
+
+    upload_id: str
+    first: int
+    inputs: Sequence[memoryview]
+    size: int
+
+
+def parse(data: bytes) -> Message:
+    """Parse a serialised ``UploadRequest`` without copying its inputs.
+
+    Raises:
+        InvalidInput: it is not one, or has too many inputs.
+    """
+    try:
+        rest, (inputs,) = split_fields(data, _INPUTS, max_fields=_MAX_INPUTS)
+        header = UploadRequest.FromString(rest)
+    except DecodeError as error:
+        raise InvalidInput(
+            f"the message is not a valid synergai.v1.UploadRequest of at most {_MAX_INPUTS:,} "
+            f"inputs: {error}"
+        ) from None
+    return Message(header.upload_id, header.first, inputs, len(data))
+
+
+class Uploads:
+    """The uploads of all tenants.
+
+    Args:
+        store: their files.
+        journal: knows the jobs that use them.
+        admission: limits the bytes in memory.
+        quotas: limits the bytes of each tenant.
+        on_stored: called with the number of bytes that were stored.
+        budget_bytes: limit on all uploads and results; None for none.
+    """
+
+    def __init__(
+        self,
+        store: DataStore,
+        journal: Journal,
+        admission: Admission,
+        quotas: TenantQuotas,
+        *,
+        on_stored: Callable[[int], object] = lambda _: None,
+        budget_bytes: int | None = None,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._admission = admission
+        self._quotas = quotas
+        self._on_stored = on_stored
+        self._budget_bytes = budget_bytes
+
+    async def upload(
+        self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
+    ) -> AsyncGenerator[int, None]:
+        """Store the inputs of a stream; yield the number of stored inputs whenever it is durable.
+
+        Args:
+            tenant: the caller's tenant.
+            messages: serialised ``UploadRequest`` messages.
+            check_caller: raises if the caller may not upload any more.
+
+        Raises:
+            InvalidInput: a message is not valid, or leaves a gap.
+            UploadUsed: a job uses the upload, and there are further inputs.
+            QuotaExceeded: the tenant has used up its quota of stored bytes.
+            StoreFull, Overloaded: the disk or the budget is full, or too much is in flight.
+            Unavailable: the gateway is stopping.
+        """
+        opening = await anext(messages, None)
+        if opening is None:
+            raise InvalidInput("the first message must name the upload")
+        first = await asyncio.to_thread(parse, opening)
+        key = DataKey(tenant, "uploads", validate_name(first.upload_id, "upload id"))
+        self._admission.acquire(AHEAD_BYTES)
+        try:
+            user = await self._journal.upload_user(key.tenant, key.name)
+            if user is not None:
+                async for stored in _repeated(user, opening, messages):
+                    yield stored
+                return
+            async with (
+                self._opened(key) as opened,
+                aclosing(_Ahead(messages).batches(opening)) as batches,
+            ):
+                async for batch in batches:
+                    check_caller()
+                    self._check_room(tenant, sum(map(len, batch)))
+                    yield await self._write(opened, batch)
+        finally:
+            self._admission.release(AHEAD_BYTES)
+
+    async def find(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
+        """Return the upload of the first tenant that has it, to use until it is released.
+
+        It then belongs to the first of the tenants, and nothing can be added to it until
+        `reopen`.
+
+        Raises:
+            UploadNotFound: there is none.
+        """
+        for tenant in dict.fromkeys(tenants):
+            key = DataKey(tenant, "uploads", upload_id)
+            try:
+                opened = await self._store.open(key)
+            except FileNotFoundError:
+                continue
+            opened.complete = True
+            if tenant != tenants[0]:
+                await self._store.move(opened, tenants[0])
+            return opened
+        raise UploadNotFound(upload_id)
+
+    async def reopen(self, opened: OpenLog) -> None:
+        """Release an upload that no job uses after all; inputs can be added again."""
+        opened.complete = False
+        await self._store.release(opened)
+
+    @asynccontextmanager
+    async def _opened(self, key: DataKey) -> AsyncGenerator[OpenLog]:
+        try:
+            opened = await self._store.open(key, create=True)
+        except OSError as error:
+            raise self._failure(error) from error
+        try:
+            yield opened
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._store.release(opened)))
+
+    async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> int:
+        """Store the inputs of messages durably, and return the number of stored inputs.
+
+        The thread cannot be stopped, so a cancelled call waits for it.
+        """
+        before = opened.log.bytes
+        writing = asyncio.ensure_future(asyncio.to_thread(_store, opened, batch))
+        try:
+            await asyncio.shield(writing)
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            await asyncio.wait([writing])
+            self._store.update(opened)
+            self._on_stored(max(0, opened.log.bytes - before))
+            self._quotas.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
+        return writing.result()
+
+    def _check_room(self, tenant: str, size: int) -> None:
+        self._admission.check_open()
+        if not self._journal.accepting:
+            raise StoreFull
+        self._quotas.store(tenant, self._store.bytes_of(tenant), size)
+        budget = self._budget_bytes
+        if budget is not None and self._store.bytes + size > budget:
+            raise Overloaded(
+                f"uploads and results have reached the gateway's budget of {budget:,} bytes; try "
+                "later, or delete data (--data-budget)"
+            )
+
+    def _failure(self, error: OSError) -> Exception:
+        if is_disk_full(error):
+            return StoreFull()
+        self._journal.fail(error)
+        return InternalError(f"the upload cannot be written: {error.strerror}")
+
+
+async def _repeated(
+    user: JobRecord, opening: bytes, messages: AsyncIterator[bytes]
+) -> AsyncGenerator[int, None]:
+    """Acknowledge inputs that a job uses already.
+
+    Raises:
+        UploadUsed: there are further ones.
+    """
+    stored = user.spec.queries
+    data: bytes | None = opening
+    while data is not None:
+        message = await asyncio.to_thread(parse, data)
+        if message.first + len(message.inputs) > stored:
+            raise UploadUsed(user.spec.upload_id, user.id)
+        yield stored
+        data = await anext(messages, None)
+
+
+def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
+    """Append the inputs of messages that are not stored yet, and sync.
+
+    What precedes a message that is refused is stored.
+
+    Raises:
+        InvalidInput: a message is not valid, or leaves a gap.
+        UploadUsed: a job uses the upload, and there are further inputs.
+        OSError: the inputs cannot be written.
+    """
+    log = opened.log
+    with opened.lock:
+        try:
+            for data in batch:
+                message = parse(data)
+                stored = len(log.tags())
+                if message.first > stored:
+                    raise InvalidInput(
+                        f"input {message.first:,} was sent, but only {stored:,} are stored: "
+                        f"continue with input {stored:,}"
+                    )
+                new = message.inputs[stored - message.first :]
+                if new and opened.complete:
+                    raise UploadUsed(opened.key.name)
+                if stored + len(new) > MAX_QUERIES:
+                    raise InvalidInput(f"an upload has at most {MAX_QUERIES:,} inputs")
+                _check_disk(log.directory, message.size)
+                log.append(Record(0, (each,)) for each in new)
+        finally:
+            log.sync()
+        return len(log)
+
+
+def _check_disk(directory: Path, size: int) -> None:
+    disk = os.statvfs(directory)
+    if disk.f_bavail * disk.f_frsize < size + FREE_BYTES:
+        raise StoreFull
+
+
+class _Ahead:
+    """Reads messages of a client ahead while earlier ones are written.
+
+    Args:
+        messages: the client's messages.
+    """
+
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+        self._messages = messages
+        self._read: list[bytes] = []
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
+        """Yield `first`, and then always all messages that have been read meanwhile."""
+        reader = asyncio.create_task(self._read_all())
+        reader.add_done_callback(lambda _: self._arrived.set())
+        try:
+            yield [first]
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                batch, self._read, self._bytes = self._read, [], 0
+                self._room.set()
+                if batch:
+                    yield batch
+                if reader.done():
+                    if self._read:
+                        yield self._read
+                    reader.result()
+                    return
+        finally:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    async def _read_all(self) -> None:
+        async for message in self._messages:
+            while self._read and self._bytes + len(message) > AHEAD_BYTES:
+                self._room.clear()
+                await self._room.wait()
+            self._read.append(message)
+            self._bytes += len(message)
+            self._arrived.set()

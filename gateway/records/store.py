@@ -1,0 +1,227 @@
+"""The logs of all uploads and results below the state directory, by tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from gateway.records.log import RecordLog, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+Kind: TypeAlias = Literal["uploads", "results"]
+
+DIRECTORY: Final = "data"
+_TENANT: Final = "tenant-"
+"""Precedes the name of a tenant's directory, as the name of the default tenant is empty."""
+_KINDS: Final[tuple[Kind, ...]] = ("uploads", "results")
+
+
+class DataKey(NamedTuple):
+    """Name of a log.
+
+    Attributes:
+        tenant: its tenant; empty is the default one.
+        kind: what its records are.
+        name: id of the upload, or of the job. A valid name, so that it is safe in paths.
+    """
+
+    tenant: str
+    kind: Kind
+    name: str
+
+
+class Stored(NamedTuple):
+    """A log in the store.
+
+    Attributes:
+        bytes: its size.
+        used_at: Unix time of its last change.
+    """
+
+    bytes: int
+    used_at: float
+
+
+class OpenLog:
+    """A log that is in use. One thread at a time writes it, with the lock held.
+
+    Attributes:
+        key: its name.
+        log: the records.
+        lock: held while it is written.
+        users: number of users, without whom it is closed.
+        complete: whether nothing may be added any more.
+    """
+
+    def __init__(self, key: DataKey, log: RecordLog) -> None:
+        self.key = key
+        self.log = log
+        self.lock = threading.Lock()
+        self.users = 0
+        self.complete = False
+
+
+class DataStore:
+    """Owner of the logs.
+
+    Args:
+        directory: where they are; created if missing.
+        clock: returns Unix time.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._stored: dict[DataKey, Stored] = {}
+        self._bytes: dict[str, int] = {}
+        self._open: dict[DataKey, OpenLog] = {}
+        self._opening = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Find the logs that are on disk."""
+        for key, stored in (await asyncio.to_thread(self._scan)).items():
+            self._set(key, stored)
+
+    async def close(self) -> None:
+        """Close all logs."""
+        async with self._opening:
+            for each in self._open.values():
+                await asyncio.to_thread(_close, each)
+            self._open.clear()
+
+    def bytes_of(self, tenant: str) -> int:
+        """Return the bytes of a tenant."""
+        return self._bytes.get(tenant, 0)
+
+    def bytes_in(self, kind: Kind) -> int:
+        """Return the bytes of all logs of a kind."""
+        return sum(stored.bytes for key, stored in self._stored.items() if key.kind == kind)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all logs."""
+        return sum(self._bytes.values())
+
+    def stored(self) -> dict[DataKey, Stored]:
+        """Return all logs."""
+        return dict(self._stored)
+
+    def __contains__(self, key: DataKey) -> bool:
+        return key in self._stored
+
+    def is_open(self, key: DataKey) -> bool:
+        """Return whether a log is in use."""
+        return key in self._open
+
+    def update(self, opened: OpenLog) -> None:
+        """Count what was written to a log in use."""
+        if opened.key in self._stored:
+            self._set(opened.key, Stored(opened.log.bytes, self._clock()))
+
+    @asynccontextmanager
+    async def opened(self, key: DataKey, *, create: bool = False) -> AsyncGenerator[OpenLog]:
+        """Use a log; see `open`."""
+        opened = await self.open(key, create=create)
+        try:
+            yield opened
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self.release(opened)))
+
+    async def open(self, key: DataKey, *, create: bool = False) -> OpenLog:
+        """Return a log to use until `release`.
+
+        Raises:
+            FileNotFoundError: there is none, and it is not to be created.
+            OSError: it cannot be read or written.
+        """
+        async with self._opening:
+            opened = self._open.get(key)
+            if opened is None:
+                if key not in self._stored and not create:
+                    raise FileNotFoundError(key)
+                log = await asyncio.to_thread(RecordLog, self._path(key))
+                opened = self._open[key] = OpenLog(key, log)
+                stored = self._stored.get(key)
+                self._set(key, Stored(log.bytes, stored.used_at if stored else self._clock()))
+            opened.users += 1
+            return opened
+
+    async def release(self, opened: OpenLog) -> None:
+        """End a use of a log."""
+        async with self._opening:
+            opened.users -= 1
+            if not opened.users and self._open.get(opened.key) is opened:
+                del self._open[opened.key]
+                await asyncio.to_thread(_close, opened)
+
+    async def delete(self, key: DataKey) -> bool:
+        """Delete a log; return False if it is in use."""
+        async with self._opening:
+            if key in self._open:
+                return False
+            if key in self._stored:
+                await asyncio.to_thread(self._remove, key)
+                self._bytes[key.tenant] -= self._stored.pop(key).bytes
+            return True
+
+    async def move(self, opened: OpenLog, tenant: str) -> None:
+        """Give a log in use to another tenant, which must not have one of its name."""
+        async with self._opening:
+            before = opened.key
+            after = before._replace(tenant=tenant)
+            await asyncio.to_thread(self._rename, opened, after)
+            stored = self._stored.pop(before)
+            self._bytes[before.tenant] -= stored.bytes
+            self._set(after, stored)
+            del self._open[before]
+            opened.key = after
+            self._open[after] = opened
+
+    def _set(self, key: DataKey, stored: Stored) -> None:
+        before = self._stored.get(key)
+        self._stored[key] = stored
+        change = stored.bytes - (before.bytes if before else 0)
+        self._bytes[key.tenant] = self._bytes.get(key.tenant, 0) + change
+
+    # --- files ----------------------------------------------------------------------------
+
+    def _path(self, key: DataKey) -> Path:
+        return self._directory / f"{_TENANT}{key.tenant}" / key.kind / key.name
+
+    def _scan(self) -> dict[DataKey, Stored]:
+        found = {}
+        for folder in self._directory.glob(f"{_TENANT}*"):
+            for kind in _KINDS:
+                for log in (folder / kind).glob("*"):
+                    if not log.is_dir():
+                        continue
+                    files = [file.stat() for file in log.iterdir()]
+                    used_at = max((each.st_mtime for each in files), default=log.stat().st_mtime)
+                    size = sum(each.st_size for each in files)
+                    key = DataKey(folder.name.removeprefix(_TENANT), kind, log.name)
+                    found[key] = Stored(size, used_at)
+        return found
+
+    def _remove(self, key: DataKey) -> None:
+        shutil.rmtree(self._path(key), ignore_errors=True)
+
+    def _rename(self, opened: OpenLog, after: DataKey) -> None:
+        before, target = self._path(opened.key), self._path(after)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with opened.lock:
+            before.rename(target)
+            opened.log.directory = target
+        sync_directory(before.parent)
+        sync_directory(target.parent)
+
+
+def _close(opened: OpenLog) -> None:
+    with opened.lock:
+        opened.log.close()
